@@ -1,0 +1,36 @@
+"""STRING: separable, translation-invariant position encodings for transformers over 2D and 3D tokens."""
+
+from . import coords, testing
+from .attach import fold
+from .attention import Attention, KVCache, LinearAttention
+from .baselines import LearnedAbsolute, LieRE, SinCos
+from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
+from .generators import from_generators, generators
+from .outer import Outer, outer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attention",
+    "Encoding",
+    "KVCache",
+    "LearnedAbsolute",
+    "LieRE",
+    "LinearAttention",
+    "Outer",
+    "SinCos",
+    "cayley",
+    "circulant",
+    "coords",
+    "create",
+    "fold",
+    "from_generators",
+    "general",
+    "generators",
+    "names",
+    "outer",
+    "param_groups",
+    "rope",
+    "rope_mixed",
+    "testing",
+]

@@ -1,0 +1,44 @@
+"""Into models people already have. So far: `fold`, for models built of this library's attention."""
+
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from .attention import MultiHead, fold_projection
+from .basis import Identity
+from .encoding import Encoding
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@torch.no_grad()
+def fold(model: Model) -> Model:
+    """Put every basis into the projections before it, in place, and return the model: same outputs, plain rotations.
+
+    P goes into W_q and W_k (and their biases); frequencies stay. Refuses, before touching anything, where something
+    nonlinear or a gain stands between projection and encoding.
+    """
+    layers = [
+        (name, m)
+        for name, m in model.named_modules()
+        if isinstance(m, MultiHead) and isinstance(m.encoding, Encoding) and not isinstance(m.encoding.basis, Identity)
+    ]
+    for name, layer in layers:
+        if obstacle := layer.fold_obstacle():
+            raise ValueError(
+                f"cannot fold {name or type(layer).__name__}: between projection and encoding stands {obstacle}"
+            )
+    folded: dict[int, Encoding] = {}  # layers that shared an encoding go on sharing it
+    for _, layer in layers:
+        encoding = layer.encoding
+        assert isinstance(encoding, Encoding)
+        weight, bias = fold_projection(layer.qkv.weight, layer.qkv.bias, encoding, layer.num_heads)
+        layer.qkv.weight.copy_(weight)
+        if bias is not None:
+            layer.qkv.bias.copy_(bias)
+        if id(encoding) not in folded:
+            plain = Identity(encoding.head_dim, encoding.num_heads).to(encoding.frequencies.weight)
+            folded[id(encoding)] = Encoding(plain, encoding.frequencies, name=f"{encoding.name} (folded)")
+        layer.encoding, layer.fold = folded[id(encoding)], True
+    return model

@@ -1,0 +1,237 @@
+"""Where P comes from: an orthogonal matrix (h, d, d) that does not depend on position.
+
+A basis is a module: calling it returns P in float32 (float64 after `.double()`), differentiable; `project` takes tokens
+into it, Pᵀ z. Nothing is cached, so nothing goes stale: P follows its parameters through eval, EMA and load_state_dict.
+Parameters start such that P is the identity, and a model that gains a basis starts as the function it was.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from .rotate import full_precision
+
+
+class Basis(nn.Module, ABC):
+    """P (h, d, d), orthogonal. Abstract.
+
+    method: how `project` treats tokens: "matmul" multiplies by P; a member may offer another way to the same result.
+    """
+
+    methods: tuple[str, ...] = ("matmul",)
+
+    def __init__(self, head_dim: int, num_heads: int, *, method: str = "matmul"):
+        super().__init__()
+        if method not in self.methods:
+            raise ValueError(f"method {method!r} is not one of {self.methods} that {type(self).__name__} offers")
+        self.head_dim, self.num_heads, self.method = head_dim, num_heads, method
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """P (h, d, d)."""
+
+    def project(self, x: Tensor, groups: int = 1) -> Tensor:
+        """Pᵀ x for every token: x (b, groups·h, n, d), same dtype. (P on the left would cancel in q·k.)"""
+        return _times(x, self(), groups)
+
+    def restore(self, x: Tensor, groups: int = 1) -> Tensor:
+        """P x, the way back."""
+        return _times(x, self().mT, groups)
+
+
+class Identity(Basis):
+    """P = I: RoPE and RoPE-Mixed, and what folding leaves behind."""
+
+    anchor: Tensor
+
+    def __init__(self, head_dim: int, num_heads: int):
+        super().__init__(head_dim, num_heads)
+        self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
+
+    def forward(self) -> Tensor:
+        eye = torch.eye(self.head_dim, dtype=self.anchor.dtype, device=self.anchor.device)
+        return eye.expand(self.num_heads, -1, -1)
+
+    def project(self, x: Tensor, groups: int = 1) -> Tensor:
+        return x
+
+    def restore(self, x: Tensor, groups: int = 1) -> Tensor:
+        return x
+
+
+class Skew(Basis):
+    """P as a function of a learned skew matrix S = −Sᵀ that starts at zero. Abstract: Cayley transform or exponential.
+
+    sparsity: which entries of S may differ from zero: None, all of them; an integer w, the band 0 < |i − j| ≤ w; or a
+        symmetric boolean (d, d) mask. Only the entries below the diagonal are stored, as `weight` (sets, entries).
+    """
+
+    index: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        *,
+        sparsity: int | Tensor | None = None,
+        share_heads: bool = False,
+        method: str = "matmul",
+    ):
+        super().__init__(head_dim, num_heads, method=method)
+        row, column = torch.tril_indices(head_dim, head_dim, -1, device="cpu")
+        keep = _sparsity_mask(sparsity, head_dim)[row, column]
+        self.positions = (row * head_dim + column)[keep]  # of the free entries in S, flat
+        self.weight = nn.Parameter(torch.zeros(1 if share_heads else num_heads, len(self.positions)))
+        # Persistent, so that a model built on the meta device is whole once its state dict is loaded.
+        self.register_buffer("index", self.positions.to(self.weight.device))
+        self.sparsity = sparsity if sparsity is None or isinstance(sparsity, int) else "mask"
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.zero_()
+        self.index.copy_(self.positions)
+
+    def skew(self) -> Tensor:
+        """S (sets, d, d)."""
+        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+        lower = weight.new_zeros(len(weight), self.head_dim**2).index_copy(1, self.index, weight)
+        lower = lower.unflatten(1, (self.head_dim, self.head_dim))
+        return lower - lower.mT
+
+    @abstractmethod
+    def transform(self, skew: Tensor) -> Tensor:
+        """S (…, d, d) to P (…, d, d)."""
+
+    def forward(self) -> Tensor:
+        with full_precision(self.weight):
+            return self.transform(self.skew()).expand(self.num_heads, -1, -1)
+
+
+class Cayley(Skew):
+    """P = (I − S)(I + S)⁻¹ (Cayley-STRING, equation 10), which is 2 (I + S)⁻¹ − I.
+
+    The symmetric part of I + S is I, so it is invertible for every S. The transform reaches every rotation but those
+    with an eigenvalue of −1, which it approaches as S grows.
+
+    method="solve" is the paper's way: a linear solve for every token, Pᵀ z = 2 (I + S)⁻ᵀ z − z, and P is never formed.
+    """
+
+    methods = ("matmul", "solve")
+
+    def transform(self, skew: Tensor) -> Tensor:
+        eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
+        return 2 * torch.linalg.solve(eye + skew, eye.expand_as(skew)) - eye
+
+    def project(self, x: Tensor, groups: int = 1) -> Tensor:
+        if self.method == "matmul":
+            return super().project(x, groups)
+        with full_precision(x):
+            skew = self.skew().expand(self.num_heads, -1, -1)
+            eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
+            grouped = x.to(skew.dtype).unflatten(1, (-1, groups))  # (b, h, g, n, d)
+            tokens = grouped.permute(1, 4, 0, 2, 3)  # (h, d, b, g, n)
+            solved = 2 * torch.linalg.solve(eye - skew, tokens.flatten(2)) - tokens.flatten(2)
+            return solved.view_as(tokens).permute(2, 0, 3, 4, 1).flatten(1, 2).to(x.dtype)
+
+
+class Exponential(Skew):
+    """P = exp(S): every rotation of SO(d) (the `general` encoding)."""
+
+    def transform(self, skew: Tensor) -> Tensor:
+        return torch.linalg.matrix_exp(skew)
+
+
+class Fourier(Basis):
+    """The real Fourier basis of every block of size b, in which all circulant matrices are diagonal in planes.
+
+    Plane k of a block holds √(2/b) cos(2π k t / b) and −√(2/b) sin(2π k t / b), k = 1 … b/2 − 1; plane 0 holds the two
+    vectors that no circulant skew matrix turns, 1/√b and (−1)^t/√b. Fixed; only the frequencies are learned.
+
+    method="fft" is the way of theorem 3.5: a real FFT of every token in place of the product with P, O(d log d).
+    """
+
+    methods = ("matmul", "fft")
+    anchor: Tensor
+
+    def __init__(self, head_dim: int, num_heads: int, *, block_size: int, method: str = "matmul"):
+        super().__init__(head_dim, num_heads, method=method)
+        if block_size < 4 or block_size % 2 or head_dim % block_size:
+            raise ValueError(
+                f"block_size must be even, at least 4 and divide head_dim={head_dim}, got {block_size}: "
+                f"it can be {' or '.join(map(str, block_sizes(head_dim))) or 'nothing, since head_dim is too small'}"
+            )
+        self.block_size = block_size
+        self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
+
+    def forward(self) -> Tensor:
+        b, dtype, device = self.block_size, self.anchor.dtype, self.anchor.device
+        k, t = torch.arange(b // 2, device=device), torch.arange(b, device=device)
+        phase = (t[:, None] * k % b).to(dtype) * (2 * math.pi / b)  # (b, b/2)
+        norm = torch.full((b // 2,), math.sqrt(2 / b), dtype=dtype, device=device)
+        norm[0] = math.sqrt(1 / b)
+        even = norm * phase.cos()
+        odd = torch.where(k == 0, norm * (1 - 2 * (t[:, None] % 2)), -norm * phase.sin())
+        eye = torch.eye(self.head_dim // b, dtype=dtype, device=device)
+        return torch.cat([torch.kron(eye, even), torch.kron(eye, odd)], dim=1).expand(self.num_heads, -1, -1)
+
+    def project(self, x: Tensor, groups: int = 1) -> Tensor:
+        if self.method == "matmul":
+            return super().project(x, groups)
+        b = self.block_size
+        wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, b))
+        spectrum = torch.view_as_real(torch.fft.rfft(wide, norm="ortho"))  # (…, blocks, b/2 + 1, 2)
+        rotating = spectrum[..., 1:-1, :] * math.sqrt(2)
+        even = torch.cat([spectrum[..., :1, 0], rotating[..., 0]], dim=-1).flatten(-2)
+        odd = torch.cat([spectrum[..., -1:, 0], rotating[..., 1]], dim=-1).flatten(-2)
+        return torch.cat([even, odd], dim=-1).to(x.dtype)
+
+
+class Given(Basis):
+    """P as it was given, (h, d, d); fixed."""
+
+    weight: Tensor
+
+    def __init__(self, matrix: Tensor):
+        num_heads, head_dim, _ = matrix.shape
+        super().__init__(head_dim, num_heads)
+        self.given = matrix.detach()
+        self.register_buffer("weight", self.given.clone())
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.copy_(self.given)
+
+    def forward(self) -> Tensor:
+        return self.weight
+
+
+def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:
+    """Row vectors x (b, groups·h, n, d) times one matrix a head (h, d, d), in x's dtype whatever autocast says."""
+    with full_precision(x):
+        if groups == 1:
+            return x @ matrix.to(x.dtype)
+        return (x.unflatten(1, (-1, groups)) @ matrix[:, None].to(x.dtype)).flatten(1, 2)
+
+
+def block_sizes(head_dim: int) -> list[int]:
+    """The block sizes that a head can have: even divisors from 4 up."""
+    return [b for b in range(4, head_dim + 1, 2) if head_dim % b == 0]
+
+
+def _sparsity_mask(sparsity: int | Tensor | None, head_dim: int) -> Tensor:
+    if sparsity is None:
+        return torch.ones(head_dim, head_dim, dtype=torch.bool, device="cpu")
+    if isinstance(sparsity, int):
+        if not 1 <= sparsity < head_dim:
+            raise ValueError(f"sparsity, as the width of a band, must lie in 1 … {head_dim - 1}, got {sparsity}")
+        i = torch.arange(head_dim, device="cpu")
+        return (i[:, None] - i).abs() <= sparsity
+    mask = sparsity.cpu()
+    if mask.dtype != torch.bool or mask.shape != (head_dim, head_dim) or not torch.equal(mask, mask.T):
+        raise ValueError(
+            f"sparsity, as a mask, must be a symmetric boolean ({head_dim}, {head_dim}) tensor, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    return mask

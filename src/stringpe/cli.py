@@ -1,0 +1,109 @@
+"""The command line: `stringpe --help`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EXTRA = "the command line needs the extra packages of stringpe[cli]: pip install 'stringpe[cli]'"
+
+
+def compare(
+    head_dim: int = 64, num_heads: int = 12, coord_dim: int = 3, tokens: int = 196, shift: float = 1000.0, seed: int = 0
+) -> None:
+    """Compare all encodings: invariance under a shift, distance to the matrix exponential, parameters and cost.
+
+    Args:
+        head_dim: Channels of a head.
+        num_heads: Heads of the layer.
+        coord_dim: Coordinates of a token.
+        tokens: Tokens that are encoded for the cost column.
+        shift: Units by which all coordinates move for the invariance column.
+        seed: Of the random queries, keys, coordinates and parameters.
+    """
+    import torch
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from . import __version__, properties
+
+    console = Console()
+    table = Table(title=f"q and k of {num_heads} heads × {head_dim}, {tokens} tokens, {coord_dim} coordinates")
+    for column in (
+        "encoding",
+        f"score error, shift of {shift:g}",
+        "against expm (float64)",
+        "parameters",
+        "ms (quartiles)",
+    ):
+        table.add_column(column, justify="left" if column == "encoding" else "right")
+    count = len(properties.builders(head_dim, num_heads, coord_dim))
+    rows = properties.measure(
+        head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, tokens=tokens, shift=shift, seed=seed
+    )
+    for row in track(rows, "measuring", total=count, console=console, transient=True):
+        table.add_row(
+            row.name,
+            f"{row.shift_error:.1e}",
+            "–" if row.dense_error is None else f"{row.dense_error:.1e}",
+            f"{row.parameters:,}",
+            f"{row.milliseconds:.2f} ({row.quartiles[0]:.2f}–{row.quartiles[1]:.2f})",
+        )
+    console.print(table)
+    console.print(
+        f"stringpe {__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU threads, seed {seed}"
+    )
+
+
+def inspect(
+    name: str,
+    /,
+    out: Path = Path("encoding.png"),
+    head_dim: int = 64,
+    num_heads: int = 4,
+    coord_dim: int = 2,
+    extent: float = 16.0,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> None:
+    """Draw an encoding: wavelengths, basis, and score maps over displacement.
+
+    Args:
+        name: rope, rope_mixed, cayley, circulant or general.
+        out: The picture to write; .png, .svg or .pdf.
+        head_dim: Channels of a head.
+        num_heads: Heads of the layer; up to four are drawn.
+        coord_dim: Coordinates of a token; the first two are drawn.
+        extent: Half the width of the score maps, in units of the coordinates.
+        noise: Spread of the random basis parameters, which a model would learn; 0 draws the start, where P = I.
+        seed: Of the encoding, its noise and the token.
+    """
+    import torch
+
+    from . import create
+    from .picture import draw
+
+    torch.manual_seed(seed)
+    encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
+    for parameter in encoding.basis.parameters():
+        torch.nn.init.normal_(parameter, std=noise)
+    print(encoding)
+    print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {"compare": compare, "inspect": inspect}
+
+
+def main() -> None:
+    """Entry point. What a user can mend is said in one line; anything else is a bug and keeps its traceback."""
+    try:
+        import matplotlib  # noqa: F401
+        import rich  # noqa: F401
+        import tyro
+    except ImportError as missing:
+        sys.exit(f"{EXTRA} ({missing})")
+    try:
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="stringpe", description="STRING position encodings")
+    except (ValueError, OSError) as error:
+        sys.exit(f"stringpe: {error}")

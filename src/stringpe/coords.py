@@ -1,0 +1,260 @@
+"""Where r comes from: coordinates are (n, c) or (b, n, c) floats, and an encoding never sees anything else.
+
+Units decide which frequencies fit. Patch indices suit the default scale of 1 (shortest wavelength 6.3 patches);
+coordinates in [−1, 1] need `scale` of about half the number of patches; metres, about 2π over the finest detail that
+should matter. Patch indices extrapolate to another resolution (more patches, larger numbers), normalised coordinates
+interpolate (the same numbers, closer together): `units` makes the choice.
+
+Axes are in the order of the tensor's: (row, column), that is (y, x), then depth.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+UNITS = ("index", "centred", "normalised")
+
+
+def grid(
+    *sizes: int,
+    units: str = "index",
+    prefix: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Coordinates of a grid of patches, row by row: (prefix + Π sizes, len(sizes)).
+
+    units: "index", 0 … size − 1; "centred", the same with the grid's middle at the origin; "normalised", patch centres
+        in [−1, 1] on each axis, the image's borders at ±1.
+    prefix: that many rows of zeros in front, for class tokens and registers: they sit at the origin.
+    """
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"grid needs one positive size an axis, got {sizes}")
+    if units not in UNITS:
+        raise ValueError(f"units must be one of {UNITS}, got {units!r}")
+    axes = []
+    for size in sizes:
+        axis = torch.arange(size, device=device, dtype=dtype)
+        if units == "centred":
+            axis = axis - (size - 1) / 2
+        elif units == "normalised":
+            axis = (2 * axis + 1) / size - 1
+        axes.append(axis)
+    return with_prefix(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2), prefix)
+
+
+def with_prefix(coords: Tensor, count: int) -> Tensor:
+    """`count` tokens at the origin in front of (…, n, c): class tokens, registers, text."""
+    return F.pad(coords, (0, 0, count, 0))
+
+
+def valid_depth(depth: Tensor) -> Tensor:
+    """Where a depth map holds a distance: zeros, negatives, infinities and NaNs are holes."""
+    return depth.isfinite() & (depth > 0)
+
+
+def pool_depth(depth: Tensor, patch_size: int | tuple[int, int]) -> Tensor:
+    """Mean of the valid depth in each patch: (b, H, W) to (b, H/p, W/p).
+
+    A patch without any valid pixel takes the mean over the image's other patches, and 0 if the image has none: a hole
+    says nothing, so it is placed where it moves the least.
+    """
+    height, width = _patch(patch_size)
+    if depth.ndim != 3 or not depth.is_floating_point():
+        raise ValueError(f"depth must be (b, H, W) floats, in metres, got {depth.dtype} {tuple(depth.shape)}")
+    if depth.shape[1] % height or depth.shape[2] % width:
+        raise ValueError(f"depth of {depth.shape[1]}×{depth.shape[2]} does not divide into patches of {height}×{width}")
+    valid = valid_depth(depth)
+    clean = torch.where(valid, depth, 0)
+    share = F.avg_pool2d(valid[:, None].to(depth.dtype), (height, width))[:, 0]
+    total = F.avg_pool2d(clean[:, None], (height, width))[:, 0]
+    tiny = 0.5 / (height * width)  # less than one pixel's share
+    mean = total / share.clamp_min(tiny)
+    seen = (share > tiny).to(depth.dtype)
+    overall = (mean * seen).sum((1, 2)) / seen.sum((1, 2)).clamp_min(1)
+    return torch.where(share > tiny, mean, overall[:, None, None])
+
+
+def lift_depth(
+    depth: Tensor,
+    patch_size: int | tuple[int, int],
+    *,
+    scale: Tensor | float = 1.0,
+    offset: Tensor | float = 0.0,
+    units: str = "index",
+    prefix: int = 0,
+) -> Tensor:
+    """Patches lifted to 3D (section 4.4): (row, column, scale · mean valid depth + offset), (b, prefix + n, 3).
+
+    depth: (b, H, W) in metres, holes as zero, NaN or infinity. scale and offset: the affine map that brings metres to
+    the units of the patch grid; tensors make it learnable. With scale 0 every patch lies in one plane: the 2D encoding.
+    """
+    pooled = pool_depth(depth, patch_size)
+    plane = grid(*pooled.shape[1:], units=units, device=depth.device)
+    z = (pooled.flatten(1) * scale + offset)[..., None]
+    coords = torch.cat([plane.to(z.dtype).expand(len(z), -1, -1), z], dim=-1)
+    return with_prefix(coords, prefix)
+
+
+def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
+    """Pinhole back-projection to metric points in the camera frame (x right, y down, z forward): (b, H, W, 3).
+
+    depth: (b, H, W), metres along the optical axis. intrinsics: (3, 3) or (b, 3, 3), K in pixels of this depth map,
+    pixel centres at half-integers. Holes give points at the origin.
+    """
+    if depth.ndim != 3 or intrinsics.shape not in ((3, 3), (len(depth), 3, 3)):
+        raise ValueError(
+            f"backproject needs depth (b, H, W) and intrinsics (3, 3) or (b, 3, 3), "
+            f"got {tuple(depth.shape)} and {tuple(intrinsics.shape)}"
+        )
+    k = intrinsics.to(depth).expand(len(depth), 3, 3)[:, :, :, None, None]
+    v = torch.arange(depth.shape[1], device=depth.device, dtype=depth.dtype)[:, None] + 0.5
+    u = torch.arange(depth.shape[2], device=depth.device, dtype=depth.dtype) + 0.5
+    z = torch.where(valid_depth(depth), depth, 0)
+    y = (v - k[:, 1, 2]) / k[:, 1, 1]
+    x = (u - k[:, 0, 2] - k[:, 0, 1] * y) / k[:, 0, 0]
+    return torch.stack([x * z, y * z, z], dim=-1)
+
+
+def patch_points(depth: Tensor, intrinsics: Tensor, patch_size: int | tuple[int, int], *, prefix: int = 0) -> Tensor:
+    """One metric point a patch: the ray through its centre at its mean valid depth, (b, prefix + n, 3)."""
+    height, width = _patch(patch_size)
+    pooled = pool_depth(depth, patch_size)
+    step = torch.tensor([1 / width, 1 / height, 1.0], device=depth.device, dtype=depth.dtype)
+    points = backproject(pooled, intrinsics.to(depth) * step[:, None])  # K of an image whose pixels are the patches
+    return with_prefix(points.flatten(1, 2), prefix)
+
+
+def augment(
+    coords: Tensor,
+    *,
+    batch: int | None = None,
+    shift: float = 0.0,
+    jitter: float = 1.0,
+    rescale: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Random coordinates for training, drawn per sample: (b, n, c), or (n, c) with `batch` given.
+
+    shift: added to each axis, uniform in [−shift, shift]. jitter: factor for each axis on its own, log-uniform in
+    [1/jitter, jitter]. rescale: one factor for all axes, log-uniform in [1/rescale, rescale].
+    """
+    if coords.ndim == 2 and batch is not None:
+        coords = coords.expand(batch, -1, -1)
+    if coords.ndim != 3:
+        raise ValueError(f"augment draws per sample: give (b, n, c), or (n, c) and batch=, got {tuple(coords.shape)}")
+    if jitter < 1 or rescale < 1 or shift < 0:
+        raise ValueError(f"need shift >= 0, jitter >= 1 and rescale >= 1, got {shift}, {jitter} and {rescale}")
+
+    def uniform(columns: int) -> Tensor:
+        draw = torch.rand(len(coords), 1, columns, generator=generator, device=coords.device, dtype=coords.dtype)
+        return 2 * draw - 1
+
+    axes = coords.shape[-1]
+    factor = torch.exp(uniform(axes) * math.log(jitter) + uniform(1) * math.log(rescale))
+    return coords * factor + uniform(axes) * shift
+
+
+def _patch(patch_size: int | tuple[int, int]) -> tuple[int, int]:
+    return (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+
+
+@dataclass(frozen=True)
+class Group:
+    """An Abelian group acting on points, and coordinates in which it acts by translation (extension 2 of the paper).
+
+    chart: ρ, points (…, D) to canonical coordinates (…, c). act: T, (points, ψ) to points, with ψ (k,) or (…, k), such
+    that ρ(T_ψ x) = ρ(x) + ψ on the axes `moves`. periodic: axes of ρ that are angles; pass them to the encoding. Supply
+    your own in the same way; `stringpe.testing.canonical_error` checks it.
+    """
+
+    chart: Callable[[Tensor], Tensor]
+    act: Callable[[Tensor, Tensor], Tensor]
+    moves: Sequence[int]
+    periodic: Sequence[int] = ()
+
+
+def polar(points: Tensor) -> Tensor:
+    """(x, y) to (radius, φ), φ = atan2(y, x): rotation about the origin shifts φ. φ has period 2π (periodic=(1,))."""
+    x, y = _columns(points, 2)
+    return torch.stack([_hypot(x, y), _angle(y, x)], dim=-1)
+
+
+def log_polar(points: Tensor) -> Tensor:
+    """(x, y) to (log radius, φ): rotation and scaling of the plane shift φ and log radius; the origin is (0, 0)."""
+    x, y = _columns(points, 2)
+    return torch.stack([_safe_log(_hypot(x, y)), _angle(y, x)], dim=-1)
+
+
+def spherical(points: Tensor, *, radius: bool = False) -> Tensor:
+    """(x, y, z) to (θ, φ) with sin θ = √(x² + y²) / ‖r‖ and tan φ = y / x (section 3.3), or (θ, φ, log ‖r‖).
+
+    θ ∈ [0, π] is the angle from the z axis, φ the azimuth. Azimuthal and polar rotations shift them; with the radius,
+    scaling shifts its logarithm. φ is periodic.
+    """
+    x, y, z = _columns(points, 3)
+    across = _hypot(x, y)
+    columns = [_angle(across, z), _angle(y, x)]
+    return torch.stack([*columns, _safe_log(_hypot(across, z))] if radius else columns, dim=-1)
+
+
+def cylindrical(points: Tensor) -> Tensor:
+    """(x, y, z) to (radius, φ, z): rotation about the z axis shifts φ, translation along it shifts z. φ is periodic."""
+    x, y, z = _columns(points, 3)
+    return torch.stack([_hypot(x, y), _angle(y, x), z], dim=-1)
+
+
+def _turn(points: Tensor, angle: Tensor) -> Tensor:
+    """Rotate the first two columns of points by an angle."""
+    x, y, *rest = points.unbind(-1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([x * cos - y * sin, x * sin + y * cos, *rest], dim=-1)
+
+
+def _turn_sphere(points: Tensor, psi: Tensor) -> Tensor:
+    """Polar rotation by ψ_0 along each point's own meridian, then azimuthal rotation by ψ_1."""
+    across, z = _hypot(points[..., 0], points[..., 1]), points[..., 2]
+    meridian = _turn(torch.stack([z, across], dim=-1), psi[..., 0])
+    moved = _turn(torch.stack([meridian[..., 1], torch.zeros_like(z)], dim=-1), _angle(points[..., 1], points[..., 0]))
+    return _turn(torch.cat([moved, meridian[..., :1]], dim=-1), psi[..., 1])
+
+
+GROUPS = {
+    "polar": Group(polar, lambda x, psi: _turn(x, psi[..., 0]), moves=(1,), periodic=(1,)),
+    "log_polar": Group(
+        log_polar, lambda x, psi: _turn(x, psi[..., 1]) * psi[..., :1].exp(), moves=(0, 1), periodic=(1,)
+    ),
+    "spherical": Group(spherical, _turn_sphere, moves=(0, 1), periodic=(1,)),
+    "cylindrical": Group(
+        cylindrical,
+        lambda x, psi: _turn(x, psi[..., 0]) + F.pad(psi[..., 1:], (2, 0)),
+        moves=(1, 2),
+        periodic=(1,),
+    ),
+}
+
+
+def _columns(points: Tensor, count: int) -> tuple[Tensor, ...]:
+    if points.shape[-1:] != (count,) or not points.is_floating_point():
+        raise ValueError(f"points must be (…, {count}) floats, got {points.dtype} {tuple(points.shape)}")
+    return points.unbind(-1)
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    """√(x² + y²), with gradient 0 where it has none: a prefix token sits at the origin."""
+    origin = (x == 0) & (y == 0)
+    return torch.where(origin, 0, torch.hypot(torch.where(origin, 1, x), y))
+
+
+def _angle(y: Tensor, x: Tensor) -> Tensor:
+    """atan2(y, x), 0 at the origin with gradient 0."""
+    origin = (x == 0) & (y == 0)
+    return torch.where(origin, 0, torch.atan2(y, torch.where(origin, 1, x)))
+
+
+def _safe_log(radius: Tensor) -> Tensor:
+    return torch.where(radius == 0, 0, torch.where(radius == 0, 1, radius).log())

@@ -1,0 +1,50 @@
+"""⊗-STRING (extension 1 of the paper): tokens meet position through an outer product, not a rotation.
+
+    z ↦ vec(f(r) ⊗ z),   f(r) = (1/√m) [cos ω_k·r, sin ω_k·r]_k,   so that   q·k ↦ q·k · (1/m) Σ_k cos ω_k·(r_i − r_j)
+
+It is translation invariant and separable, but not of the form P RoPE Pᵀ: it changes the size of a head from d to 2md.
+"""
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from .encoding import PositionEncoding
+from .frequencies import Mixed, Spectrum
+from .rotate import angles
+
+
+class Outer(PositionEncoding):
+    """⊗-STRING with m learned frequency vectors ω per head: (b, h, n, d) becomes (b, h, n, 2 m d).
+
+    Built by `stringpe.outer`; `enc.frequencies()` is ω (h, c, m).
+    """
+
+    def __init__(self, frequencies: Mixed, head_dim: int):
+        super().__init__(head_dim, frequencies.num_heads, frequencies.coord_dim)
+        self.frequencies = frequencies
+
+    def features(self, coords: Tensor) -> Tensor:
+        """f(r): coords (b, n, c) to (b, h, n, 2m), of norm one."""
+        angle = angles(coords, self.frequencies())
+        return torch.cat([angle.cos(), angle.sin()], dim=-1) * self.frequencies.planes**-0.5
+
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
+        """vec(f(r) ⊗ x) (equation 12), in x's dtype. There is no basis, so `folded` changes nothing."""
+        f = self.features(self.checked_coords(x, coords, groups))
+        f = f.repeat_interleave(groups, dim=1) if groups > 1 else f
+        return (f[..., :, None] * x[..., None, :]).flatten(-2).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        features = self.frequencies.planes
+        return f"features={features}, head_dim={self.head_dim} to {2 * features * self.head_dim}"
+
+
+def outer(
+    *, head_dim: int, num_heads: int, coord_dim: int = 2, features: int = 4, **spectrum: Unpack[Spectrum]
+) -> Outer:
+    """⊗-STRING with `features` learned frequencies per head, started as RoPE-Mixed. `**spectrum`: see `Spectrum`."""
+    if head_dim < 1 or features < 1:
+        raise ValueError(f"head_dim and features must be at least 1, got {head_dim} and {features}")
+    return Outer(Mixed(2 * features, num_heads, coord_dim, **spectrum), head_dim)

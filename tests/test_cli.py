@@ -1,0 +1,55 @@
+import sys
+
+import pytest
+from PIL import Image
+
+from stringpe import cli
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["stringpe", *words])
+    cli.main()
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_mixed", "cayley", "circulant", "general"])
+@pytest.mark.parametrize("coord_dim", ["1", "2", "3"])
+def test_inspect_draws(monkeypatch, capsys, tmp_path, name, coord_dim):
+    out = tmp_path / "sub" / "picture.png"
+    run(monkeypatch, "inspect", name, "--coord-dim", coord_dim, "--head-dim", "16", "--out", str(out))
+    printed = capsys.readouterr().out
+    assert "wavelengths" in printed
+    assert f"wrote {out}" in printed
+    picture = Image.open(out).convert("L")
+    assert picture.width > 800
+    assert len(picture.getcolors(maxcolors=256)) > 50  # not blank
+
+
+def test_inspect_a_single_head(monkeypatch, tmp_path):
+    run(monkeypatch, "inspect", "cayley", "--num-heads", "1", "--head-dim", "8", "--out", str(tmp_path / "one.svg"))
+    assert (tmp_path / "one.svg").stat().st_size > 1000
+
+
+def test_compare_prints_a_row_for_everything(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+    run(monkeypatch, "compare", "--head-dim", "8", "--num-heads", "2", "--tokens", "16")
+    printed = capsys.readouterr().out
+    for name in ("rope", "rope_mixed", "cayley", "circulant", "general", "⊗-STRING", "LieRE", "torch 2"):
+        assert name in printed
+
+
+def test_a_typing_error_is_answered_in_one_line(monkeypatch):
+    with pytest.raises(SystemExit, match="stringpe: there is no encoding named 'caley': did you mean 'cayley'"):
+        run(monkeypatch, "inspect", "caley")
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit, match=r"pip install 'stringpe\[cli\]'"):
+        run(monkeypatch, "compare")
+
+
+def test_help_names_every_command(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--help")
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in cli.COMMANDS)

@@ -1,0 +1,148 @@
+"""Works where people use it: torch.compile, torch.export, two processes under DDP, import cost."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+import stringpe
+from cases import CASES, build, perturbed
+from stringpe import testing
+
+
+class Net(nn.Module):
+    """Two attention layers: what a user compiles, exports and trains."""
+
+    def __init__(self, name, **options):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            stringpe.Attention(32, 2, encoding=stringpe.create(name, head_dim=16, num_heads=2, **options))
+            for _ in range(2)
+        )
+
+    def forward(self, x, coords):
+        for layer in self.layers:
+            x = x + layer(x, coords)
+        return x
+
+
+def net(name, **options):
+    torch.manual_seed(0)
+    return perturbed(Net(name, **options), 0.05)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compile_takes_every_encoding_whole_with_dynamic_shapes(case):
+    torch.compiler.reset()
+    enc = build(case)
+    compiled = torch.compile(enc, fullgraph=True, dynamic=True, backend="aot_eager")
+    for b, n in [(2, 7), (3, 12), (1, 1)]:
+        q, k, coords = torch.randn(b, 3, n, 16), torch.randn(b, 3, n, 16), torch.randn(b, n, 2)
+        for ours, theirs in zip(enc(q, k, coords), compiled(q, k, coords), strict=True):
+            torch.testing.assert_close(theirs, ours, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["rope", "cayley", "circulant"])
+def test_inductor_compiles_a_model_forward_and_backward(name):
+    torch.compiler.reset()
+    model = net(name)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for n in (9, 16):
+        x, coords = torch.randn(2, n, 32), torch.randn(2, n, 2)
+        gradients = []
+        for m in (model, compiled):
+            model.zero_grad()
+            out = m(x, coords)
+            out.square().mean().backward()
+            gradients.append([out, *(p.grad.clone() for p in model.parameters())])
+        for eager, fast in zip(*gradients, strict=True):
+            torch.testing.assert_close(fast, eager, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", stringpe.names())
+@pytest.mark.parametrize("folded", [False, True])
+def test_export_with_dynamic_batch_and_tokens(name, folded):
+    model = net(name).eval()
+    model = stringpe.fold(model) if folded else model
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(
+        model, (torch.randn(2, 6, 32), torch.randn(2, 6, 2)), dynamic_shapes={"x": dynamic, "coords": dynamic}
+    )
+    x, coords = torch.randn(5, 11, 32), torch.randn(5, 11, 2)
+    torch.testing.assert_close(program.module()(x, coords), model(x, coords), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", stringpe.names())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_modules(name, dtype):
+    model, x, coords = net(name), torch.randn(2, 9, 32), torch.randn(2, 9, 2)
+    exact = model(x, coords)
+    half = model.to(dtype)(x.to(dtype), coords)
+    assert half.dtype == dtype
+    assert testing.relative_error(half, exact) < testing.tolerance(dtype)
+
+
+@pytest.mark.parametrize("name", stringpe.names())
+def test_autocast(name):
+    model, x, coords = net(name), torch.randn(2, 9, 32), torch.randn(2, 9, 2)
+    exact = model(x, coords)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x, coords)
+    out.float().sum().backward()
+    assert testing.relative_error(out, exact) < testing.tolerance(torch.bfloat16)
+
+
+def _train(rank, world, path, name):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    model = nn.parallel.DistributedDataParallel(net(name))  # an unused parameter would be an error in the second step
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, coords = torch.load(f"{path}.data")
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(x[rank::world], coords[rank::world]).square().mean().backward()
+        optimiser.step()
+    if rank == 0:
+        torch.save(model.module.state_dict(), f"{path}.out")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["cayley", "circulant"])
+def test_two_processes_train_as_one(name, tmp_path):
+    path = tmp_path / "store"
+    data = torch.randn(4, 9, 32), torch.randn(4, 9, 2)
+    torch.save(data, f"{path}.data")
+    mp.spawn(_train, args=(2, str(path), name), nprocs=2)
+    model = net(name)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(*data).square().mean().backward()
+        optimiser.step()
+    for key, value in torch.load(f"{path}.out").items():
+        torch.testing.assert_close(model.state_dict()[key], value, atol=1e-6, rtol=1e-5)
+
+
+def _python(code):
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+
+
+def test_import_needs_torch_alone_and_is_quick():
+    code = """
+import sys, time, torch
+heavy = set(sys.modules)
+start = time.perf_counter()
+import stringpe
+print(time.perf_counter() - start)
+print(sorted({m.split('.')[0] for m in set(sys.modules) - heavy} - set(sys.stdlib_module_names)))
+"""
+    seconds, modules = min((_python(code).splitlines() for _ in range(3)), key=lambda lines: float(lines[0]))
+    assert float(seconds) < 0.3
+    assert modules == "['stringpe']"
