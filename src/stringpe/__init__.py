@@ -7,6 +7,8 @@ from .baselines import LearnedAbsolute, LieRE, SinCos
 from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
 from .generators import from_generators, generators
 from .outer import Outer, outer
+from .rotate import backend, use_backend
+from .vision import ViT, vit
 
 __version__ = "0.1.0"
 
@@ -19,6 +21,8 @@ __all__ = [
     "LinearAttention",
     "Outer",
     "SinCos",
+    "ViT",
+    "backend",
     "cayley",
     "circulant",
     "coords",
@@ -33,4 +37,6 @@ __all__ = [
     "rope",
     "rope_mixed",
     "testing",
+    "use_backend",
+    "vit",
 ]

@@ -33,7 +33,7 @@ def fold(model: Model) -> Model:
     for _, layer in layers:
         encoding = layer.encoding
         assert isinstance(encoding, Encoding)
-        weight, bias = fold_projection(layer.qkv.weight, layer.qkv.bias, encoding, layer.num_heads)
+        weight, bias = fold_projection(layer.qkv.weight, layer.qkv.bias, encoding.basis(), layer.num_heads)
         layer.qkv.weight.copy_(weight)
         if bias is not None:
             layer.qkv.bias.copy_(bias)

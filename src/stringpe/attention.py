@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .basis import Identity
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .rotate import full_precision
@@ -100,6 +101,11 @@ class MultiHead(nn.Module):
                 return f"the q/k norm {type(norm).__name__} with its centring or gain, which does not commute with P"
         return None
 
+    @property
+    def folds_basis(self) -> bool:
+        """Whether there is a basis and it goes into the projections."""
+        return self.fold and isinstance(self.encoding, Encoding) and not isinstance(self.encoding.basis, Identity)
+
     def _resolve_fold(self, fold: bool | None) -> bool:
         obstacle = self.fold_obstacle()
         if fold and obstacle:
@@ -109,20 +115,27 @@ class MultiHead(nn.Module):
             return obstacle is None and not wants_tokens
         return fold
 
-    def project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if this layer folds."""
+    def project(self, x: Tensor, context: Tensor | None, basis: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if this layer folds. basis: P, if formed."""
         if x.ndim != 3 or x.shape[-1] != self.qkv.in_features:
             raise ValueError(f"x must be (b, n, {self.qkv.in_features}), got {tuple(x.shape)}")
         weight: Tensor = self.qkv.weight
         bias: Tensor | None = self.qkv.bias
-        if self.fold and isinstance(self.encoding, Encoding):
-            weight, bias = fold_projection(weight, bias, self.encoding, self.num_heads)
-        queries = self.num_heads * self.head_dim
-        if context is None:
-            q, k, v = F.linear(x, weight, bias).split([queries, *[self.num_kv_heads * self.head_dim] * 2], dim=-1)
-        else:
-            q = F.linear(x, weight[:queries], None if bias is None else bias[:queries])
-            k, v = F.linear(context, weight[queries:], None if bias is None else bias[queries:]).chunk(2, dim=-1)
+        if self.folds_basis:
+            assert isinstance(self.encoding, Encoding)
+            p = self.encoding.basis() if basis is None else basis
+            weight, bias = fold_projection(weight, bias, p, self.num_heads)
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        biases = [None] * 3 if bias is None else bias.split([queries, keys, keys])
+        if context is not None:
+            wq, wk, wv = weight.split([queries, keys, keys])
+            q, k, v = F.linear(x, wq, biases[0]), F.linear(context, wk, biases[1]), F.linear(context, wv, biases[2])
+        elif self.encoding is None:
+            q, k, v = F.linear(x, weight, bias).split([queries, keys, keys], dim=-1)
+        else:  # values apart: queries and keys are new tensors once rotated, and theirs from here can go
+            wqk, wv = weight.split([queries + keys, keys])
+            q, k = F.linear(x, wqk, None if bias is None else bias[: queries + keys]).split([queries, keys], dim=-1)
+            v = F.linear(x, wv, biases[2])
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k, v))
         return self.q_norm(q), self.k_norm(k), v
 
@@ -171,14 +184,16 @@ class Attention(MultiHead):
         mask: Tensor | None = None,
         causal: bool = False,
         cache: KVCache | None = None,
+        basis: Tensor | None = None,
     ) -> Tensor:
         """mask: boolean, True where a query may look at a key, broadcastable to (b, h, n, m). causal: a token sees
         itself and those before it, the cached ones included. cache: append these tokens to it and attend to all of it.
+        basis: P of this layer's encoding, where `stringpe.basis.form` made it together with other layers'.
         """
         self.check_coords(coords, context, context_coords)
         if causal and (context is not None or mask is not None):
             raise ValueError("causal is for self attention and builds its own mask: drop it, the mask or the context")
-        q, k, v = self.project(x, context)
+        q, k, v = self.project(x, context, basis)
         scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
         if self.encoding is not None:
             assert coords is not None
@@ -290,17 +305,14 @@ class LinearAttention(MultiHead):
         return torch.exp(exponent - largest)
 
 
-def fold_projection(
-    weight: Tensor, bias: Tensor | None, encoding: Encoding, num_heads: int
-) -> tuple[Tensor, Tensor | None]:
-    """(Pᵀ W, Pᵀ b) for the query and key rows of a packed projection (q, k, v rows in this order), in float32.
+def fold_projection(weight: Tensor, bias: Tensor | None, basis: Tensor, num_heads: int) -> tuple[Tensor, Tensor | None]:
+    """(Pᵀ W, Pᵀ b) for the query and key rows of a packed projection (q, k, v rows in this order), P (h_kv, d, d).
 
     The query heads of a group share their key head's P. Rows behind the keys' are returned as they are.
     """
     with full_precision(weight):
-        p = encoding.basis()
-        shared = p.repeat_interleave(num_heads // encoding.num_heads, dim=0)
-        turn = torch.cat([shared, p]).mT  # (h + h_kv, d, d)
+        shared = basis.repeat_interleave(num_heads // len(basis), dim=0)
+        turn = torch.cat([shared, basis]).mT  # (h + h_kv, d, d)
 
         def fold(rows: Tensor) -> Tensor:
             count = turn.shape[0] * turn.shape[1]

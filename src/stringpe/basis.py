@@ -7,6 +7,8 @@ Parameters start such that P is the identity, and a model that gains a basis sta
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +33,14 @@ class Basis(nn.Module, ABC):
     @abstractmethod
     def forward(self) -> Tensor:
         """P (h, d, d)."""
+
+    def kind(self) -> Hashable:
+        """Bases of one kind can be formed together; by default each is its own."""
+        return id(self)
+
+    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+        """P of each of these bases, all of this one's kind."""
+        return [basis() for basis in bases]
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         """Pᵀ x for every token: x (b, groups·h, n, d), same dtype. (P on the left would cancel in q·k.)"""
@@ -105,8 +115,16 @@ class Skew(Basis):
         """S (…, d, d) to P (…, d, d)."""
 
     def forward(self) -> Tensor:
+        return self.together([self])[0]
+
+    def kind(self) -> Hashable:
+        return type(self), self.head_dim
+
+    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
         with full_precision(self.weight):
-            return self.transform(self.skew()).expand(self.num_heads, -1, -1)
+            skews = [basis.skew() for basis in bases]
+            formed = self.transform(torch.cat(skews)).split([len(skew) for skew in skews])
+        return [p.expand(basis.num_heads, -1, -1) for basis, p in zip(bases, formed, strict=True)]
 
 
 class Cayley(Skew):
@@ -165,6 +183,12 @@ class Fourier(Basis):
         self.block_size = block_size
         self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
 
+    def kind(self) -> Hashable:
+        return type(self), self.head_dim, self.num_heads, self.block_size
+
+    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+        return [self()] * len(bases)  # nothing of it is learned
+
     def forward(self) -> Tensor:
         b, dtype, device = self.block_size, self.anchor.dtype, self.anchor.device
         k, t = torch.arange(b // 2, device=device), torch.arange(b, device=device)
@@ -205,6 +229,18 @@ class Given(Basis):
 
     def forward(self) -> Tensor:
         return self.weight
+
+
+def form(bases: Sequence[Basis]) -> list[Tensor]:
+    """P of many bases, those of a model's layers say, in one computation for each kind: on small matrices launches cost,
+    not arithmetic."""
+    kinds: dict[Hashable, list[int]] = {}
+    for i, basis in enumerate(bases):
+        kinds.setdefault(basis.kind(), []).append(i)
+    formed: dict[int, Tensor] = {}
+    for members in kinds.values():
+        formed |= zip(members, bases[members[0]].together([bases[i] for i in members]), strict=True)
+    return [formed[i] for i in range(len(bases))]
 
 
 def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:

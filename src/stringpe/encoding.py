@@ -17,7 +17,7 @@ from . import basis as bases
 from . import frequencies as spectra
 from .basis import Basis
 from .frequencies import Frequencies, Spectrum
-from .rotate import angles, rotate, rotate_planes
+from .rotate import angles, rotate, rotate_pair, rotate_planes
 
 
 class PositionEncoding(nn.Module, ABC):
@@ -51,8 +51,16 @@ class PositionEncoding(nn.Module, ABC):
             raise ValueError(
                 f"q has shape {tuple(q.shape)}, k has {tuple(k.shape)}: pass key_coords for cross attention"
             )
-        q = self.rotate(q, coords, groups=q.shape[1] // self.num_heads, folded=folded)
-        return q, self.rotate(k, coords if key_coords is None else key_coords, folded=folded)
+        groups = q.shape[1] // self.num_heads
+        if key_coords is None:
+            return self.rotate_pair(q, k, coords, groups=groups, folded=folded)
+        return self.rotate(q, coords, groups=groups, folded=folded), self.rotate(k, key_coords, folded=folded)
+
+    def rotate_pair(
+        self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Encode queries and keys of the same tokens."""
+        return self.rotate(q, coords, groups=groups, folded=folded), self.rotate(k, coords, folded=folded)
 
     def checked_coords(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
         """coords as (b or 1, n, c), once x and coords fit each other and this encoding."""
@@ -112,9 +120,18 @@ class Encoding(PositionEncoding):
         coords = self.checked_coords(x, coords, groups)
         if not folded:
             x = self.basis.project(x, groups)
-        theta = self.frequencies()
-        x = rotate(x, coords, theta.repeat_interleave(groups, dim=0) if groups > 1 else theta)
+        x = rotate(x, coords, self.frequencies(), groups)
         return self.basis.restore(x, groups) if whole else x
+
+    def rotate_pair(
+        self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """`rotate` for queries and keys of the same tokens: one set of angles, and one launch on a GPU."""
+        self.checked_coords(q, coords, groups)
+        coords = self.checked_coords(k, coords)
+        if not folded:
+            q, k = self.basis.project(q, groups), self.basis.project(k)
+        return rotate_pair(q, k, coords, self.frequencies(), groups)
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""

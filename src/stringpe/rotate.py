@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from . import kernels
+
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Inside, autocast leaves products in the dtype they come in: bases and features are not for half precision."""
@@ -44,6 +46,54 @@ def rotate_planes(x: Tensor, angle: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x.dtype)
 
 
-def rotate(x: Tensor, coords: Tensor, frequencies: Tensor) -> Tensor:
-    """RoPE(r Θ) x: x (b, h, n, d), coords (b or 1, n, c), frequencies (h, c, d/2); same shape and dtype as x."""
-    return rotate_planes(x, angles(coords, frequencies))
+def rotate(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> Tensor:
+    """RoPE(r Θ) x: x (b, groups·h, n, d), coords (b or 1, n, c), frequencies (h, c, d/2); same shape and dtype as x.
+    Head i turns with frequencies[i // groups]."""
+    if backend(x) == "triton":
+        return kernels.rotate_one(x, coords, frequencies, groups)
+    return rotate_planes(x, _shared(angles(coords, frequencies), groups))
+
+
+def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    """`rotate` for queries (b, groups·h, n, d) and keys (b, h, n, d) of the same tokens, with one set of angles."""
+    if backend(q) == "triton":
+        return kernels.rotate_pair(q, k, coords, frequencies, groups)
+    angle = angles(coords, frequencies)
+    return rotate_planes(q, _shared(angle, groups)), rotate_planes(k, angle)
+
+
+def _shared(angle: Tensor, groups: int) -> Tensor:
+    return angle.repeat_interleave(groups, dim=1) if groups > 1 else angle
+
+
+class use_backend:
+    """Force what rotates: "triton", the fused kernel; "torch", the reference; or "auto", the kernel wherever it can.
+
+    `use_backend("torch")` sets it from here on; as a context manager it sets it back at the end. A forced kernel that
+    cannot run is an error, not a fallback. `backend(x)` tells which one x would get.
+    """
+
+    current = "auto"
+
+    def __init__(self, name: str):
+        if name not in ("auto", "triton", "torch"):
+            raise ValueError(f"backend must be 'auto', 'triton' or 'torch', got {name!r}")
+        self.before, use_backend.current = use_backend.current, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        use_backend.current = self.before
+
+
+def backend(x: Tensor) -> str:
+    """Which backend rotates x: "triton" or "torch"."""
+    if use_backend.current == "torch":
+        return "torch"
+    obstacle = kernels.unavailable(x)
+    if obstacle is None:
+        return "triton"
+    if use_backend.current == "triton":
+        raise ValueError(f"the triton backend was forced, but {obstacle}: use stringpe.use_backend('auto')")
+    return "torch"

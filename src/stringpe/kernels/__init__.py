@@ -1,0 +1,48 @@
+"""The rotation of `stringpe.rotate`, fused for the GPU in Triton: angles live in registers and never reach memory.
+
+    rotate_pair(q, k, coords, frequencies)     queries and keys of the same tokens, in one launch
+    rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
+    unavailable(x)                             why neither can take x, or None
+
+Both are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a buffer, not
+through atomics. They are operators of torch.library, so torch.compile and torch.export take them whole. Triton is
+imported at the first launch: this package imports without it.
+"""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from . import ops as ops  # registers the operators
+
+_TRITON = find_spec("triton") is not None
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def unavailable(x: Tensor) -> str | None:
+    """Why the kernel cannot rotate x, in words; None if it can. Triton's interpreter takes tensors on the CPU."""
+    if not _TRITON:
+        return "triton is not installed"
+    if x.dtype not in _DTYPES:
+        return f"the kernel rotates bfloat16, float16 and float32, not {x.dtype}"
+    if x.device.type == "cuda" or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
+        return None
+    return f"the kernel runs on CUDA devices, not on {x.device.type}"
+
+
+def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    """(RoPE(r Θ) q, RoPE(r Θ) k) for q (b, groups·h, n, d) and k (b, h, n, d) of the same n tokens.
+
+    coords (b or 1, n, c) and frequencies (h, c, d/2), float32 or float64; query head i takes frequencies[i // groups].
+    Any strides; the results are new, dense, and keep the memory order of their inputs ((b, h, n, d) or (b, n, h, d)).
+    """
+    rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_pair.default(q, k, coords, frequencies, groups)
+    return rotated
+
+
+def rotate_one(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> Tensor:
+    """RoPE(r Θ) x for x (b, groups·h, n, d); the rest as in `rotate_pair`."""
+    rotated: Tensor = torch.ops.stringpe.rotate_one.default(x, coords, frequencies, groups)
+    return rotated

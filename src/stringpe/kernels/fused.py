@@ -1,0 +1,156 @@
+# mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator"
+"""The two Triton kernels. Blocks are (TOKENS, WIDTH): some tokens by all planes of a head, padded to a power of two.
+
+Angles. Σ_k r_k θ_k is formed in float64, in quarter turns (θ · 2/π), where subtracting the nearest integer is exact:
+what is left, at most 1/2, keeps its precision in float32 whatever the coordinate. Sine and cosine of it are polynomials
+of ours, not libdevice's: they need no second range reduction, no slow path and no local memory, and are within 2e-7.
+Hopper does float64 at half the rate of float32, and a plane of q and k moves 16 bytes for its c + 3 float64
+operations, so that this hides behind memory. The fused multiply-adds are written out because Triton counts operations:
+with more of them it would no longer form sine and cosine in the threads that need them, but send them there through
+shared memory.
+
+Offsets are 64-bit, by way of the indices that `_place` returns. Loops have constant bounds; entries past the end of the
+batch are masked. A kernel that gets None in place
+of a pointer is compiled without that part.
+"""
+
+import triton
+import triton.language as tl
+
+QUARTER_TURNS = tl.constexpr(0.6366197723675814)  # 2/π, of a radian
+ROUNDER = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²: adding it to a float64 leaves an integer in the low bits
+
+
+@triton.jit
+def _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH):
+    """sin and cos of a = Σ_k r_k θ_k, for coords and theta of one batch entry and head: (TOKENS, WIDTH) in float32."""
+    turns = tl.zeros((TOKENS, WIDTH), tl.float64)
+    for k in tl.static_range(C):
+        r = tl.load(coords + token * r_n + k * r_c, mask=token < n, other=0.0).to(tl.float64)
+        t = tl.load(theta + k * t_c + plane * t_d, mask=plane < PLANES, other=0.0).to(tl.float64) * QUARTER_TURNS
+        turns = tl.fma(r[:, None], t[None, :], turns)
+    rounded = turns + ROUNDER
+    f = (turns - (rounded - ROUNDER)).to(tl.float32)  # in [−1/2, 1/2], of a quarter turn
+    quadrant = rounded.to(tl.int64, bitcast=True).to(tl.int32)
+    z = f * f
+    # sin(π f / 2) and cos(π f / 2): minimax polynomials, off by 2e-9 and 1e-10 before rounding
+    sin = f * tl.fma(tl.fma(tl.fma(z, -0.0045923316, 0.07967592), z, -0.64596295), z, 1.5707963)
+    cos = tl.fma(tl.fma(tl.fma(tl.fma(z, 0.00090402557, -0.02086029), z, 0.25366923), z, -1.2337005), z, 1.0)
+    odd = (quadrant & 1) != 0
+    turned_sin, turned_cos = tl.where(odd, cos, sin), tl.where(odd, sin, cos)
+    return (
+        tl.where((quadrant & 2) != 0, -turned_sin, turned_sin),
+        tl.where(((quadrant + 1) & 2) != 0, -turned_cos, turned_cos),
+    )
+
+
+@triton.jit
+def _load(x, x_n, x_d, token, plane, mask, PLANES):
+    """The two channels of every plane of one head, in float32."""
+    x += token[:, None] * x_n + plane[None, :] * x_d
+    first = tl.load(x, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + PLANES * x_d, mask=mask, other=0.0).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _store(y, y_n, token, plane, mask, first, second, PLANES):
+    """Their inverse, for a tensor whose channels are contiguous; rounds to its dtype."""
+    y += token[:, None] * y_n + plane[None, :]
+    tl.store(y, first, mask=mask)
+    tl.store(y + PLANES, second, mask=mask)
+
+
+@triton.jit
+def _turn_back(g, y, dx, g_n, g_d, y_n, token, plane, mask, sin, cos, da, ANGLES, PLANES):
+    """dx = RoPE(−a) g for one head, laid out as y; returns da with g_{j+d/2} y_j − g_j y_{j+d/2} added if ANGLES."""
+    g_first, g_second = _load(g, g_n, g_d, token, plane, mask, PLANES)
+    if ANGLES:
+        y_first, y_second = _load(y, y_n, 1, token, plane, mask, PLANES)
+        da += g_second * y_first - g_first * y_second
+    dx_first, dx_second = g_first * cos + g_second * sin, g_second * cos - g_first * sin
+    _store(dx, y_n, token, plane, mask, dx_first, dx_second, PLANES)
+    return da
+
+
+@triton.jit
+def _place(n, heads, PLANES, TOKENS, WIDTH):
+    """What this program owns: a head, a block of tokens and a chunk of the batch; then the tokens and planes of its
+    block and which of them exist. Heads run side by side, as they lie side by side in a packed projection."""
+    program = tl.program_id(0)
+    blocks = tl.cdiv(n, TOKENS)
+    head = (program % heads).to(tl.int64)
+    block = (program // heads % blocks).to(tl.int64)
+    chunk = (program // heads // blocks).to(tl.int64)
+    token, plane = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    return head, block, chunk, token, plane, (token < n)[:, None] & (plane < PLANES)[None, :]
+
+
+@triton.jit(do_not_specialize=["batch", "n", "heads"])
+def forward(
+    q, k, q_out, k_out, coords, theta,
+    q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d,
+    qo_b, qo_h, qo_n, ko_b, ko_h, ko_n,
+    r_b, r_n, r_c, t_h, t_c, t_d,
+    batch, n, heads,
+    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
+    BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `launch.forward`."""
+    head, _, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
+    coords += chunk * BATCH * r_b
+    theta += head * t_h
+    sin, cos = _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH)
+    for entry in range(BATCH):
+        b = chunk * BATCH + entry
+        mask = inside & (b < batch)
+        if k is not None:  # loaded before and stored after q, to have more bytes on their way
+            k1, k2 = _load(k + b * k_b + head * k_h, k_n, k_d, token, plane, mask, PLANES)
+        for member in range(GROUPS):
+            i = head * GROUPS + member
+            q1, q2 = _load(q + b * q_b + i * q_h, q_n, q_d, token, plane, mask, PLANES)
+            at = q_out + b * qo_b + i * qo_h
+            _store(at, qo_n, token, plane, mask, q1 * cos - q2 * sin, q1 * sin + q2 * cos, PLANES)
+        if k is not None:
+            at = k_out + b * ko_b + head * ko_h
+            _store(at, ko_n, token, plane, mask, k1 * cos - k2 * sin, k1 * sin + k2 * cos, PLANES)
+
+
+@triton.jit(do_not_specialize=["batch", "n", "heads"])
+def backward(
+    grad_q, grad_k, q, k, dq, dk, coords, theta, coord_sums, theta_sums,
+    gq_b, gq_h, gq_n, gq_d, gk_b, gk_h, gk_n, gk_d,
+    q_b, q_h, q_n, k_b, k_h, k_n,
+    r_b, r_n, r_c, t_h, t_c, t_d,
+    batch, n, heads,
+    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
+    BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dq, dk, and this program's share of dr in coord_sums (h, chunks, n, c) and of dΘ in theta_sums (chunks · blocks,
+    h, c, d/2); see `launch.backward`. q and k are the outputs of forward."""
+    ANGLES: tl.constexpr = coord_sums is not None or theta_sums is not None
+    head, block, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
+    coords += chunk * BATCH * r_b
+    theta += head * t_h
+    sin, cos = _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH)
+    da = tl.zeros((TOKENS, WIDTH), tl.float32)
+    for entry in range(BATCH):
+        b = chunk * BATCH + entry
+        mask = inside & (b < batch)
+        if k is not None:
+            g_at, at = grad_k + b * gk_b + head * gk_h, b * k_b + head * k_h
+            da = _turn_back(g_at, k + at, dk + at, gk_n, gk_d, k_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+        for member in range(GROUPS):
+            i = head * GROUPS + member
+            g_at, at = grad_q + b * gq_b + i * gq_h, b * q_b + i * q_h
+            da = _turn_back(g_at, q + at, dq + at, gq_n, gq_d, q_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+    if coord_sums is not None:
+        coord_sums += ((head * tl.cdiv(batch, BATCH) + chunk) * n + token) * C
+        for i in tl.static_range(C):
+            t = tl.load(theta + i * t_c + plane * t_d, mask=plane < PLANES, other=0.0).to(tl.float32)
+            tl.store(coord_sums + i, tl.sum(da * t[None, :], axis=1), mask=token < n)
+    if theta_sums is not None:
+        theta_sums += ((chunk * tl.cdiv(n, TOKENS) + block) * heads + head) * (C * PLANES) + plane
+        for i in tl.static_range(C):
+            r = tl.load(coords + token * r_n + i * r_c, mask=token < n, other=0.0).to(tl.float32)
+            tl.store(theta_sums + i * PLANES, tl.sum(da * r[:, None], axis=0), mask=plane < PLANES)

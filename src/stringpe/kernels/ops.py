@@ -1,0 +1,176 @@
+# mypy: disable-error-code="untyped-decorator"
+"""The rotation as operators of torch.library: schemas, implementations, fake tensors and derivatives.
+
+With y = RoPE(a) x, a = r Θ and g the gradient at y, for plane j = (j, j + d/2):
+
+    dx = RoPE(−a) g        da_j = g_{j+d/2} y_j − g_j y_{j+d/2}        dΘ = Σ_tokens r da        dr = Σ_planes Θ da
+
+so backward asks for the outputs and not the inputs. That costs no memory: attention keeps rotated queries and keys too.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+
+torch.library.define(
+    "stringpe::rotate_pair",
+    "(Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
+torch.library.define(
+    "stringpe::rotate_one", "(Tensor x, Tensor coords, Tensor frequencies, int groups) -> Tensor", tags=_TAGS
+)
+# The derivatives that nobody asked for come back as tensors of no elements: a schema has no optional results.
+torch.library.define(
+    "stringpe::rotate_pair_backward",
+    "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
+    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+torch.library.define(
+    "stringpe::rotate_one_backward",
+    "(Tensor grad, Tensor x, Tensor coords, Tensor frequencies, int groups,"
+    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+
+
+def dense_like(x: Tensor) -> Tensor:
+    """A new tensor of the shape (b, h, n, d) of x, dense in memory as (b, n, h, d) where x has heads inside tokens, as
+    a projection leaves them, and as (b, h, n, d) otherwise. The layout of every result, real and fake."""
+    b, h, n, d = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty(b, n, h, d).transpose(1, 2)
+    return x.new_empty(b, h, n, d)
+
+
+# Results ---------------------------------------------------------------------------------------------------------
+
+
+@torch.library.impl("stringpe::rotate_pair", "default")
+def _(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    from . import launch  # triton, only now
+
+    q_out, k_out = dense_like(q), dense_like(k)
+    launch.forward(q, k, q_out, k_out, coords, frequencies, groups)
+    return q_out, k_out
+
+
+@torch.library.impl("stringpe::rotate_one", "default")
+def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
+    from . import launch
+
+    out = dense_like(x)
+    launch.forward(x, None, out, None, coords, frequencies, groups)
+    return out
+
+
+@torch.library.impl("stringpe::rotate_pair_backward", "default")
+def _(
+    grad_q: Tensor,
+    grad_k: Tensor,
+    q: Tensor,
+    k: Tensor,
+    coords: Tensor,
+    frequencies: Tensor,
+    groups: int,
+    need_coords: bool,
+    need_frequencies: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from . import launch
+
+    dq, dk = dense_like(q), dense_like(k)
+    needs = (need_coords, need_frequencies)
+    return dq, dk, *launch.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
+
+
+@torch.library.impl("stringpe::rotate_one_backward", "default")
+def _(
+    grad: Tensor,
+    x: Tensor,
+    coords: Tensor,
+    frequencies: Tensor,
+    groups: int,
+    need_coords: bool,
+    need_frequencies: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import launch
+
+    dx = dense_like(x)
+    needs = (need_coords, need_frequencies)
+    return dx, *launch.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
+
+
+# Fake results: shapes, dtypes and strides ---------------------------------------------------------------------------
+
+
+@torch.library.register_fake("stringpe::rotate_pair")
+def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return dense_like(q), dense_like(k)
+
+
+@torch.library.register_fake("stringpe::rotate_one")
+def _(x: Tensor, *_: Any) -> Tensor:
+    return dense_like(x)
+
+
+@torch.library.register_fake("stringpe::rotate_pair_backward")
+def _(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return dense_like(q), dense_like(k), *_fake_sums(coords, frequencies, *needs)
+
+
+@torch.library.register_fake("stringpe::rotate_one_backward")
+def _(
+    grad: Tensor, x: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return dense_like(x), *_fake_sums(coords, frequencies, *needs)
+
+
+def _fake_sums(coords: Tensor, frequencies: Tensor, need_coords: bool, need_frequencies: bool) -> tuple[Tensor, Tensor]:
+    return (
+        coords.new_empty(coords.shape if need_coords else 0),
+        frequencies.new_empty(frequencies.shape if need_frequencies else 0),
+    )
+
+
+# Derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, _, coords, frequencies, ctx.groups = inputs
+    ctx.save_for_backward(*output, coords, frequencies)
+
+
+def _save_one(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, coords, frequencies, ctx.groups = inputs
+    ctx.save_for_backward(output, coords, frequencies)
+
+
+def _pair_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad[2:4]
+    op = torch.ops.stringpe.rotate_pair_backward.default
+    dq, dk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
+    return dq, dk, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+
+
+def _one_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad[1:3]
+    dx, *sums = torch.ops.stringpe.rotate_one_backward.default(grad, *ctx.saved_tensors, ctx.groups, *needs)
+    return dx, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+
+
+def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(
+        "the fused rotation has first derivatives only: for second ones (create_graph=True) use stringpe.rotate.rotate"
+    )
+
+
+torch.library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
+torch.library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
+torch.library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
+torch.library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)

@@ -1,0 +1,70 @@
+"""What a vision transformer can do with depth: lift patches to 3D, and surface normals (section 4.4 of the paper)."""
+
+import torch
+from torch import Tensor, nn
+
+from ..coords import backproject, lift_depth, valid_depth
+
+
+class DepthLift(nn.Module):
+    """The learnable linear layer of section 4.4: z = scale · mean valid depth of the patch + offset, third coordinate.
+
+    With scale 0 the patches lie in a plane and the model is its 2D self; the scale still has gradient, since the
+    encoding's z frequencies are not zero. Without depth, z is 0 for every patch.
+    """
+
+    def __init__(self, patch_size: int, units: str, *, scale: float = 2.0):
+        super().__init__()
+        self.patch_size, self.units, self.start = patch_size, units, scale
+        self.scale, self.offset = nn.Parameter(torch.empty(())), nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.scale, self.start)
+        nn.init.zeros_(self.offset)
+
+    def forward(self, depth: Tensor) -> Tensor:
+        """(b, H, W) metres to (b, n, 3)."""
+        # In float32 whatever the model's dtype: coordinates are not for half precision.
+        return lift_depth(
+            depth.float(), self.patch_size, scale=self.scale.float(), offset=self.offset.float(), units=self.units
+        )
+
+    def extra_repr(self) -> str:
+        return f"patch_size={self.patch_size}, units={self.units!r}"
+
+
+def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
+    """Unit surface normals in the camera frame, pointing to the camera: depth (b, H, W) to (b, 3, H, W).
+
+    Cross product of the differences between back-projected neighbours. Zero where the pixel or a neighbour is a hole.
+    intrinsics: (3, 3) or (b, 3, 3); without, the centre is the middle and the focal length the width of the image.
+    """
+    _, height, width = depth.shape
+    if intrinsics is None:
+        focal = float(width)
+        intrinsics = depth.new_tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
+    points = backproject(depth, intrinsics)
+    across, down = _difference(points, 2), _difference(points, 1)
+    normal = torch.linalg.cross(down, across)  # x right, y down: this one points back at the camera
+    length = normal.norm(dim=-1, keepdim=True)
+    valid = valid_depth(depth)
+    solid = valid & _neighbours(valid, 1) & _neighbours(valid, 2)
+    unit = normal / torch.where(length > 0, length, 1)
+    return torch.where(solid[..., None], unit, 0).movedim(-1, 1)
+
+
+def _difference(points: Tensor, axis: int) -> Tensor:
+    """Central differences along an axis of (b, H, W, 3), one-sided at the borders."""
+    size = points.shape[axis]
+    index = torch.arange(size, device=points.device)
+    ahead, behind = (index + 1).clamp(max=size - 1), (index - 1).clamp(min=0)
+    return points.index_select(axis, ahead) - points.index_select(axis, behind)
+
+
+def _neighbours(valid: Tensor, axis: int) -> Tensor:
+    """Whether both neighbours along an axis are valid; beyond the border counts as the border."""
+    size = valid.shape[axis]
+    index = torch.arange(size, device=valid.device)
+    ahead, behind = (index + 1).clamp(max=size - 1), (index - 1).clamp(min=0)
+    return valid.index_select(axis, ahead) & valid.index_select(axis, behind)
