@@ -210,7 +210,7 @@ class TestLinear:
         out = attn(x, coords)
         moved = copy.deepcopy(attn)
         with torch.no_grad():
-            weight, bias = stringpe.attention.fold_projection(attn.qkv.weight, attn.qkv.bias, attn.encoding, 4)
+            weight, bias = stringpe.attention.fold_projection(attn.qkv.weight, attn.qkv.bias, attn.encoding.basis(), 4)
             moved.qkv.weight.copy_(weight)
             moved.qkv.bias.copy_(bias)
             moved.encoding.basis.weight.zero_()

@@ -6,12 +6,12 @@ Every encoding, whatever its name, ends here. Plane j of a head is the pair of c
 
 Precision: a float32 product of a coordinate of 10⁴ with a frequency of 1 is wrong by 5e-4 radians, which would break
 translation invariance by as much. The product of two float32 numbers is exact in float64, so angles are formed and
-brought into [−π, π] there and only then rounded to float32. Everything is elementwise: neither autocast nor TF32
-touches it.
+brought into [−π, π] there and only then rounded to float32, where neither autocast nor TF32 touches them.
 """
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,13 +29,11 @@ def angles(coords: Tensor, frequencies: Tensor) -> Tensor:
     one of the two is."""
     narrow = torch.promote_types(torch.promote_types(coords.dtype, frequencies.dtype), torch.float32)
     wide = torch.float32 if coords.device.type == "mps" else torch.float64  # mps has no float64
-    r = coords.to(wide)[:, None, :, :, None]  # (b, 1, n, c, 1)
-    theta = frequencies.to(wide)[None, :, None]  # (1, h, 1, c, d/2)
-    a = r[..., 0, :] * theta[..., 0, :]
-    for k in range(1, coords.shape[-1]):
-        a = a + r[..., k, :] * theta[..., k, :]
-    turns = (a.detach() / (2 * math.pi)).round()
-    return (a - turns * (2 * math.pi)).to(narrow)
+    h, c, planes = frequencies.shape
+    theta = frequencies.to(wide).transpose(0, 1).reshape(c, h * planes) / (2 * math.pi)
+    turns = coords.to(wide) @ theta  # a float64 product: autocast and TF32 leave it alone
+    turns = turns.sub_(turns.detach().round()).to(narrow)
+    return (turns * (2 * math.pi)).unflatten(-1, (h, planes)).transpose(1, 2)
 
 
 def rotate_planes(x: Tensor, angle: Tensor) -> Tensor:
@@ -51,15 +49,76 @@ def rotate(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> T
     Head i turns with frequencies[i // groups]."""
     if backend(x) == "triton":
         return kernels.rotate_one(x, coords, frequencies, groups)
-    return rotate_planes(x, _shared(angles(coords, frequencies), groups))
+    return _reference(coords, frequencies, (groups,), x)[0]
 
 
 def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """`rotate` for queries (b, groups·h, n, d) and keys (b, h, n, d) of the same tokens, with one set of angles."""
     if backend(q) == "triton":
         return kernels.rotate_pair(q, k, coords, frequencies, groups)
-    angle = angles(coords, frequencies)
-    return rotate_planes(q, _shared(angle, groups)), rotate_planes(k, angle)
+    q, k = _reference(coords, frequencies, (groups, 1), q, k)
+    return q, k
+
+
+def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The torch backend. A compiler fuses the plain formula; in eager mode a hand-written derivative saves passes."""
+    if torch.compiler.is_compiling():
+        angle = angles(coords, frequencies)
+        return tuple(rotate_planes(x, _shared(angle, g)) for x, g in zip(tensors, groups, strict=True))
+    rotated: tuple[Tensor, ...] = _Rotation.apply(coords, frequencies, groups, *tensors)
+    return rotated
+
+
+class _Rotation(torch.autograd.Function):
+    """y = RoPE(r Θ) x for tensors of the same tokens, and its derivative from y: with g the gradient at y,
+
+        dx = RoPE(−a) g,    da_j = g_{j+d/2} y_j − g_j y_{j+d/2},    dΘ = Σ_tokens r da,    dr = Σ_planes Θ da
+    """
+
+    @staticmethod
+    def forward(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        angle = angles(coords, frequencies)
+        cos, sin = angle.cos(), angle.sin()
+        return tuple(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        coords, frequencies, ctx.groups = inputs[:3]
+        ctx.save_for_backward(coords, frequencies, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        coords, frequencies, *rotated = ctx.saved_tensors
+        angle = angles(coords, frequencies)
+        cos, sin = angle.cos(), angle.sin()
+        back = [_turn(g, _shared(cos, n), _shared(-sin, n)) for g, n in zip(grads, ctx.groups, strict=True)]
+        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            return None, None, None, *back
+        change = torch.zeros((), dtype=angle.dtype, device=angle.device)
+        for g, y, n in zip(grads, rotated, ctx.groups, strict=True):
+            (g1, g2), (y1, y2) = (t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, dim=-1) for t in (g, y))
+            change = change + torch.addcmul(g2 * y1, g1, y2, value=-1).unflatten(1, (-1, n)).sum(2)  # (b, h, n, d/2)
+        h, c, planes = frequencies.shape
+        change = change.transpose(1, 2).flatten(2)  # (b, n, h d/2)
+        if len(coords) == 1:
+            change = change.sum(0, keepdim=True)
+        with full_precision(change):
+            flat = coords.to(change.dtype).flatten(0, 1)
+            d_theta = (flat.T @ change.flatten(0, 1)).unflatten(1, (h, planes)).transpose(0, 1)
+            d_coords = change @ frequencies.to(change.dtype).transpose(1, 2).reshape(h * planes, c)
+        return d_coords.to(coords.dtype), d_theta.to(frequencies.dtype), None, *back
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """(x₁ cos − x₂ sin, x₁ sin + x₂ cos), in as few passes over memory as torch allows."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = cos.to(wide), sin.to(wide)
+    x1, x2 = x.to(wide).chunk(2, dim=-1)
+    out = torch.empty_like(x, dtype=wide)
+    y1, y2 = out.chunk(2, dim=-1)
+    torch.mul(x1, cos, out=y1).addcmul_(x2, sin, value=-1)
+    torch.mul(x1, sin, out=y2).addcmul_(x2, cos)
+    return out.to(x.dtype)
 
 
 def _shared(angle: Tensor, groups: int) -> Tensor:

@@ -10,8 +10,7 @@ with more of them it would no longer form sine and cosine in the threads that ne
 shared memory.
 
 Offsets are 64-bit, by way of the indices that `_place` returns. Loops have constant bounds; entries past the end of the
-batch are masked. A kernel that gets None in place
-of a pointer is compiled without that part.
+batch are masked. A kernel that gets None in place of a pointer is compiled without that part.
 """
 
 import triton
@@ -47,9 +46,9 @@ def _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKE
 @triton.jit
 def _load(x, x_n, x_d, token, plane, mask, PLANES):
     """The two channels of every plane of one head, in float32."""
-    x += token[:, None] * x_n + plane[None, :] * x_d
-    first = tl.load(x, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(x + PLANES * x_d, mask=mask, other=0.0).to(tl.float32)
+    x += token[:, None] * x_n
+    first = tl.load(x + plane[None, :] * x_d, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + (plane + PLANES)[None, :] * x_d, mask=mask, other=0.0).to(tl.float32)
     return first, second
 
 
@@ -82,7 +81,7 @@ def _place(n, heads, PLANES, TOKENS, WIDTH):
     head = (program % heads).to(tl.int64)
     block = (program // heads % blocks).to(tl.int64)
     chunk = (program // heads // blocks).to(tl.int64)
-    token, plane = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    token, plane = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, WIDTH).to(tl.int64)
     return head, block, chunk, token, plane, (token < n)[:, None] & (plane < PLANES)[None, :]
 
 

@@ -1,0 +1,9 @@
+"""What encodings cost: the operation, an attention block, a ViT step, and how cost grows. `stringpe bench`.
+
+Ours stand beside the usual ways to do the same job (`ways.py`), and beside the memory floor: the time of a copy of the
+same bytes, measured in the same run.
+"""
+
+from .report import run
+
+__all__ = ["run"]

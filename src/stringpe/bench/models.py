@@ -1,0 +1,185 @@
+"""An attention block and a ViT with each encoding: training and inference steps, against the same without rotation."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attach import fold
+from ..attention import Attention
+from ..basis import Skew
+from ..encoding import Encoding, PositionEncoding, create, names
+from ..frequencies import Mixed
+from ..vision import ViT, vit
+from .timing import Timing, measure
+from .ways import WAYS, Way
+
+
+class Written(PositionEncoding):
+    """A way of `ways.py` as an encoding with parameters of its own, for comparison inside models."""
+
+    def __init__(self, way: Way, *, head_dim: int, num_heads: int, coord_dim: int):
+        super().__init__(head_dim, num_heads, coord_dim)
+        self.way = way
+        self.frequencies = Mixed(head_dim, num_heads, coord_dim)
+        self.lower = nn.Parameter(torch.zeros(num_heads, head_dim, head_dim))
+
+    def rotate_pair(
+        self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(q.device.type, enabled=False):
+            skew = self.lower - self.lower.mT
+            return self.way(q, k, self.checked_coords(k, coords), self.frequencies(), skew)
+
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
+        return self.rotate_pair(x, x, coords)[0]
+
+
+class SolvedCayley(Skew):
+    """The Cayley transform by `torch.linalg.solve`, layer by layer: folding as one would write it first."""
+
+    def kind(self) -> Hashable:
+        return id(self)
+
+    def transform(self, skew: Tensor) -> Tensor:
+        eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
+        return torch.linalg.solve(eye + skew, eye - skew)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: its way, eager or compiled, and milliseconds and memory of training and inference steps."""
+
+    way: str
+    mode: str
+    train: Timing | None
+    inference: Timing | None
+
+
+Build = Callable[..., PositionEncoding]
+
+
+def builders() -> dict[str, Build]:
+    """Ours by name, then the ways to compare with."""
+    ours: dict[str, Build] = {
+        f"ours, {name}": lambda name=name, **sizes: create(name, **sizes)
+        for name in names()  # type: ignore[misc]
+    }
+
+    def layer_by_layer(*, head_dim: int, num_heads: int, coord_dim: int) -> PositionEncoding:
+        return Encoding(SolvedCayley(head_dim, num_heads), Mixed(head_dim, num_heads, coord_dim))
+
+    others: dict[str, Build] = {
+        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: _written(way)
+        for name, way in WAYS.items()
+    }
+    return {**ours, "Cayley, folded layer by layer by linalg.solve": layer_by_layer, **others}
+
+
+def _written(way: Way) -> Build:
+    return lambda **sizes: Written(way, **sizes)
+
+
+def vit_of(way: str, size: str, device: torch.device) -> ViT:
+    """The ViT of that size with that way in every layer; "absolute" has a table and no depth."""
+    torch.manual_seed(0)
+    if way == "absolute":
+        return vit(size, encoding="absolute", num_classes=1000, image_size=256).to(device)
+    model = vit(size, encoding="rope_mixed", coord_dim=3, num_classes=1000)
+    for block in model.blocks:
+        attention = block.attention
+        assert isinstance(attention, Attention)
+        old = attention.encoding
+        assert old is not None
+        attention.encoding = builders()[way](head_dim=old.head_dim, num_heads=old.num_heads, coord_dim=old.coord_dim)
+    return model.to(device)
+
+
+def vit_rows(
+    ways: list[str],
+    device: torch.device,
+    *,
+    size: str = "vit_base_patch16",
+    batch: int = 128,
+    image_size: int = 256,
+    modes: tuple[str, ...] = ("eager", "compiled"),
+    dtype: torch.dtype = torch.bfloat16,
+) -> Iterator[Row]:
+    """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates."""
+    random = torch.Generator(device).manual_seed(0)
+    image = torch.randn(batch, 3, image_size, image_size, device=device, generator=random)
+    depth = torch.rand(batch, image_size, image_size, device=device, generator=random) * 5 + 0.5
+    target = torch.randint(0, 1000, (batch,), device=device, generator=random)
+    for way in ways:
+        inputs = (image,) if way == "absolute" else (image, depth)
+        for mode in modes:
+            torch.compiler.reset()
+            model = vit_of(way, size, device)
+            train = _train(model, inputs, target, dtype, mode == "compiled")
+            inference = _inference(model, inputs, dtype, mode == "compiled")
+            yield Row(way, mode, train, inference)
+            del model
+
+
+def _train(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool) -> Timing:
+    device = target.device
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    network: Callable[..., Tensor] = torch.compile(model) if compiled else model
+    model.train()
+
+    def step() -> Any:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, dtype=dtype):
+            loss = F.cross_entropy(network(*inputs), target)
+        loss.backward()
+        optimiser.step()
+
+    return measure(step, device, seconds=2.0)
+
+
+def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compiled: bool) -> Timing:
+    model = fold(model.eval())
+    network: Callable[..., Tensor] = torch.compile(model) if compiled else model
+
+    @torch.no_grad()
+    def run() -> Tensor:
+        with torch.autocast(inputs[0].device.type, dtype=dtype):
+            return network(*inputs)
+
+    return measure(run, inputs[0].device, seconds=1.0)
+
+
+def block_rows(
+    device: torch.device,
+    *,
+    dim: int = 768,
+    heads: int = 12,
+    batch: int = 128,
+    tokens: int = 256,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Iterator[Row]:
+    """One attention layer, eager: forward + backward, and forward folded."""
+    random = torch.Generator(device).manual_seed(0)
+    x = torch.randn(batch, tokens, dim, device=device, generator=random)
+    coords = torch.rand(batch, tokens, 3, device=device, generator=random) * 16
+    for way, build in {"no encoding": None, **builders()}.items():
+        torch.manual_seed(0)
+        encoding = build(head_dim=dim // heads, num_heads=heads, coord_dim=3) if build else None
+        attention = Attention(dim, heads, encoding=encoding).to(device)
+        places = coords if encoding is not None else None
+
+        def step(attention: Attention = attention, places: Tensor | None = places) -> Any:
+            with torch.autocast(device.type, dtype=dtype):
+                out = attention(x, places)
+            out.float().sum().backward()
+
+        def forward(attention: Attention, places: Tensor | None = places) -> Tensor:
+            with torch.no_grad(), torch.autocast(device.type, dtype=dtype):
+                return attention(x, places)
+
+        train = measure(step, device)
+        folded = fold(attention)
+        yield Row(way, "eager", train, measure(lambda folded=folded, run=forward: run(folded), device))

@@ -1,0 +1,112 @@
+"""The operation alone: rotate q and k, forward, and forward with backward to everything that learns."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rotate import backend, rotate_pair
+from .timing import Timing, measure
+from .ways import WAYS, peers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Batch, heads, tokens, head dim, coordinates; coordinates per sample unless shared."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    c: int = 3
+    shared: bool = False
+
+    def __str__(self) -> str:
+        return f"({self.b}, {self.h}, {self.n}, {self.d}), {self.c} coordinates{' shared' if self.shared else ''}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way on one shape: forward, and forward + backward (None where it gives no gradient), each against the floor."""
+
+    way: str
+    shape: str
+    forward: Timing
+    both: Timing | None
+    floor: float
+    backend: str = ""
+
+
+class Job:
+    """Random q and k as views of a packed projection, coordinates, frequencies and S, and the copy that is the floor."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device):
+        b, h, n, d, c = shape.b, shape.h, shape.n, shape.d, shape.c
+        random = torch.Generator(device).manual_seed(0)
+        packed = torch.randn(b, n, 2, h, d, generator=random, device=device, dtype=dtype)
+        self.q, self.k = (t.transpose(1, 2) for t in packed.unbind(2))
+        self.coords = torch.rand(1 if shape.shared else b, n, c, generator=random, device=device) * 16
+        self.frequencies = torch.randn(h, c, d // 2, generator=random, device=device)
+        lower = torch.randn(h, d, d, generator=random, device=device).tril(-1) * 0.1
+        self.skew = lower - lower.mT
+        self.grad_q, self.grad_k = (torch.randn_like(self.q) for _ in range(2))
+        self.packed, self.device = packed, device
+
+    def floor(self) -> float:
+        """Milliseconds to read and write q and k once."""
+        target = torch.empty_like(self.packed)
+        return measure(lambda: target.copy_(self.packed), self.device).median
+
+    def forward(self, way: Callable[..., tuple[Tensor, Tensor]]) -> Timing:
+        with torch.no_grad():
+            return measure(lambda: way(self.q, self.k, self.coords, self.frequencies, self.skew), self.device)
+
+    def both(self, way: Callable[..., tuple[Tensor, Tensor]]) -> Timing:
+        """Forward and backward, with gradients to q, k, frequencies and S."""
+        leaves = [t.detach().requires_grad_() for t in (self.q, self.k, self.frequencies, self.skew)]
+        q, k, frequencies, skew = leaves
+
+        def run() -> Any:
+            turned = way(q, k, self.coords, frequencies, skew)
+            return torch.autograd.grad(turned, leaves, (self.grad_q, self.grad_k), allow_unused=True)
+
+        return measure(run, self.device)
+
+
+def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
+    """What is left of any STRING encoding once the basis is folded."""
+    return rotate_pair(q, k, coords, frequencies)
+
+
+def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[Row]:
+    """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
+    job = Job(shape, dtype, device)
+    floor = job.floor()
+    yield Row("ours", str(shape), job.forward(ours), job.both(ours), floor, backend(job.q))
+    for name, way in WAYS.items():
+        yield Row(name, str(shape), job.forward(way), job.both(way), floor)
+        if compiled and way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
+            torch.compiler.reset()
+            fast = torch.compile(way, dynamic=False)
+            yield Row(f"{name}, compiled", str(shape), job.forward(fast), job.both(fast), floor)
+    for name, way in peers().items():
+        yield Row(name, str(shape), job.forward(way), None, floor)
+
+
+def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, Row]]:
+    """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
+    large = device.type == "cuda"
+    start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)
+    sweeps: dict[str, list[int]] = {
+        "n": [256, 1024, 4096, 16384, 65536] if large else [64, 256, 1024, 4096],
+        "c": [1, 2, 3, 4, 6],
+        "h": [1, 4, 12, 32],
+        "d": [16, 32, 64, 128, 256],
+    }
+    for axis, values in sweeps.items():
+        for value in values:
+            shape = Shape(**{**start.__dict__, axis: value})
+            job = Job(shape, dtype, device)
+            yield axis, value, Row("ours", str(shape), job.forward(ours), job.both(ours), job.floor(), backend(job.q))

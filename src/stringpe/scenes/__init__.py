@@ -1,0 +1,48 @@
+"""The procedural RGB-D world: rooms and cluttered tables with everything known about them.
+
+    frames = scenes.render(scenes.sample(seed=0, indices=64))      # or next(scenes.stream(seed=0))
+    frames.rgb, frames.depth, frames.instance                      # (64, 3, 128, 128), (64, 128, 128), (64, 128, 128)
+    frames.kind, frames.box3d, frames.box2d, frames.visibility     # per object slot
+    scenes.captions(frames), scenes.relations(frames), scenes.seen(frames)
+    scenes.write("data/scenes", count=10_000)                      # WebDataset shards
+
+A scene is data (`Scenes`), a layout is a function of (seed, index), and a frame is a function of the scene: three parts
+that know each other only through `Scenes`. World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in
+pixels with pixel centres at + ½, depth = z.
+"""
+
+from .alone import alone
+from .captions import captions
+from .catalogue import kinds
+from .frames import Frames
+from .layout import sample
+from .palette import COLOURS, MATERIALS, PATTERNS
+from .relations import RELATIONS, Seen, in_view, relations, seen
+from .render import render
+from .shards import write
+from .sheet import contact_sheet, draw_boxes
+from .stream import stream
+from .world import FAMILIES, Scenes
+
+__all__ = [
+    "COLOURS",
+    "FAMILIES",
+    "MATERIALS",
+    "PATTERNS",
+    "RELATIONS",
+    "Frames",
+    "Scenes",
+    "Seen",
+    "alone",
+    "captions",
+    "contact_sheet",
+    "draw_boxes",
+    "in_view",
+    "kinds",
+    "relations",
+    "render",
+    "sample",
+    "seen",
+    "stream",
+    "write",
+]

@@ -1,0 +1,109 @@
+"""Where the camera stands and through which lens it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .constant import constant
+from .dice import TURN, Dice, cos_sin
+
+ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4)
+"""Width / height of the images that lenses are drawn for."""
+
+_TRIES = 16
+
+
+def look_at(eye: Tensor, target: Tensor) -> Tensor:
+    """World from camera (b, 4, 4) for a camera at `eye` (b, 3) that looks at `target` with the horizon level."""
+    z = target - eye
+    z = z / (z[..., 0] ** 2 + z[..., 1] ** 2 + z[..., 2] ** 2).sqrt()[..., None]
+    level = (z[..., 0] ** 2 + z[..., 1] ** 2).sqrt()
+    x = torch.stack([z[..., 1] / level, -z[..., 0] / level, torch.zeros_like(level)], -1)
+    y = torch.linalg.cross(z, x)
+    pose = torch.zeros(*eye.shape[:-1], 4, 4, device=eye.device)
+    pose[..., :3, 0], pose[..., :3, 1], pose[..., :3, 2], pose[..., :3, 3] = x, y, z, eye
+    pose[..., 3, 3] = 1
+    return pose
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """Upright boxes (b, o) that a camera must not stand in and should not stare at."""
+
+    centre: Tensor  # (b, o, 3)
+    half: Tensor  # (b, o, 3) as they stand: along the turned x, the turned y, and up
+    yaw: Tensor  # (b, o)
+    present: Tensor  # (b, o)
+
+    def clearance(self, points: Tensor) -> Tensor:
+        """(b, n): how far points (b, n, 3) are from the nearest box (the largest coordinate of the gap), negative
+        inside one."""
+        away = points[:, :, None] - self.centre[:, None]  # (b, n, o, 3)
+        c, s = cos_sin(self.yaw)[:, None].unbind(-1)
+        gap = (c * away[..., 0] + s * away[..., 1]).abs() - self.half[:, None, :, 0]
+        gap = torch.maximum(gap, (c * away[..., 1] - s * away[..., 0]).abs() - self.half[:, None, :, 1])
+        gap = torch.maximum(gap, away[..., 2].abs() - self.half[:, None, :, 2])
+        return gap.masked_fill(~self.present[:, None], torch.inf).amin(-1)
+
+
+def _best(eye: Tensor, target: Tensor, room: Tensor, obstacles: Obstacles, margin: float) -> Tensor:
+    """(b, 3): the first candidate (b, n, 3) with a free standing and a free near field, else the freest."""
+    b, n, _ = eye.shape
+    steps = constant((0.0, 0.15, 0.3, 0.45, 0.6), eye.device)
+    sight = eye[:, :, None] + (target[:, None, None] - eye[:, :, None]) * steps[:, None]  # (b, n, 5, 3)
+    clear = obstacles.clearance(sight.flatten(1, 2)).view(b, n, -1)
+    walls = (room[:, None, :2] / 2 - eye[..., :2].abs()).amin(-1)
+    walls = torch.minimum(walls, torch.minimum(eye[..., 2], room[:, None, 2] - eye[..., 2]))
+    score = torch.minimum(clear[..., 0] - margin, walls - 0.12)
+    score = torch.minimum(score, clear[..., 1:].amin(-1) - 0.04)
+    rank = torch.where(score >= 0, 10.0 + torch.arange(n, 0, -1, device=eye.device), score)
+    return eye[torch.arange(b, device=eye.device), rank.argmax(1)]
+
+
+def _lens(dice: Dice, low: float, high: float) -> Tensor:
+    """A focal length of low .. high image sides (square root of the area), and a principal point near the middle."""
+    aspect = constant(ASPECTS, dice.device)[dice.below(len(ASPECTS))].sqrt()
+    focal = dice.uniform(low=low, high=high)
+    middle = dice.uniform(2, low=0.47, high=0.53)
+    return torch.cat([torch.stack([focal / aspect, focal * aspect], -1), middle], -1)
+
+
+def _rolled(pose: Tensor, dice: Dice) -> Tensor:
+    """Turn the camera about its axis of view by up to ± 4°."""
+    c, s = cos_sin(dice.below(23) - 11).unbind(-1)
+    x, y = (
+        pose[:, :3, 0] * c[:, None] + pose[:, :3, 1] * s[:, None],
+        pose[:, :3, 1] * c[:, None] - pose[:, :3, 0] * s[:, None],
+    )
+    return torch.cat([torch.cat([torch.stack([x, y], -1), pose[:, :3, 2:]], -1), pose[:, 3:]], 1)
+
+
+def in_room(dice: Dice, room: Tensor, focus: Tensor, obstacles: Obstacles) -> tuple[Tensor, Tensor]:
+    """A camera at the height of a person or a robot that looks across the room: pose (b, 4, 4) and lens (b, 4)."""
+    near_wall = dice.uniform(_TRIES, 2, low=-1.0, high=1.0)
+    # √|u| prefers the walls, from where there is more of the room to see.
+    spot = near_wall.sign() * near_wall.abs().sqrt() * (room[:, None, :2] / 2 - 0.3)
+    eye = torch.cat([spot, dice.uniform(_TRIES, 1, low=1.2, high=2.2)], -1)
+    target = focus + dice.uniform(3, low=-0.3, high=0.3)
+    far = (spot - focus[:, None, :2]).abs().amax(-1) > 0.4 * room[:, :2].amax(-1, keepdim=True)
+    eye = torch.where(far[..., None], eye, eye + constant((0.0, 0.0, 50.0), eye.device))  # out of the room
+    chosen = _best(eye, target, room, obstacles, 0.5)
+    chosen = torch.cat([chosen[:, :2], torch.minimum(chosen[:, 2:], room[:, 2:] - 0.3)], -1)
+    return _rolled(look_at(chosen, target), dice), _lens(dice, 0.62, 1.05)
+
+
+def at_table(dice: Dice, room: Tensor, focus: Tensor, radius: Tensor, obstacles: Obstacles) -> tuple[Tensor, Tensor]:
+    """A camera that looks down on a table of the given radius (b,), from all around: pose and lens."""
+    azimuth = cos_sin(dice.below(TURN, _TRIES))
+    rise = cos_sin((dice.uniform(_TRIES, low=0.05, high=0.17) * TURN).to(torch.int64))  # 18° to 61°
+    distance = radius[:, None] * dice.uniform(_TRIES, low=1.2, high=2.2) + 0.25
+    level = azimuth * (distance * rise[..., 0])[..., None]
+    eye = focus[:, None] + torch.cat([level, (distance * rise[..., 1])[..., None]], -1)
+    target = focus + dice.uniform(3, low=-0.15, high=0.15) * radius[:, None]
+    chosen = _best(eye, target, room, obstacles, 0.12)
+    limit = torch.stack([room[:, 0] / 2 - 0.1, room[:, 1] / 2 - 0.1, room[:, 2] - 0.1], -1)
+    chosen = torch.maximum(torch.minimum(chosen, limit), -limit)
+    return _rolled(look_at(chosen, target), dice), _lens(dice, 0.72, 1.25)

@@ -1,0 +1,203 @@
+"""From a seed and an index to a scene: room, areas, furniture, surfaces, objects, light, camera."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import cameras
+from .catalogue import number
+from .clutter import Clutter, scatter, tops
+from .constant import constant
+from .dice import TURN, Dice
+from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rows, pools, recipes
+from .items import Items, draw_items, rotations
+from .mood import draw_light, draw_surfaces
+from .rooms import SLOTS, Furnished, furnish
+from .world import FAMILIES, Scenes
+
+OBJECTS = 48
+"""Object slots of every scene; the few scenes that draw more objects lose the last ones, which carry nothing."""
+
+_WALLS = 4
+_HANGINGS = (number("painting"), number("painting"), number("wall clock"))
+
+
+@dataclass(frozen=True)
+class _Objects:
+    """All objects of a batch where they stand, in slots (b, o): parents come before what they carry."""
+
+    items: Items
+    at: Tensor  # (b, o, 2)
+    yaw: Tensor  # (b, o)
+    bottom: Tensor  # (b, o)
+    present: Tensor  # (b, o)
+    parent: Tensor  # (b, o)
+
+
+def _rooms(dice: Dice, rows: Rows) -> tuple[Tensor, Furnished]:
+    low, high = rows.room[:, :1], rows.room[:, 1:]
+    room = torch.cat([low + (high - low) * dice.uniform(2), dice.uniform(1, low=2.5, high=3.1)], -1)
+    area = dice.below(len(LIVING), 4)
+    first = rows.areas.gather(1, dice.below(rows.area_count)[:, None])
+    return room, furnish(room, torch.cat([first, area[:, 1:]], 1), dice, rows.divided)
+
+
+def _on_walls(dice: Dice, room: Tensor) -> Clutter:
+    """Paintings and clocks, at most one on each wall (+x, +y, −x, −y)."""
+    device = room.device
+    items = draw_items(dice, constant(_HANGINGS, device, torch.int64)[dice.below(3, _WALLS)])
+    along = dice.uniform(_WALLS, low=-1.0, high=1.0) * (room[:, :2].flip(-1).repeat(1, 2) / 2 - 0.7)
+    out = (room[:, :2].repeat(1, 2) / 2 - items.extent[..., 1] / 2 - 0.002) * constant((1.0, 1.0, -1.0, -1.0), device)
+    on_x = constant((True, False, True, False), device, torch.bool)[:, None]
+    at = torch.where(on_x, torch.stack([out, along], -1), torch.stack([along, out], -1))
+    yaw = (constant((3, 0, 1, 2), device, torch.int64) * (TURN // 4)).expand(len(room), -1)
+    bottom = dice.uniform(_WALLS, low=1.25, high=1.6)
+    return Clutter(items, at, yaw, bottom, torch.full_like(yaw, -1), dice.chance(0.55, _WALLS))
+
+
+def _picked(dice: Dice, pool: Tensor, *shape: int) -> Tensor:
+    """Kinds (b, *shape) from pool number `pool`, which broadcasts."""
+    table, count = pools(dice.device)
+    return table[pool, dice.below(count[pool], *shape)]
+
+
+def _on_furniture(dice: Dice, rows: Rows, placed: Furnished) -> list[Clutter]:
+    """Objects on furniture, and for families with trays, objects on those."""
+    b, f = placed.yaw.shape
+    device = placed.at.device
+    floor = torch.zeros_like(placed.at[..., 0])
+    every = torch.arange(f, device=device).expand(b, -1)
+    offers = tops(placed.items, placed.at, placed.yaw, floor, placed.present, every).usable
+    drawn = (dice.uniform(f) + offers).argsort(dim=1, descending=True)[:, :SURFACES]
+    slots = torch.where(rows.anywhere[:, None], drawn, every[:, :SURFACES])
+    where = tops(placed.items, placed.at, placed.yaw, floor, placed.present, slots)
+
+    surface, turn = torch.arange(SURFACES, device=device), torch.arange(CLUTTER, device=device)
+    wanted = (surface < rows.surfaces[:, None])[..., None] & (turn < rows.clutter[:, None])[:, None]  # (b, s, n)
+    flat = (turn < rows.flats[:, None])[:, None]
+    pool = torch.where(flat, POOLS.index("flat"), rows.pool[:, None, None]).expand(-1, SURFACES, -1)
+    low, high = rows.packing[:, :1], rows.packing[:, 1:]
+    packing = low + (high - low) * dice.uniform(SURFACES)
+    first = scatter(dice, where, _picked(dice, pool, SURFACES, CLUTTER), packing, wanted)
+
+    carriers = every[:, :FLATS]
+    plates = tops(first.items, first.at, first.yaw, first.bottom, first.present, carriers, f + _WALLS)
+    small = constant((POOLS.index("small"),), device, torch.int64).expand(b, FLATS, ON_FLAT)
+    wanted = (carriers < rows.flats[:, None])[..., None].expand(-1, -1, ON_FLAT)
+    packing = dice.uniform(FLATS, low=0.3, high=1.0)
+    return [first, scatter(dice, plates, _picked(dice, small, FLATS, ON_FLAT), packing, wanted)]
+
+
+def _together(placed: Furnished, groups: list[Clutter]) -> _Objects:
+    """Everything in one list, present objects first, cut to OBJECTS slots."""
+    floor = torch.zeros_like(placed.at[..., 0])
+    furniture = Clutter(placed.items, placed.at, placed.yaw, floor, torch.full_like(placed.yaw, -1), placed.present)
+    groups = [furniture, *groups]
+    present = torch.cat([group.present for group in groups], 1)
+    order = (~present).byte().argsort(dim=1, stable=True)[:, :OBJECTS]
+
+    def packed(columns: list[Tensor]) -> Tensor:
+        column = torch.cat(columns, 1)
+        return column.gather(1, order.view(*order.shape, *[1] * (column.dim() - 2)).expand(-1, -1, *column.shape[2:]))
+
+    names = list(Items.__dataclass_fields__)
+    items = Items(**{name: packed([getattr(group.items, name) for group in groups]) for name in names})
+    parent = packed([group.parent for group in groups])
+    moved = present.cumsum(1) - 1  # where a present object went
+    parent = torch.where(parent >= 0, moved.gather(1, parent.clamp(min=0)), -1)
+    at, yaw, bottom = (packed([getattr(group, name) for group in groups]) for name in ("at", "yaw", "bottom"))
+    return _Objects(items, at, yaw, bottom, present.gather(1, order), parent)
+
+
+def _camera(
+    dice: Dice, rows: Rows, living: Tensor, room: Tensor, placed: Furnished, obstacles: cameras.Obstacles
+) -> tuple[Tensor, Tensor]:
+    """Look at a piece of furniture: in living rooms across the room, else down on a table. Pose and lens."""
+    b = len(room)
+    # The first piece of an area is the one its programme is about; take an area, or a table, that is there.
+    leads = placed.present.view(b, 4, SLOTS)[:, :, 0]
+    tables = placed.present[:, :SURFACES] & (torch.arange(SURFACES, device=room.device) < rows.surfaces[:, None])
+    chosen = (dice.uniform(4) + torch.where(living[:, None], leads, tables)).argmax(1)
+    slot = torch.where(living, chosen * SLOTS, chosen)
+    here = torch.arange(b, device=room.device)
+    extent, at = placed.items.extent[here, slot], placed.at[here, slot]
+    across = torch.cat([at * 0.8, torch.full_like(at[:, :1], 0.55)], -1)
+    # Among several tables, step back and look between this one and the first.
+    several = (rows.surfaces > 1)[:, None]
+    between = torch.where(several, (at + placed.at[:, 0]) / 2, at)
+    radius = extent[:, :2].amax(-1) / 2 + torch.where(several[:, 0], 0.4, 0.0)
+    down = torch.cat([between, extent[:, 2:] + 0.06], -1)
+    room_pose, room_lens = cameras.in_room(dice, room, across, obstacles)
+    table_pose, table_lens = cameras.at_table(dice, room, down, radius, obstacles)
+    pose = torch.where(living[:, None, None], room_pose, table_pose)
+    return pose, torch.where(living[:, None], room_lens, table_lens)
+
+
+def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
+    """Lay the scenes out once per group of views, then look at each with its own camera."""
+    base, which = torch.unique(index // views, return_inverse=True)
+    kind_of = torch.empty_like(base).scatter_(0, which, family)
+    rows = recipes(kind_of)
+    dice = Dice(seed, base, stream=1)
+    room, placed = _rooms(dice, rows)
+    objects = _together(placed, [_on_walls(dice, room), *_on_furniture(dice, rows, placed)])
+    items, extent = objects.items, objects.items.extent
+    centre = torch.cat([objects.at, (objects.bottom + extent[..., 2] / 2)[..., None]], -1)
+    rug = torch.cat([placed.at[:, 0], dice.uniform(2, low=0.7, high=1.4) * dice.chance(0.6, 1) + 1e-3], -1)
+    look = {**draw_surfaces(dice), **draw_light(dice, room)}
+
+    columns = {
+        name: getattr(items, name) for name in ("kind", "template", "colour", "material", "pattern", "tint", "size")
+    }
+    columns |= {
+        "present": objects.present,
+        "centre": centre,
+        "rotation": rotations(objects.yaw, items.lying),
+        "parent": objects.parent,
+        "room": room,
+        "rug": rug,
+        **look,
+    }
+    obstacles = cameras.Obstacles(centre[which], extent[which] / 2, objects.yaw[which], objects.present[which])
+    living = family == FAMILIES.index("living")
+    pose, lens = _camera(Dice(seed, index, stream=2), recipes(family), living, room[which], placed[which], obstacles)
+    return Scenes(
+        seed=seed,
+        index=index,
+        family=family,
+        pose=pose,
+        lens=lens,
+        **{name: column[which] for name, column in columns.items()},
+    )
+
+
+def sample(
+    seed: int,
+    indices: int | Sequence[int] | Tensor,
+    *,
+    families: Sequence[str] = FAMILIES,
+    views: int = 1,
+    device: torch.device | str = "cpu",
+) -> Scenes:
+    """Scenes number `indices` (or the first n) of the world with this seed.
+
+    A scene depends on (seed, index, families, views) alone. Families take turns: scene i is of family i mod
+    len(families). With `views` > 1, that many consecutive indices are the same room seen by different cameras.
+    """
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown or not families:
+        raise ValueError(f"families are {', '.join(FAMILIES)}; received {list(families)}: pass some of those names")
+    if views < 1:
+        raise ValueError(f"views is the number of cameras per scene, received {views}: pass at least 1")
+    if isinstance(indices, int):
+        indices = range(indices)
+    index = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64, device=device)
+    if len(index) == 0:
+        raise ValueError("no indices given: ask for at least one scene")
+    turns = constant(tuple(FAMILIES.index(name) for name in families), index.device, torch.int64)
+    with torch.no_grad():
+        return _build(seed, index, turns[(index // views) % len(families)], views)

@@ -1,0 +1,52 @@
+"""From scenes to frames: a pure function of the data, on whatever device it lives."""
+
+from __future__ import annotations
+
+import torch
+
+from .assemble import assemble
+from .frames import Frames, annotate
+from .hits import first_hits, lit
+from .shade import Surface, shade
+from .tiles import out_of_tiles
+from .world import Scenes
+
+_CHUNK = {"cpu": 16, "cuda": 1024}
+"""Scenes rendered at once: the lists of pairs are built per chunk, and their memory grows with it."""
+
+
+@torch.no_grad()
+def render(
+    scenes: Scenes,
+    size: tuple[int, int] = (128, 128),
+    *,
+    shadows: bool = True,
+    device: torch.device | str | None = None,
+) -> Frames:
+    """Cast one ray through every pixel centre, and one from the light to whatever it met.
+
+    `size` is (height, width) for the whole batch; where a scene's aspect ratio differs, its pixels are not square and
+    K says so. `device` defaults to where the scenes are.
+    """
+    if min(size) < 1 or len(size) != 2:
+        raise ValueError(f"size is (height, width) in pixels, received {size}: pass for example size=(128, 128)")
+    if device is not None:
+        scenes = scenes.to(device)
+    step = _CHUNK.get(scenes.device.type, _CHUNK["cuda"])
+    parts = [_render(scenes[start : start + step], size, shadows) for start in range(0, len(scenes), step)]
+    rgb, depth, instance, alone = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    return annotate(scenes, rgb, depth, instance, alone)
+
+
+def _render(scenes: Scenes, size: tuple[int, int], shadows: bool) -> tuple[torch.Tensor, ...]:
+    assembly = assemble(scenes)
+    hits = first_hits(scenes, assembly, size)
+    surface = Surface(scenes, assembly, hits)
+    facing = surface.facing(scenes)
+    if shadows:
+        tiled = hits.depth.shape
+        facing = lit(scenes, assembly, surface.point.view(3, *tiled), facing.view(tiled)).flatten()
+    colour = shade(scenes, surface, facing)
+    rgb = torch.stack([out_of_tiles(channel.view_as(hits.depth), *size) for channel in colour], 1)
+    owner = assembly.owner.gather(1, hits.row.flatten(1)).view_as(hits.row) + 1
+    return rgb, out_of_tiles(hits.depth, *size), out_of_tiles(owner, *size), hits.alone

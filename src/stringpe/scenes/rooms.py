@@ -1,0 +1,223 @@
+"""Rooms, from the walls down to the furniture: a rectangle is split into areas, an area follows a programme.
+
+A programme is data: a list of slots, each a kind to choose and where it goes, relative to the area's walls or to a
+piece placed before it. An area's own frame has its back wall at +y, and furniture looks along −y, into the area.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .catalogue import number
+from .constant import constant
+from .dice import TURN, Dice, turned
+from .items import Items, draw_items
+from .settle import Plot
+
+_TRIES = 6
+_WALL = 0.08
+"""Furniture keeps this far from walls, so that a painting (4 cm) always fits behind it."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One piece of furniture.
+
+    `side` (x, y) in −1 .. 1: towards which walls of the area it stands, or on which side of piece `by` it stands,
+    `gap` metres away and slid sideways by `slide` half widths of that piece; `turn` is its quarter turn: 0 looks to the
+    front, 1 to the right, 2 to the back, 3 to the left. `by` = −1 means the area itself.
+    """
+
+    kinds: tuple[str, ...]
+    chance: float
+    side: tuple[float, float]
+    by: int = -1
+    turn: int = 0
+    gap: float = 0.05
+    slide: float = 0.0
+    jitter: float = 0.1
+
+
+def _seats(kinds: tuple[str, ...], chance: float) -> tuple[Slot, ...]:
+    """Six chairs around piece 0: two on each long side, one at each end."""
+    long_sides = tuple(
+        Slot(kinds, chance, (0, y), 0, 0 if y > 0 else 2, 0.06, slide, 0.05) for y in (1, -1) for slide in (-0.45, 0.45)
+    )
+    return (*long_sides, *(Slot(kinds, chance * 0.6, (x, 0), 0, 3 if x > 0 else 1, 0.06, 0, 0.05) for x in (1, -1)))
+
+
+_FREE = Slot(("plant", "floor lamp", "stool", "basket", "ottoman", "bin", "nightstand"), 0.45, (0, 0), jitter=1.0)
+_TABLE = ("table", "table", "round table", "desk")
+
+PROGRAMMES: dict[str, tuple[Slot, ...]] = {
+    "lounge": (
+        Slot(("sofa",), 1.0, (0, 1), jitter=0.25),
+        Slot(("coffee table",), 0.9, (0, -1), 0, 0, 0.38, jitter=0.08),
+        Slot(("armchair", "armchair", "chair"), 0.7, (1, 0), 1, 3, 0.4),
+        Slot(("armchair", "ottoman", "stool"), 0.6, (-1, 0), 1, 1, 0.4),
+        Slot(("floor lamp", "side table", "plant"), 0.7, (1, 0.4), 0, 0, 0.1),
+        Slot(("side table", "floor lamp", "nightstand"), 0.6, (-1, 0.4), 0, 0, 0.1),
+        Slot(("television", "cabinet"), 0.8, (0, -1), -1, 2, 0.05, jitter=0.2),
+        Slot(("plant", "basket"), 0.6, (-1, -1)),
+        _FREE,
+    ),
+    "dining": (
+        Slot(("table", "round table"), 1.0, (0, 0), jitter=0.15),
+        *_seats(("chair",), 0.85),
+        Slot(("cabinet", "bookcase"), 0.7, (0, 1), jitter=0.4),
+        _FREE,
+    ),
+    "office": (
+        Slot(("desk",), 1.0, (-0.3, 1), jitter=0.2),
+        Slot(("office chair",), 0.95, (0, -1), 0, 2, 0.08),
+        Slot(("bookcase",), 0.8, (1, 1)),
+        Slot(("bin",), 0.7, (1, 0), 0, 0, 0.12),
+        Slot(("cabinet", "bookcase"), 0.6, (0.3, -1), -1, 2, 0.05, jitter=0.3),
+        Slot(("floor lamp", "plant"), 0.6, (-1, 1)),
+        Slot(("plant", "basket"), 0.5, (-1, -1)),
+        Slot(("armchair", "stool"), 0.4, (1, -0.6), -1, 3),
+        _FREE,
+    ),
+    "reading": (
+        Slot(("armchair",), 1.0, (-0.4, 0.5), jitter=0.2),
+        Slot(("side table", "nightstand"), 0.9, (1, 0.2), 0, 0, 0.1),
+        Slot(("floor lamp",), 0.8, (-1, 0.6), 0, 0, 0.08),
+        Slot(("ottoman", "stool"), 0.6, (0, -1), 0, 0, 0.2),
+        Slot(("bookcase",), 0.9, (1, 1), jitter=0.2),
+        Slot(("bookcase", "cabinet"), 0.5, (1, 0), -1, 3, 0.05, jitter=0.3),
+        Slot(("plant",), 0.6, (-1, -1)),
+        Slot(("basket",), 0.5, (1, -1)),
+        _FREE,
+    ),
+    "one table": (
+        Slot((*_TABLE, "coffee table"), 1.0, (0, 0), jitter=0.15),
+        *_seats(("chair", "stool"), 0.3),
+        Slot(("cabinet", "bookcase", "sofa"), 0.7, (0, 1), jitter=0.5),
+        _FREE,
+    ),
+    "tables": (
+        Slot(_TABLE, 1.0, (0, 0), jitter=0.15),
+        Slot((*_TABLE, "coffee table"), 1.0, (1, 0), 0, 0, 0.2, jitter=0.15),
+        Slot((*_TABLE, "side table"), 1.0, (-1, 0), 0, 0, 0.2, jitter=0.15),
+        Slot(("coffee table", "table"), 0.7, (0, 1), 0, 0, 0.25, jitter=0.2),
+        Slot(("chair", "stool"), 0.4, (0, -1), 0, 2, 0.08),
+        Slot(("chair",), 0.3, (0, -1), 1, 2, 0.08),
+        Slot(("plant", "bookcase"), 0.5, (1, 1)),
+        Slot(("floor lamp",), 0.4, (-1, 1)),
+        _FREE,
+    ),
+}
+AREAS = tuple(PROGRAMMES)
+SLOTS = max(len(slots) for slots in PROGRAMMES.values())
+assert all(len(slots) == SLOTS for slots in PROGRAMMES.values())
+
+
+@functools.cache
+def _programme_table(device: torch.device) -> dict[str, Tensor]:
+    """All programmes as tensors (areas, slots, …)."""
+    rows = list(PROGRAMMES.values())
+    width = max(len(slot.kinds) for slots in rows for slot in slots)
+    kinds = [[[number(s.kinds[k % len(s.kinds)]) for k in range(width)] for s in slots] for slots in rows]
+    numbers = [[(s.chance, *s.side, s.gap, s.slide, s.jitter) for s in slots] for slots in rows]
+    whole = [[(s.by, s.turn, len(s.kinds)) for s in slots] for slots in rows]
+    return {
+        "kinds": torch.tensor(kinds, device=device),
+        "numbers": torch.tensor(numbers, device=device),
+        "whole": torch.tensor(whole, device=device),
+    }
+
+
+@dataclass(frozen=True)
+class Furnished:
+    """Furniture (b, f) in the world, f = areas · SLOTS in order of area, then slot."""
+
+    items: Items
+    at: Tensor  # (b, f, 2)
+    yaw: Tensor  # (b, f) in 1024ths of a turn
+    present: Tensor  # (b, f)
+
+    def __getitem__(self, rows: Tensor) -> Furnished:
+        items = Items(**{name: getattr(self.items, name)[rows] for name in Items.__dataclass_fields__})
+        return Furnished(items, self.at[rows], self.yaw[rows], self.present[rows])
+
+
+def split(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Split rooms (b, 3) into up to 2 × 2 areas: centre (b, 4, 2), half size (b, 4, 2) and whether it exists (b, 4)."""
+    many = (room[:, :2] > 4.6) & dice.chance(0.85, 2) & divided[:, None]  # (b, 2)
+    half = torch.where(many, room[:, :2] / 4, room[:, :2] / 2)[:, None].expand(-1, 4, -1)
+    sign = constant(((-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0), (1.0, 1.0)), room.device)
+    centre = torch.where(many[:, None], half * sign, 0.0)
+    exists = (many[:, None] | (sign < 0)).all(-1)
+    return centre, half - _WALL, exists
+
+
+def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furnished:
+    """Follow the programme `area` (b, 4) in each of the room's four areas, all areas of all rooms in step.
+
+    Rooms that are not `divided` (b,) are one area.
+    """
+    b = len(room)
+    table = _programme_table(room.device)
+    centre, half, exists = split(room, dice, divided)
+    # The back of an area is one of the walls it touches: ±y (quarter 0 or 2) or ±x (3 or 1), outwards.
+    sideways = dice.chance(0.5, 4)
+    outward = torch.where(centre == 0, dice.uniform(4, 2, low=-1.0, high=1.0), centre)
+    quarter = torch.where(sideways, torch.where(outward[..., 0] > 0, 3, 1), torch.where(outward[..., 1] > 0, 0, 2))
+    half = torch.where(sideways[..., None], half.flip(-1), half).reshape(-1, 2)  # (n, 2) with n = 4 b
+    kind = table["kinds"][area]  # (b, 4, slots, choices)
+    whole, numbers = table["whole"][area].flatten(0, 1), table["numbers"][area].flatten(0, 1)  # (n, slots, …)
+    choice = dice.below(whole[..., 2].view(b, 4, SLOTS), 4, SLOTS)
+    kind = kind.gather(3, choice[..., None])[..., 0].flatten(1)  # (b, 4 · slots)
+    items = draw_items(dice, kind)
+    sizes = items.half.view(-1, SLOTS, 2)
+    wanted = (dice.chance(numbers[..., 0].view(b, 4, SLOTS), 4, SLOTS) & exists[..., None]).view(-1, SLOTS)
+    noise = dice.uniform(4, SLOTS, _TRIES, 3, low=-1.0, high=1.0).view(4 * b, SLOTS, _TRIES, 3)
+    plot = Plot(half, gap=0.03, room_for=SLOTS)
+    at, yaw, found = _follow(plot, sizes, wanted, whole, numbers, noise)
+    back = (quarter.view(-1, 1) * (TURN // 4)).expand(-1, SLOTS)
+    place = turned(at, back).view(b, 4, SLOTS, 2) + centre[:, :, None]
+    return Furnished(items, place.flatten(1, 2), ((yaw + back) % TURN).view(b, -1), found.view(b, -1))
+
+
+def _follow(
+    plot: Plot, sizes: Tensor, wanted: Tensor, whole: Tensor, numbers: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Place slot after slot: centres (n, slots, 2), yaws and success (n, slots), in area frames.
+
+    All that does not depend on what was placed before is worked out for every slot at once.
+    """
+    n = len(sizes)
+    by, turn = whole[..., 0].clamp(min=0), whole[..., 1]  # (n, slots)
+    free = whole[..., 0] < 0  # placed by the area itself
+    side, gap = numbers[..., 1:3], numbers[..., 3:4]
+    slide, jitter = numbers[..., 4:5], numbers[..., 5]
+    reach = torch.where((turn % 2 == 1)[..., None], sizes.flip(-1), sizes)  # as it stands after its turn
+    neighbour = sizes.gather(1, by[..., None].expand(-1, -1, 2))
+    # Beside its neighbour, on the given side; along that side, slid in half widths of the neighbour.
+    beside = side * (neighbour + reach + gap) + torch.where(side == 0, slide * neighbour, 0.0)
+    walls = side * (plot.half[:, None] - reach - gap).clamp(min=0)
+    wild = (jitter > 0.9)[..., None]
+    spread = torch.arange(1, _TRIES + 1, device=sizes.device) / _TRIES
+    shake = noise[..., :2] * spread[:, None] * torch.where(wild, plot.half[:, None], jitter[..., None])[:, :, None]
+    # Against a wall, jitter moves along it and away from it, never into it.
+    against = (free[..., None] & (side.abs() == 1))[:, :, None]
+    shake = torch.where(against, -shake.abs() * side.sign()[:, :, None], shake)  # (n, slots, tries, 2)
+    wobble = (noise[..., 2] * torch.where(wild, TURN / 2, 22.0 * jitter[..., None])).to(torch.int64)
+    wobble = wobble + (turn * (TURN // 4))[..., None]
+
+    rows = torch.arange(n, device=sizes.device)
+    spots, yaws, founds = torch.zeros_like(sizes), torch.zeros_like(by), torch.zeros_like(wanted)
+    for slot in range(SLOTS):
+        alone, near = free[:, slot], by[:, slot]
+        base, facing = spots[rows, near], yaws[rows, near]
+        spot = torch.where(alone[:, None], walls[:, slot], turned(beside[:, slot], facing) + base)
+        yaw = (torch.where(alone, 0, facing)[:, None] + wobble[:, slot]) % TURN
+        ready = wanted[:, slot] & (alone | founds[rows, near])
+        spots[:, slot], yaws[:, slot], founds[:, slot] = plot.place(
+            spot[:, None] + shake[:, slot], yaw, sizes[:, slot], ready
+        )
+    return spots, yaws, founds

@@ -1,0 +1,38 @@
+"""Prints what the kernels become on a Hopper GPU, which need not be there, for bfloat16 heads of the given d:
+
+python tests/kernels/hopper.py 64
+"""
+
+import re
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from stringpe.kernels import fused, launch
+
+ALIGNED = [["tt.divisibility", 16]]
+
+
+def main(d: int) -> None:
+    tile = launch.tile(d // 2, 1024, 32, 12, shared=True, program_planes=launch.FORWARD_PLANES)
+    sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}
+    for kernel in (fused.forward, fused.backward):
+        signature, constants, hints = {}, {}, {}
+        for i, name in enumerate(kernel.arg_names):
+            if name in sizes or re.fullmatch("[a-z]+_d|r_c", name):  # sizes, and strides of 1
+                signature[name], constants[i,] = "constexpr", sizes.get(name, 1)
+            elif name in ("batch", "n", "heads"):
+                signature[name] = "i32"
+            elif re.fullmatch("[a-z]+_[bhnc]", name):  # strides; coordinates of three columns are not aligned
+                signature[name], hints[i,] = "i32", [] if name.startswith("r_") else ALIGNED
+            else:
+                small = name in ("coords", "theta", "coord_sums", "theta_sums")
+                signature[name], hints[i,] = "*fp32" if small else "*bf16", ALIGNED
+        source = triton.compiler.ASTSource(kernel, signature, constants, hints)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": tile.warps})
+        print(built.asm["ttgir"], built.asm["ptx"])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,126 @@
+"""The fused rotation as an operator: fake tensors, derivatives, torch.compile and torch.export."""
+
+import pytest
+import torch
+from fused_cases import DEVICE, Case, fused_pair
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stringpe import kernels
+
+
+@pytest.mark.parametrize("layout", ["bhnd", "packed"])
+def test_operators_are_well_formed(layout: str) -> None:
+    """Schemas, fake tensors with the strides of the real ones, and derivatives under dynamic shapes."""
+    case = Case(d=16, c=1, h=1, b=2, n=3, groups=2, layout=layout, shared=False)
+    q, k, coords, theta = case.inputs()
+    torch.library.opcheck(torch.ops.stringpe.rotate_pair.default, (q, k, coords, theta, 2))
+    torch.library.opcheck(torch.ops.stringpe.rotate_one.default, (k, coords, theta, 1))
+    (gq, gk), places = case.output_gradients(), (coords.detach(), theta.detach())
+    q, k = q.detach(), k.detach()
+    for needs in ((True, True), (True, False), (False, True)):
+        for op, tensors, groups in (
+            (torch.ops.stringpe.rotate_pair_backward.default, (gq, gk, q, k), 2),
+            (torch.ops.stringpe.rotate_one_backward.default, (gk, k), 1),
+        ):
+            torch.library.opcheck(
+                op, (*tensors, *places, groups, *needs), test_utils=("test_schema", "test_faketensor")
+            )
+
+
+def test_saved_results_may_come_back_in_another_layout() -> None:
+    """As from a hook that packs saved tensors: the same gradients, and no write outside the new tensors."""
+    case = Case(d=16, layout="bnhd")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.repeat_interleave(2, -1)[..., ::2], lambda t: t):
+        moved = fused_pair(case)
+    assert all(torch.equal(a, b) for a, b in zip(moved, fused_pair(case), strict=True))
+
+
+@pytest.mark.parametrize("layout", ["bhnd", "bnhd", "packed"])
+def test_results_are_dense_in_the_memory_order_of_the_inputs(layout: str) -> None:
+    q, k, coords, theta = Case(layout=layout, groups=2).inputs()
+    for y in kernels.rotate_pair(q, k, coords, theta, 2):
+        assert (y if layout == "bhnd" else y.transpose(1, 2)).is_contiguous()
+
+
+class Calls(TorchDispatchMode):
+    """Remembers the operators called inside it, with their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[object, ...]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append((func.name(), args))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("needs", [(True, False), (False, True), (False, False)])
+def test_only_the_gradients_asked_for_are_computed(needs: tuple[bool, bool]) -> None:
+    q, k, coords, theta = Case(d=16, n=5).inputs()
+    coords.requires_grad_(needs[0])
+    theta.requires_grad_(needs[1])
+    rotated = kernels.rotate_pair(q, k, coords, theta, 1)
+    with Calls() as calls:
+        (rotated[0].sum() + rotated[1].sum()).backward()
+    (args,) = (args for name, args in calls.seen if name == "stringpe::rotate_pair_backward")
+    assert args[-2:] == needs
+    assert (coords.grad is not None, theta.grad is not None) == needs
+    assert q.grad is not None
+    assert k.grad is not None
+
+
+def test_a_gradient_at_one_of_the_two_is_enough() -> None:
+    q, k, coords, theta = Case(d=16, n=5).inputs()
+    kernels.rotate_pair(q, k, coords, theta)[0].sum().backward()
+    (dq,) = torch.autograd.grad(kernels.rotate_one(q, coords, theta).sum(), q)
+    assert torch.equal(q.grad, dq)
+    assert not k.grad.any()
+
+
+def test_second_derivatives_are_refused() -> None:
+    q, _, coords, theta = Case(d=16, n=5).inputs()
+    (dq,) = torch.autograd.grad(kernels.rotate_one(q, coords, theta).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"first derivatives only.*stringpe\.rotate\.rotate"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_takes_it_whole(dynamic: bool) -> None:
+    case = Case(d=16, groups=2, layout="packed", dtype=torch.bfloat16)
+
+    def turned(q, k, coords, theta):
+        assert kernels.unavailable(q) is None
+        q, k = kernels.rotate_pair(q + 0, k, coords, theta, case.groups)
+        return q, kernels.rotate_one(k, 0 * coords, theta)
+
+    inputs = case.inputs()
+    rotated = torch.compile(turned, fullgraph=True, backend="aot_eager", dynamic=dynamic)(*inputs)
+    gradients = torch.autograd.grad(rotated, inputs, case.output_gradients())
+    for value, plain in zip((*rotated, *gradients), fused_pair(case), strict=True):
+        torch.testing.assert_close(value, plain)
+
+
+def test_export_takes_it_whole() -> None:
+    class Turn(torch.nn.Module):
+        def forward(self, q, k, coords, theta):
+            return kernels.rotate_pair(q, k, coords, theta, 1)
+
+    inputs = tuple(t.detach() for t in Case(d=16, layout="packed").inputs())
+    tokens = torch.export.Dim("tokens", min=2, max=4096)
+    shapes = {"q": {2: tokens}, "k": {2: tokens}, "coords": {1: tokens}, "theta": None}
+    program = torch.export.export(Turn(), inputs, dynamic_shapes=shapes)
+    assert any("rotate_pair" in str(node.target) for node in program.graph.nodes)
+    longer = tuple(t.detach() for t in Case(d=16, layout="packed", n=21).inputs())
+    for value, plain in zip(program.module()(*longer), kernels.rotate_pair(*longer), strict=True):
+        assert torch.equal(value, plain)
+
+
+def test_what_it_cannot_take_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(1, 1, 2, 4, device=DEVICE)
+    assert kernels.unavailable(x) is None
+    assert "float64" in kernels.unavailable(x.double())
+    assert "not on meta" in kernels.unavailable(x.to("meta"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "CUDA devices, not on cpu" in kernels.unavailable(x.cpu())
+    monkeypatch.setattr(kernels, "_TRITON", False)
+    assert kernels.unavailable(x) == "triton is not installed"

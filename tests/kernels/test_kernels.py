@@ -1,0 +1,44 @@
+"""What needs no GPU and no interpreter in this process: imports, compilation for Hopper, and the other files here."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def run(*arguments: str, **variables: str) -> str:
+    """The output of python in a process of its own, which must succeed."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
+@pytest.mark.parametrize("file", ["test_fused_values.py", "test_fused_operators.py"])
+def test_in_the_interpreter(file: str) -> None:
+    pytest.importorskip("triton")
+    run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")
+
+
+def test_triton_is_neither_imported_early_nor_required() -> None:
+    run("-c", "import sys, stringpe, stringpe.kernels; assert 'triton' not in sys.modules")
+    without = "import sys; sys.modules['triton'] = None; import torch, stringpe.kernels as k; print(k.unavailable)"
+    run("-c", without)
+
+
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_compiled_for_hopper(d: int) -> None:
+    """Queries and keys move 16 bytes at a time, and no block of sines and cosines passes through shared memory."""
+    pytest.importorskip("triton")
+    listing = run(str(HERE / "hopper.py"), str(d), TRITON_INTERPRET="0")
+    assert not re.findall(r"convert_layout.*tensor<\d+x\d+xf", listing)
+    assert re.findall(r"ld\.global[.\w]*\.v4\.b32", listing)
+    assert not re.findall(r"(ld|st)\.global[.\w]*(b16|v2)", listing)

@@ -1,0 +1,195 @@
+"""Scenes as data: reproducible, hierarchical, and without interpenetration."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stringpe import scenes
+from stringpe.scenes.assemble import assemble
+from stringpe.scenes.catalogue import KINDS
+from stringpe.scenes.dice import TURN, Dice, cos_sin
+from stringpe.scenes.families import RECIPES
+from stringpe.scenes.settle import Plot
+
+WORLD = scenes.sample(11, 48)
+
+
+def equal(a, b):
+    return all(torch.equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.name != "seed")
+
+
+@given(seed=st.integers(0, 2**40), index=st.integers(0, 2**40))
+@settings(max_examples=20, deadline=None)
+def test_numbers_depend_on_seed_and_index_alone(seed, index):
+    alone = Dice(seed, torch.tensor([index]))
+    among = Dice(seed, torch.tensor([5, index, 9]))
+    for shape in ((3,), (700,), (2, 400)):
+        a, b = alone.uniform(*shape), among.uniform(*shape)
+        assert torch.equal(a[0], b[1])
+        assert a.min() >= 0
+        assert a.max() < 1
+
+
+def test_numbers_are_uniform_and_uncorrelated():
+    draws = Dice(3, torch.arange(2000)).uniform(64)
+    assert abs(float(draws.mean()) - 0.5) < 0.005
+    assert abs(float(draws.var()) - 1 / 12) < 0.002
+    assert torch.corrcoef(draws.T).fill_diagonal_(0).abs().max() < 0.12
+    assert torch.corrcoef(draws[:64]).fill_diagonal_(0).abs().max() < 0.6
+    other = Dice(4, torch.arange(2000)).uniform(64)
+    assert not torch.equal(draws, other)
+
+
+def test_same_seed_same_scene_whatever_the_batch():
+    single = [scenes.sample(11, [i]) for i in range(8)]
+    assert all(equal(WORLD[i : i + 1], one) for i, one in enumerate(single))
+    assert equal(scenes.sample(11, [7, 2, 30]), WORLD[torch.tensor([7, 2, 30])])
+    assert not torch.equal(scenes.sample(12, 4).centre, WORLD[:4].centre)
+
+
+def test_views_share_the_room_but_not_the_camera():
+    world = scenes.sample(0, 6, views=3)
+    for name in ("centre", "kind", "room", "light"):
+        column = getattr(world, name)
+        assert torch.equal(column[0], column[2])
+        assert torch.equal(column[3], column[5])
+    assert not torch.equal(world.pose[0], world.pose[1])
+
+
+def test_families_take_turns():
+    assert [scenes.FAMILIES[f] for f in WORLD.family[:5]] == [*scenes.FAMILIES, "living"]
+    assert (scenes.sample(0, 3, families=["trays"]).family == scenes.FAMILIES.index("trays")).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: scenes.sample(0, 2, families=["kitchen"]),
+        lambda: scenes.sample(0, []),
+        lambda: scenes.alone("unicorn"),
+        lambda: scenes.alone("mug", 9),
+    ],
+)
+def test_errors_say_what_to_do(call):
+    with pytest.raises(ValueError, match=r": (pass|ask|choose|count)"):
+        call()
+
+
+def test_no_object_box_meets_another():
+    """Separating axes in 3D for all pairs; only an object and what it stands on (or in) may touch boxes."""
+    for s in range(len(WORLD)):
+        keep = WORLD.present[s].nonzero()[:, 0]
+        c, r, h = WORLD.centre[s, keep], WORLD.rotation[s, keep], WORLD.size[s, keep] / 2
+        gap = c[:, None] - c[None]  # (n, n, 3)
+        apart = torch.zeros(len(keep), len(keep), dtype=torch.bool)
+        axes = r.transpose(1, 2)  # (n, 3, 3): rows are box axes
+        for k in range(3):
+            axis = axes[:, k]  # (n, 3), of the first box
+            own = h[:, k, None]
+            other = ((axis[:, None, None] * axes[None]).sum(-1).abs() * h[None]).sum(-1)  # (n, n)
+            split = (gap * axis[:, None]).sum(-1).abs() >= own + other - 1e-4
+            apart |= split | split.T
+        parent = WORLD.parent[s, keep]
+        related = (parent[:, None] == keep[None]) | (parent[None] == keep[:, None])
+        clash = ~apart & ~related & ~torch.eye(len(keep), dtype=torch.bool)
+        names = [
+            (KINDS[int(WORLD.kind[s, keep[i]])].name, KINDS[int(WORLD.kind[s, keep[j]])].name)
+            for i, j in clash.nonzero().tolist()
+        ]
+        assert not names, f"scene {s}: {names}"
+
+
+def test_objects_stay_in_the_room_and_on_what_carries_them():
+    corners = torch.tensor([[i, j, k] for i in (-0.5, 0.5) for j in (-0.5, 0.5) for k in (-0.5, 0.5)])
+    points = (corners * WORLD.size[:, :, None]) @ WORLD.rotation.transpose(-1, -2) + WORLD.centre[:, :, None]
+    there = WORLD.present
+    assert (points[..., :2].abs() <= WORLD.room[:, None, None, :2] / 2 + 1e-4)[there].all()
+    assert (points[..., 2] >= -1e-4)[there].all()
+    assert (points[..., 2].amax(-1) < WORLD.light[:, None, 2])[there].all()
+    standing = there & (WORLD.parent >= 0)
+    for s, o in standing.nonzero().tolist():
+        p = int(WORLD.parent[s, o])
+        top = KINDS[int(WORLD.kind[s, p])].top
+        assert top is not None
+        assert WORLD.present[s, p]
+        base = WORLD.centre[s, p, 2] + (top.height - 0.5) * WORLD.size[s, p, 2]
+        assert points[s, o, :, 2].min() == pytest.approx(float(base), abs=1e-4)
+        local = (points[s, o] - WORLD.centre[s, p]) @ WORLD.rotation[s, p]
+        assert (local[:, :2].abs() <= WORLD.size[s, p, :2] / 2).all()
+
+
+def test_objects_on_trays_do_not_cut_into_them():
+    """Points inside an object's box, as it stands in a tray, lie in none of the tray's solids."""
+    world = scenes.sample(5, 8, families=["trays"])
+    assembly = assemble(world)
+    grid = torch.stack(torch.meshgrid(*[torch.linspace(-0.49, 0.49, 5)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    checked = 0
+    for s, o in (world.present & (world.parent >= 0)).nonzero().tolist():
+        points = (grid * world.size[s, o]) @ world.rotation[s, o].T + world.centre[s, o]
+        for row in (assembly.owner[s] == world.parent[s, o]).nonzero()[:, 0].tolist():
+            own = (points - assembly.centre[s, row]) @ assembly.inverse[s, row].T
+            q_r, q_z, linear, constant = assembly.quadric[s, row]
+
+            def held(p, q=(q_r, q_z, linear, constant)):
+                value = q[0] * (p[:, 0] ** 2 + p[:, 1] ** 2) + q[1] * p[:, 2] ** 2 + q[2] * p[:, 2] + q[3]
+                return (p.abs() <= 1).all(-1) & (value <= 0)
+
+            k = assembly.cavity[s, row]
+            meets = held(own)
+            if k[0] > 0:
+                meets &= ~held((own - torch.stack([k[3] * 0, k[3] * 0, k[3]])) * k[:3])
+            assert not meets.any(), (
+                KINDS[int(world.kind[s, o])].name,
+                KINDS[int(world.kind[s, world.parent[s, o]])].name,
+            )
+            checked += 1
+    assert checked > 40
+
+
+def test_packing_varies_and_families_differ():
+    count = {}
+    for family in RECIPES:
+        world = scenes.sample(1, 24, families=[family])
+        count[family] = (world.present & (world.parent >= 0)).sum(1).float()
+    assert count["tabletop"].std() > 2
+    assert count["tabletop"].max() >= 12
+    assert count["living"].mean() < count["tabletop"].mean()
+    trays = scenes.sample(1, 24, families=["trays"])
+    grandparent = trays.parent.gather(1, trays.parent.clamp(min=0))
+    assert (trays.present & (trays.parent >= 0) & (grandparent >= 0)).sum(1).float().mean() > 2
+    tables = scenes.sample(1, 24, families=["tables"])
+    used = [len(set(tables.parent[s][tables.present[s]].tolist()) - {-1}) for s in range(24)]
+    assert sum(used) / 24 > 1.8
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_placed_rectangles_are_disjoint(seed):
+    """Corner and centre samples of one rectangle never fall into another."""
+    dice = Dice(seed, torch.arange(4))
+    plot = Plot(torch.full((4, 2), 1.0), gap=0.01, room_for=12)
+    done = []
+    for _ in range(12):
+        half = dice.uniform(2, low=0.05, high=0.4)
+        at, yaw, ok = plot.place(dice.uniform(6, 2, low=-1.0, high=1.0), dice.below(TURN, 6), half, dice.chance(0.9))
+        done.append((at, cos_sin(yaw), half, ok))
+    grid = torch.stack(torch.meshgrid(torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 9), indexing="ij"), -1).view(
+        -1, 2
+    )
+    for i, (at, turn, half, ok) in enumerate(done):
+        local = grid * half[:, None]
+        c, s = turn[:, None].unbind(-1)
+        points = (
+            torch.stack([c * local[..., 0] - s * local[..., 1], s * local[..., 0] + c * local[..., 1]], -1)
+            + at[:, None]
+        )
+        assert (points[ok].abs() <= 1 + 1e-5).all()
+        for at2, turn2, half2, ok2 in done[:i]:
+            away = points - at2[:, None]
+            c2, s2 = turn2[:, None].unbind(-1)
+            u, v = c2 * away[..., 0] + s2 * away[..., 1], c2 * away[..., 1] - s2 * away[..., 0]
+            hit = (u.abs() < half2[:, None, 0]) & (v.abs() < half2[:, None, 1])
+            assert not (hit.any(1) & ok & ok2).any()

@@ -1,0 +1,115 @@
+"""Shards: what is written can be read back, and stopping does no harm."""
+
+import gc
+import io
+import json
+import tarfile
+
+import pytest
+import torch
+
+from stringpe import scenes
+from stringpe.scenes import shards
+from stringpe.scenes.png import png
+
+Image = pytest.importorskip("PIL.Image")
+np = pytest.importorskip("numpy")
+
+
+def read(path):
+    """Samples by key, as WebDataset groups them: everything after the first dot names the part."""
+    samples = {}
+    with tarfile.open(path) as tar:
+        for entry in tar:
+            key, part = entry.name.split(".", 1)
+            samples.setdefault(key, {})[part] = tar.extractfile(entry).read()
+    return samples
+
+
+def pixels(data):
+    return torch.from_numpy(np.array(Image.open(io.BytesIO(data))).astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("shape", "top", "dtype"), [((5, 7), 256, torch.uint8), ((5, 7, 3), 256, torch.uint8), ((9, 4), 65536, torch.int32)]
+)
+def test_png_is_read_back_exactly(shape, top, dtype):
+    image = torch.randint(0, top, shape).to(dtype)
+    assert torch.equal(pixels(png(image)), image.long())
+
+
+def test_shards_hold_what_was_rendered(tmp_path):
+    paths = scenes.write(tmp_path, 5, seed=3, size=(48, 64), shard_size=3, batch=2)
+    assert [p.name for p in paths] == ["scenes-000000.tar", "scenes-000001.tar"]
+    samples = read(paths[0]) | read(paths[1])
+    assert sorted(samples) == [f"{i:09d}" for i in range(5)]
+    frames = scenes.render(scenes.sample(3, 5), (48, 64))
+    for i in range(5):
+        sample = samples[f"{i:09d}"]
+        text = json.loads(sample["json"])
+        assert (pixels(sample["rgb.png"]).permute(2, 0, 1) / 255 - frames.rgb[i]).abs().max() < 0.01
+        assert (pixels(sample["depth.png"]) * text["depth_step"] - frames.depth[i]).abs().max() < 3e-4
+        assert torch.equal(pixels(sample["instance.png"]), frames.instance[i])
+        assert torch.allclose(torch.tensor(text["intrinsics"]), frames.intrinsics[i])
+        assert {o["slot"] for o in text["objects"]} == set(frames.visible[i].nonzero()[:, 0].tolist())
+        for o in text["objects"]:
+            assert torch.allclose(torch.tensor(o["centre"]), frames.centre[i, o["slot"]], atol=1e-5)
+        assert text["captions"] == scenes.captions(frames)[i]
+    assert pixels((tmp_path / "contact_sheet.png").read_bytes()).shape == (48, 64 * 6, 3)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its files to the garbage collector
+def test_webdataset_reads_the_shards(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    paths = scenes.write(tmp_path, 3, size=(16, 24), shard_size=2)
+    pipeline = webdataset.WebDataset([str(p) for p in paths], shardshuffle=False).decode("torchrgb")
+    samples = list(pipeline)
+    assert [s["__key__"] for s in samples] == ["000000000", "000000001", "000000002"]
+    assert samples[0]["rgb.png"].shape == (3, 16, 24)
+    assert samples[2]["json"]["index"] == 2
+    del pipeline
+    gc.collect()
+
+
+def test_stopping_and_going_on(tmp_path, monkeypatch, capsys):
+    """Killed in the second shard: the first is whole and stays untouched, the second is written anew."""
+    whole = tmp_path / "whole"
+    scenes.write(whole, 6, size=(16, 16), shard_size=2, batch=2)
+    stopped = tmp_path / "stopped"
+    real, calls = shards.render, []
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(shards, "render", failing)
+    with pytest.raises(KeyboardInterrupt):
+        scenes.write(stopped, 6, size=(16, 16), shard_size=2, batch=2)
+    assert [p.name for p in sorted(stopped.glob("*.tar"))] == ["scenes-000000.tar"]
+    before = (stopped / "scenes-000000.tar").stat().st_mtime_ns
+    scenes.write(stopped, 6, size=(16, 16), shard_size=2, batch=2)
+    assert (stopped / "scenes-000000.tar").stat().st_mtime_ns == before
+    for path in whole.glob("*.tar"):
+        assert path.read_bytes() == (stopped / path.name).read_bytes()
+    assert "6 / 6" in capsys.readouterr().err
+    made = len(calls)
+    scenes.write(stopped, 6, size=(16, 16), shard_size=2, batch=2)
+    assert len(calls) == made
+
+
+def test_two_datasets_do_not_mix(tmp_path):
+    scenes.write(tmp_path, 1, size=(16, 16))
+    with pytest.raises(ValueError, match="choose an empty folder"):
+        scenes.write(tmp_path, 1, seed=1, size=(16, 16))
+
+
+def test_contact_sheet_draws_boxes(tmp_path):
+    frames = scenes.render(scenes.sample(0, 4), (64, 64))
+    scenes.contact_sheet(frames, tmp_path / "a.png", columns=2)
+    scenes.contact_sheet(frames, tmp_path / "b.png", columns=2, boxes=False)
+    with_boxes, without = (pixels((tmp_path / name).read_bytes()) for name in ("a.png", "b.png"))
+    assert with_boxes.shape == without.shape == (128, 128, 3)
+    assert 0.005 < (with_boxes != without).any(-1).float().mean() < 0.6
