@@ -210,9 +210,9 @@ class TestLinear:
         out = attn(x, coords)
         moved = copy.deepcopy(attn)
         with torch.no_grad():
-            weight, bias = stringpe.attention.fold_projection(attn.qkv.weight, attn.qkv.bias, attn.encoding.basis(), 4)
-            moved.qkv.weight.copy_(weight)
-            moved.qkv.bias.copy_(bias)
+            ((weight, bias),) = stringpe.attention.fold_projections([attn], [attn.encoding.basis()])
+            moved.qkv.weight[: len(weight)] = weight
+            moved.qkv.bias[: len(bias)] = bias
             moved.encoding.basis.weight.zero_()
         assert testing.relative_error(moved(x, coords), out) > 1e-2
         softmax = Attention(64, 4, encoding=attn.encoding)

@@ -5,7 +5,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from .attention import MultiHead, fold_projection
+from .attention import MultiHead, fold_projections
 from .basis import Identity
 from .encoding import Encoding
 
@@ -33,10 +33,10 @@ def fold(model: Model) -> Model:
     for _, layer in layers:
         encoding = layer.encoding
         assert isinstance(encoding, Encoding)
-        weight, bias = fold_projection(layer.qkv.weight, layer.qkv.bias, encoding.basis(), layer.num_heads)
-        layer.qkv.weight.copy_(weight)
+        ((weight, bias),) = fold_projections([layer], [encoding.basis()])
+        layer.qkv.weight[: len(weight)] = weight
         if bias is not None:
-            layer.qkv.bias.copy_(bias)
+            layer.qkv.bias[: len(bias)] = bias
         if id(encoding) not in folded:
             plain = Identity(encoding.head_dim, encoding.num_heads).to(encoding.frequencies.weight)
             folded[id(encoding)] = Encoding(plain, encoding.frequencies, name=f"{encoding.name} (folded)")

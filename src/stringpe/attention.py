@@ -7,14 +7,15 @@ a LayerNorm or a gain may not, and P then multiplies tokens.
 """
 
 import math
-from typing import TypedDict, Unpack
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
-from .encoding import Encoding, PositionEncoding
+from .encoding import Encoding, PositionEncoding, form
 from .frequencies import random_frames
 from .rotate import full_precision
 
@@ -115,27 +116,24 @@ class MultiHead(nn.Module):
             return obstacle is None and not wants_tokens
         return fold
 
-    def project(self, x: Tensor, context: Tensor | None, basis: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if this layer folds. basis: P, if formed."""
+    def project(
+        self, x: Tensor, context: Tensor | None, prepared: "Prepared | None" = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if this layer folds."""
         if x.ndim != 3 or x.shape[-1] != self.qkv.in_features:
             raise ValueError(f"x must be (b, n, {self.qkv.in_features}), got {tuple(x.shape)}")
-        weight: Tensor = self.qkv.weight
-        bias: Tensor | None = self.qkv.bias
-        if self.folds_basis:
-            assert isinstance(self.encoding, Encoding)
-            p = self.encoding.basis() if basis is None else basis
-            weight, bias = fold_projection(weight, bias, p, self.num_heads)
+        weight, bias = (self.qkv.weight, self.qkv.bias) if prepared is None else (prepared.weight, prepared.bias)
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        biases = [None] * 3 if bias is None else bias.split([queries, keys, keys])
+        wv, bv = self.qkv.weight[queries + keys :], _rows(self.qkv.bias, queries + keys, None)
         if context is not None:
-            wq, wk, wv = weight.split([queries, keys, keys])
-            q, k, v = F.linear(x, wq, biases[0]), F.linear(context, wk, biases[1]), F.linear(context, wv, biases[2])
-        elif self.encoding is None:
-            q, k, v = F.linear(x, weight, bias).split([queries, keys, keys], dim=-1)
-        else:  # values apart: queries and keys are new tensors once rotated, and theirs from here can go
-            wqk, wv = weight.split([queries + keys, keys])
-            q, k = F.linear(x, wqk, None if bias is None else bias[: queries + keys]).split([queries, keys], dim=-1)
-            v = F.linear(x, wv, biases[2])
+            q = F.linear(x, weight[:queries], _rows(bias, 0, queries))
+            k = F.linear(context, weight[queries : queries + keys], _rows(bias, queries, queries + keys))
+            v = F.linear(context, wv, bv)
+        elif prepared is None or not (self.folds_basis or torch.is_grad_enabled()):
+            q, k, v = self.qkv(x).split([queries, keys, keys], dim=-1)
+        else:  # values apart: rotated queries and keys are new tensors, and in training these here need not be kept
+            q, k = F.linear(x, weight, bias).split([queries, keys], dim=-1)
+            v = F.linear(x, wv, bv)
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k, v))
         return self.q_norm(q), self.k_norm(k), v
 
@@ -184,20 +182,23 @@ class Attention(MultiHead):
         mask: Tensor | None = None,
         causal: bool = False,
         cache: KVCache | None = None,
-        basis: Tensor | None = None,
+        prepared: "Prepared | None" = None,
     ) -> Tensor:
         """mask: boolean, True where a query may look at a key, broadcastable to (b, h, n, m). causal: a token sees
         itself and those before it, the cached ones included. cache: append these tokens to it and attend to all of it.
-        basis: P of this layer's encoding, where `stringpe.basis.form` made it together with other layers'.
+        prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
         self.check_coords(coords, context, context_coords)
         if causal and (context is not None or mask is not None):
             raise ValueError("causal is for self attention and builds its own mask: drop it, the mask or the context")
-        q, k, v = self.project(x, context, basis)
+        if self.encoding is not None and prepared is None:
+            prepared = prepare([self])[0]
+        q, k, v = self.project(x, context, prepared)
         scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
         if self.encoding is not None:
-            assert coords is not None
-            q, k = self.encoding(q, k, coords, context_coords, folded=self.fold)
+            assert prepared is not None
+            options = {} if prepared.frequencies is None else {"frequencies": prepared.frequencies}
+            q, k = self.encoding(q, k, coords, context_coords, folded=self.fold, **options)
         if cache is not None:
             k, v = cache.append(k, v)
         if causal and q.shape[2] != k.shape[2]:  # the last n of m tokens ask: query i is token m − n + i
@@ -305,21 +306,73 @@ class LinearAttention(MultiHead):
         return torch.exp(exponent - largest)
 
 
-def fold_projection(weight: Tensor, bias: Tensor | None, basis: Tensor, num_heads: int) -> tuple[Tensor, Tensor | None]:
-    """(Pᵀ W, Pᵀ b) for the query and key rows of a packed projection (q, k, v rows in this order), P (h_kv, d, d).
+class Prepared(NamedTuple):
+    """What a layer with an encoding needs of its parameters: the query and key rows of its projection, P folded into
+    them if the layer folds, and Θ if its encoding has one."""
 
-    The query heads of a group share their key head's P. Rows behind the keys' are returned as they are.
-    """
-    with full_precision(weight):
-        shared = basis.repeat_interleave(num_heads // len(basis), dim=0)
-        turn = torch.cat([shared, basis]).mT  # (h + h_kv, d, d)
+    weight: Tensor
+    bias: Tensor | None
+    frequencies: Tensor | None
 
-        def fold(rows: Tensor) -> Tensor:
-            count = turn.shape[0] * turn.shape[1]
-            heads = rows[:count].to(turn.dtype).view(*turn.shape[:2], -1)  # (h + h_kv, d, columns)
-            return torch.cat([(turn @ heads).view_as(rows[:count]).to(rows.dtype), rows[count:]])
 
-        return fold(weight), None if bias is None else fold(bias)
+def prepare(layers: Sequence[MultiHead]) -> list[Prepared]:
+    """`Prepared` for each of these layers, all of which have an encoding. The layers of a model are prepared together:
+    every kind of basis is formed, and every size of projection folded, in one computation."""
+    own = [(i, layer.encoding) for i, layer in enumerate(layers) if isinstance(layer.encoding, Encoding)]
+    theta = dict(zip((i for i, _ in own), form([e.frequencies for _, e in own]), strict=True))
+    folding = [(i, e.basis) for i, e in own if layers[i].folds_basis]
+    turns = form([basis for _, basis in folding])
+    folded = dict(zip((i for i, _ in folding), fold_projections([layers[i] for i, _ in folding], turns), strict=True))
+    prepared = []
+    for i, layer in enumerate(layers):
+        count = (layer.num_heads + layer.num_kv_heads) * layer.head_dim
+        plain = (layer.qkv.weight[:count], _rows(layer.qkv.bias, 0, count))
+        prepared.append(Prepared(*folded.get(i, plain), theta.get(i)))
+    return prepared
+
+
+def is_whole(layer: MultiHead) -> bool:
+    """Whether the layer's parameters are here in full. Sharded ones (FSDP) are gathered only inside its forward, where
+    such a layer prepares itself."""
+    weight = layer.qkv.weight
+    return weight.ndim == 2 and not hasattr(weight, "device_mesh")
+
+
+def fold_projections(layers: Sequence[MultiHead], turns: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    """(Pᵀ W, Pᵀ b) of the query and key rows of each layer, P (h_kv, d, d). Query heads share their key head's P."""
+    sizes: dict[Hashable, list[int]] = {}
+    for i, layer in enumerate(layers):
+        bias = layer.qkv.bias is not None
+        sizes.setdefault((layer.num_heads, layer.num_kv_heads, layer.qkv.weight.shape, bias), []).append(i)
+    results: dict[int, tuple[Tensor, Tensor | None]] = {}
+    for members in sizes.values():
+        first = layers[members[0]]
+        heads, d = first.num_heads + first.num_kv_heads, first.head_dim
+        wanted = _autocast_dtype(first.qkv.weight)  # what the projection would cast to, done for all layers at once
+        with full_precision(first.qkv.weight):
+            p = torch.stack([turns[i] for i in members])  # (layers, h_kv, d, d)
+            shared = p.repeat_interleave(first.num_heads // first.num_kv_heads, dim=1)
+            turn = torch.cat([shared, p], dim=1).mT  # (layers, h + h_kv, d, d)
+            rows = torch.stack([layers[i].qkv.weight[: heads * d] for i in members]).to(turn.dtype)
+            weight = turn @ rows.unflatten(1, (heads, d))
+            weights = weight.flatten(1, 2).to(wanted or first.qkv.weight.dtype).unbind()
+            biases: Sequence[Tensor | None] = [None] * len(members)
+            if first.qkv.bias is not None:
+                offsets = torch.stack([layers[i].qkv.bias[: heads * d] for i in members]).to(turn.dtype)
+                bias = turn @ offsets.unflatten(1, (heads, d))[..., None]
+                biases = bias.flatten(1).to(wanted or first.qkv.bias.dtype).unbind()
+        results |= zip(members, zip(weights, biases, strict=True), strict=True)
+    return [results[i] for i in range(len(layers))]
+
+
+def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+    kind = x.device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on and x.dtype == torch.float32 else None
+
+
+def _rows(bias: Tensor | None, start: int, end: int | None) -> Tensor | None:
+    return None if bias is None else bias[start:end]
 
 
 def _qk_norm(kind: str | None, head_dim: int) -> nn.Module:

@@ -13,7 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from .rotate import full_precision
+from . import kernels
+from .rotate import backend, full_precision
 
 
 class Basis(nn.Module, ABC):
@@ -35,7 +36,7 @@ class Basis(nn.Module, ABC):
         """P (h, d, d)."""
 
     def kind(self) -> Hashable:
-        """Bases of one kind can be formed together; by default each is its own."""
+        """Bases of one kind are formed `together`; by default each is its own."""
         return id(self)
 
     def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
@@ -140,7 +141,8 @@ class Cayley(Skew):
 
     def transform(self, skew: Tensor) -> Tensor:
         eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
-        return 2 * torch.linalg.solve(eye + skew, eye.expand_as(skew)) - eye
+        fused = self.head_dim <= kernels.LARGEST_INVERSE and skew.dtype == torch.float32 and backend(skew) == "triton"
+        return 2 * (kernels.inverse(eye + skew) if fused else torch.linalg.inv(eye + skew)) - eye
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         if self.method == "matmul":
@@ -229,18 +231,6 @@ class Given(Basis):
 
     def forward(self) -> Tensor:
         return self.weight
-
-
-def form(bases: Sequence[Basis]) -> list[Tensor]:
-    """P of many bases, those of a model's layers say, in one computation for each kind: on small matrices launches cost,
-    not arithmetic."""
-    kinds: dict[Hashable, list[int]] = {}
-    for i, basis in enumerate(bases):
-        kinds.setdefault(basis.kind(), []).append(i)
-    formed: dict[int, Tensor] = {}
-    for members in kinds.values():
-        formed |= zip(members, bases[members[0]].together([bases[i] for i in members]), strict=True)
-    return [formed[i] for i in range(len(bases))]
 
 
 def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:

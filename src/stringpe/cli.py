@@ -9,6 +9,59 @@ EXTRA = "the command line needs the extra packages of stringpe[cli]: pip install
 
 
 def compare(
+    recipe: str = "scenes",
+    overrides: tuple[str, ...] = (),
+    /,
+    encodings: tuple[str, ...] = (),
+    seeds: int = 2,
+    out: Path = Path("runs/compare"),
+    baseline: str = "",
+    jobs: int = 0,
+) -> None:
+    """Train every encoding under one recipe and the same seeds; a table with intervals, curves, an HTML report.
+
+    `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
+
+    Args:
+        recipe: scenes (runs anywhere), scenes_objects, tiny_imagenet100, imagenet2012 or places365.
+        overrides: Changes of the recipe, key=value: optim.lr=3e-4 data.train=train.tar.
+        encodings: Rows: names, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none.
+        seeds: Runs of every row.
+        out: Folder of the runs, the table and report.html; run it again to resume.
+        baseline: Row that differences are taken to; absolute if it is there, else the first.
+        jobs: Runs side by side; 0 is one on a GPU and one a core on a CPU.
+    """
+    from .training.commands import run_compare
+
+    run_compare(recipe, overrides, encodings, seeds, out, baseline, jobs)
+
+
+def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("runs/train")) -> None:
+    """Train a recipe; run it again to resume. Many GPUs: accelerate launch -m stringpe.training train …
+
+    Args:
+        recipe: scenes, scenes_objects, tiny_imagenet100, imagenet2012 or places365.
+        overrides: Changes of the recipe, key=value: model.encoding=cayley optim.lr=3e-4.
+        out: Folder of the run: checkpoints, metrics.jsonl, summary.csv.
+    """
+    from .training.commands import run_train
+
+    run_train(recipe, overrides, out)
+
+
+def evaluate(checkpoint: Path, overrides: tuple[str, ...] = (), /) -> None:
+    """Evaluate a checkpoint on its validation set.
+
+    Args:
+        checkpoint: Folder of a run, or of one of its checkpoints.
+        overrides: Changes of its recipe, key=value, for example data.val=elsewhere.tar.
+    """
+    from .training.commands import run_eval
+
+    run_eval(checkpoint, overrides)
+
+
+def compare_properties(
     head_dim: int = 64, num_heads: int = 12, coord_dim: int = 3, tokens: int = 196, shift: float = 1000.0, seed: int = 0
 ) -> None:
     """Compare all encodings: invariance under a shift, distance to the matrix exponential, parameters and cost.
@@ -92,7 +145,7 @@ def inspect(
     print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"compare": compare, "inspect": inspect}
+COMMANDS: dict[str, Callable[..., Any]] = {"compare": compare, "train": train, "eval": evaluate, "inspect": inspect}
 
 
 def main() -> None:
@@ -104,6 +157,9 @@ def main() -> None:
     except ImportError as missing:
         sys.exit(f"{EXTRA} ({missing})")
     try:
+        if sys.argv[1:3] == ["compare", "properties"]:
+            tyro.cli(compare_properties, args=sys.argv[3:], prog="stringpe compare properties")
+            return
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="stringpe", description="STRING position encodings")
     except (ValueError, OSError) as error:
         sys.exit(f"stringpe: {error}")

@@ -7,8 +7,8 @@ named encodings below differ in where P and Θ come from, and in nothing else.
 import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Self, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +36,12 @@ class PositionEncoding(nn.Module, ABC):
         """Encode one tensor: x (b, groups·h, n, d) at coords (n, c) or (b, n, c)."""
 
     def forward(
-        self, q: Tensor, k: Tensor, coords: Tensor, key_coords: Tensor | None = None, *, folded: bool = False
+        self, q: Tensor, k: Tensor, coords: Tensor, key_coords: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
         """Encode queries at `coords` and keys at `key_coords` (by default the same places).
 
         q (b, g·h, n, d), k (b, h, m, d), coords (n, c) or (b, n, c). With g > 1 query heads a key head (grouped
-        queries), query head i uses the encoding of key head i // g. folded: a basis is already in the projections.
+        queries), query head i uses the encoding of key head i // g. `**options`: as of `rotate`.
         """
         if q.ndim != 4 or q.shape[1] == 0 or q.shape[1] % self.num_heads:
             raise ValueError(
@@ -53,8 +53,8 @@ class PositionEncoding(nn.Module, ABC):
             )
         groups = q.shape[1] // self.num_heads
         if key_coords is None:
-            return self.rotate_pair(q, k, coords, groups=groups, folded=folded)
-        return self.rotate(q, coords, groups=groups, folded=folded), self.rotate(k, key_coords, folded=folded)
+            return self.rotate_pair(q, k, coords, groups=groups, **options)
+        return self.rotate(q, coords, groups=groups, **options), self.rotate(k, key_coords, **options)
 
     def rotate_pair(
         self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
@@ -109,29 +109,44 @@ class Encoding(PositionEncoding):
         self.basis, self.frequencies, self.name = basis, frequencies, name
 
     def rotate(
-        self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False, whole: bool = False
+        self,
+        x: Tensor,
+        coords: Tensor,
+        *,
+        groups: int = 1,
+        folded: bool = False,
+        whole: bool = False,
+        frequencies: Tensor | None = None,
     ) -> Tensor:
         """RoPE(r Θ) Pᵀ x, for x (b, h, n, d) at coords (n, c) or (b, n, c); same shape and dtype as x.
 
         groups: x has groups·h heads, and head i takes encoding head i // groups.
         folded: x is in the basis already (Pᵀ went into the projection), so rotate only.
         whole: put the left P back, giving R(r) x itself; a feature map sees the difference, q·k does not.
+        frequencies: Θ, where `form` made it already.
         """
         coords = self.checked_coords(x, coords, groups)
         if not folded:
             x = self.basis.project(x, groups)
-        x = rotate(x, coords, self.frequencies(), groups)
+        x = rotate(x, coords, self.frequencies() if frequencies is None else frequencies, groups)
         return self.basis.restore(x, groups) if whole else x
 
     def rotate_pair(
-        self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
+        self,
+        q: Tensor,
+        k: Tensor,
+        coords: Tensor,
+        *,
+        groups: int = 1,
+        folded: bool = False,
+        frequencies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`rotate` for queries and keys of the same tokens: one set of angles, and one launch on a GPU."""
         self.checked_coords(q, coords, groups)
         coords = self.checked_coords(k, coords)
         if not folded:
             q, k = self.basis.project(q, groups), self.basis.project(k)
-        return rotate_pair(q, k, coords, self.frequencies(), groups)
+        return rotate_pair(q, k, coords, self.frequencies() if frequencies is None else frequencies, groups)
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""
@@ -154,6 +169,21 @@ class Encoding(PositionEncoding):
         if not len(lengths):
             return f"{text}, no plane rotates"
         return f"{text}, wavelengths {lengths[0].item():.3g} to {lengths[-1].item():.3g} units"
+
+
+Part = TypeVar("Part", Basis, Frequencies)
+
+
+def form(parts: Sequence[Part]) -> list[Tensor]:
+    """P of many bases, or Θ of many frequencies, those of a model's layers say, in one computation for each kind: on
+    small matrices launches cost, not arithmetic."""
+    kinds: dict[Hashable, list[int]] = {}
+    for i, part in enumerate(parts):
+        kinds.setdefault(part.kind(), []).append(i)
+    formed: dict[int, Tensor] = {}
+    for members in kinds.values():
+        formed |= zip(members, parts[members[0]].together([parts[i] for i in members]), strict=True)
+    return [formed[i] for i in range(len(parts))]
 
 
 def check_coords(coords: Tensor, coord_dim: int) -> None:

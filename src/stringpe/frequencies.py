@@ -7,8 +7,8 @@ Wavelengths are 2π / |θ|, in the units of the coordinates: with the default sc
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Hashable, Sequence
+from typing import Self, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -116,8 +116,21 @@ class Frequencies(nn.Module, ABC):
         """(sets, …) to Θ (sets, c, d/2)."""
 
     def forward(self) -> Tensor:
-        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
-        theta = self.expand(weight).expand(self.num_heads, -1, -1)
+        return self.together([self])[0]
+
+    def kind(self) -> tuple[Hashable, ...]:
+        """Frequencies of one kind are formed `together`: those that expand alike."""
+        return type(self), self.head_dim, self.coord_dim, self.periodic
+
+    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+        """Θ of each of these, all of this one's kind, in one computation."""
+        weights = [m.weight.to(torch.promote_types(m.weight.dtype, torch.float32)) for m in members]
+        theta = self._integers(self.expand(weights[0] if len(weights) == 1 else torch.cat(weights)))
+        parts = theta.split([len(w) for w in weights])
+        return [part.expand(m.num_heads, -1, -1) for m, part in zip(members, parts, strict=True)]
+
+    def _integers(self, theta: Tensor) -> Tensor:
+        """Θ with the frequencies of periodic axes rounded, and their gradient passed through."""
         if not self.periodic:
             return theta
         rows = list(theta.unbind(1))
@@ -170,6 +183,9 @@ class Axial(Frequencies):
         ]
         return torch.tensor(series).repeat(sets, 1)
 
+    def kind(self) -> tuple[Hashable, ...]:
+        return *super().kind(), tuple(self.active)
+
     def expand(self, weight: Tensor) -> Tensor:
         rows, start = [], 0
         for n, part in zip(self.counts, weight.split(self.active, dim=1), strict=True):
@@ -207,6 +223,9 @@ class Circulant(Frequencies):
         super().__init__(head_dim, num_heads, coord_dim, **options)
         self.block_size, self.blocks = block_size, head_dim // block_size
         self._create_weight()
+
+    def kind(self) -> tuple[Hashable, ...]:
+        return *super().kind(), self.block_size
 
     def sines(self, like: Tensor) -> Tensor:
         """D_mk = −2 sin(2π k m / b): (b/2 − 1, b/2 − 1), symmetric, with D D = b I."""

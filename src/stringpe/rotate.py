@@ -72,7 +72,7 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
 class _Rotation(torch.autograd.Function):
     """y = RoPE(r Θ) x for tensors of the same tokens, and its derivative from y: with g the gradient at y,
 
-        dx = RoPE(−a) g,    da_j = g_{j+d/2} y_j − g_j y_{j+d/2},    dΘ = Σ_tokens r da,    dr = Σ_planes Θ da
+    dx = RoPE(−a) g,    da_j = g_{j+d/2} y_j − g_j y_{j+d/2},    dΘ = Σ_tokens r da,    dr = Σ_planes Θ da
     """
 
     @staticmethod

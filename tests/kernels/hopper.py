@@ -15,9 +15,9 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def main(d: int) -> None:
-    tile = launch.tile(d // 2, 1024, 32, 12, shared=True, program_planes=launch.FORWARD_PLANES)
-    sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}
-    for kernel in (fused.forward, fused.backward):
+    for kernel, planes in ((fused.forward, launch.FORWARD_PLANES), (fused.backward, launch.BACKWARD_PLANES)):
+        tile = launch.tile(d // 2, 1024, 32, 12, shared=True, program_planes=planes)
+        sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}
         signature, constants, hints = {}, {}, {}
         for i, name in enumerate(kernel.arg_names):
             if name in sizes or re.fullmatch("[a-z]+_d|r_c", name):  # sizes, and strides of 1

@@ -22,7 +22,7 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
-@pytest.mark.parametrize("file", ["test_fused_values.py", "test_fused_operators.py"])
+@pytest.mark.parametrize("file", ["test_fused_values.py", "test_fused_operators.py", "test_fused_inverse.py"])
 def test_in_the_interpreter(file: str) -> None:
     pytest.importorskip("triton")
     run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")

@@ -48,6 +48,7 @@ class Shape:
 
 
 SHAPES = [
+    Shape(128, 12, 256, 64, shared=False),
     Shape(256, 12, 197, 64, c=2),
     Shape(256, 12, 197, 64, shared=False),
     Shape(64, 16, 1024, 64, c=2),
@@ -128,7 +129,7 @@ def search(shape: Shape, best: int = 5) -> None:
     """Time every tile that fits, and print the best beside the heuristic's choice."""
     runs = Runs(shape)
     entries = [1, 2, 4, 8, 16] if shape.shared else [1]
-    tiles = [launch.Tile(*t) for t in itertools.product([8, 16, 32, 64, 128], entries, [1, 2, 4, 8])]
+    tiles = [launch.Tile(*t) for t in itertools.product([8, 16, 32, 64], entries, [2, 4, 8])]
     tiles = [t for t in tiles if t.batch <= shape.b and 2 <= t.tokens * shape.d / 2 / (32 * t.warps) <= 32]
     print(shape)
     for name, run, planes, moves in (

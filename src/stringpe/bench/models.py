@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,10 +65,7 @@ Build = Callable[..., PositionEncoding]
 
 def builders() -> dict[str, Build]:
     """Ours by name, then the ways to compare with."""
-    ours: dict[str, Build] = {
-        f"ours, {name}": lambda name=name, **sizes: create(name, **sizes)
-        for name in names()  # type: ignore[misc]
-    }
+    ours: dict[str, Build] = {f"ours, {name}": partial(create, name) for name in names()}
 
     def layer_by_layer(*, head_dim: int, num_heads: int, coord_dim: int) -> PositionEncoding:
         return Encoding(SolvedCayley(head_dim, num_heads), Mixed(head_dim, num_heads, coord_dim))
@@ -80,7 +78,7 @@ def builders() -> dict[str, Build]:
 
 
 def _written(way: Way) -> Build:
-    return lambda **sizes: Written(way, **sizes)
+    return partial(Written, way)
 
 
 def vit_of(way: str, size: str, device: torch.device) -> ViT:
@@ -124,6 +122,10 @@ def vit_rows(
             del model
 
 
+def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
 def _train(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool) -> Timing:
     device = target.device
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
@@ -132,12 +134,12 @@ def _train(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.
 
     def step() -> Any:
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=dtype):
+        with _autocast(device, dtype):
             loss = F.cross_entropy(network(*inputs), target)
         loss.backward()
         optimiser.step()
 
-    return measure(step, device, seconds=2.0)
+    return measure(step, device, seconds=3.0, calls=5)
 
 
 def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compiled: bool) -> Timing:
@@ -146,10 +148,10 @@ def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compi
 
     @torch.no_grad()
     def run() -> Tensor:
-        with torch.autocast(inputs[0].device.type, dtype=dtype):
+        with _autocast(inputs[0].device, dtype):
             return network(*inputs)
 
-    return measure(run, inputs[0].device, seconds=1.0)
+    return measure(run, inputs[0].device, seconds=1.0, calls=5)
 
 
 def block_rows(
@@ -172,14 +174,14 @@ def block_rows(
         places = coords if encoding is not None else None
 
         def step(attention: Attention = attention, places: Tensor | None = places) -> Any:
-            with torch.autocast(device.type, dtype=dtype):
+            with _autocast(device, dtype):
                 out = attention(x, places)
             out.float().sum().backward()
 
         def forward(attention: Attention, places: Tensor | None = places) -> Tensor:
-            with torch.no_grad(), torch.autocast(device.type, dtype=dtype):
+            with torch.no_grad(), _autocast(device, dtype):
                 return attention(x, places)
 
         train = measure(step, device)
         folded = fold(attention)
-        yield Row(way, "eager", train, measure(lambda folded=folded, run=forward: run(folded), device))
+        yield Row(way, "eager", train, measure(partial(forward, folded), device))

@@ -29,7 +29,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Row:
-    """One way on one shape: forward, and forward + backward (None where it gives no gradient), each against the floor."""
+    """One way on one shape: forward, forward + backward (None where it gives no gradient), and the floor of forward."""
 
     way: str
     shape: str
@@ -40,7 +40,7 @@ class Row:
 
 
 class Job:
-    """Random q and k as views of a packed projection, coordinates, frequencies and S, and the copy that is the floor."""
+    """Random q and k as views of a packed projection, coordinates, frequencies and S, and the copy for the floor."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device):
         b, h, n, d, c = shape.b, shape.h, shape.n, shape.d, shape.c

@@ -1,5 +1,6 @@
 """Run the benchmarks and write what came out: a JSON file with every number, a markdown page, and a plot."""
 
+import importlib.metadata
 import json
 import platform
 import sys
@@ -14,6 +15,11 @@ import torch
 from .. import __version__
 from . import models, op
 
+BOTH = 2.5  # floors of forward + backward: forward reads x and writes y, backward reads g and y and writes dx
+FLOOR = (
+    "Floor: the time of a copy of q and k for forward (each tensor read once and written once), and 2.5 of it for"
+    " forward + backward, which also reads the gradient and what was rotated, and writes a gradient."
+)
 PARTS = ("op", "block", "vit", "growth")
 OP_SHAPES = {
     "cuda": [op.Shape(256, 12, 256, 64), op.Shape(8, 16, 16384, 128), op.Shape(16, 12, 256, 64)],
@@ -30,51 +36,64 @@ def run(
     modes: Sequence[str] = ("eager", "compiled"),
     compiled: bool = True,
 ) -> dict[str, Any]:
-    """Measure `parts`, print as it goes, write bench.json, bench.md and (with matplotlib) bench.png under `out`.
+    """Measure `parts`, print as it goes, and write bench.json, bench.md and (with matplotlib) bench.png under `out`
+    after each part. Results that are there already from another run are kept and added to.
 
-    ways: which rows of the ViT part, by name; all by default. modes: of the ViT part, "eager" and "compiled".
+    ways: which rows of the ViT part, by name; all by default. modes: of the ViT part, "eager" and "compiled". compiled:
+    whether the ways of the op part are also timed compiled.
     """
     unknown = [p for p in parts if p not in PARTS]
     if unknown:
         raise ValueError(f"there is no part {unknown[0]!r}: parts are {', '.join(PARTS)}")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-    results: dict[str, Any] = {"about": about(where, dtype)}
-    if "op" in parts:
-        results["op"] = _collect(
-            row for shape in OP_SHAPES[where.type] for row in op.rows(shape, dtype, where, compiled=compiled)
-        )
-    if "block" in parts:
-        sizes = {} if where.type == "cuda" else {"batch": 2, "tokens": 196}
-        results["block"] = _collect(models.block_rows(where, dtype=dtype, **sizes))  # type: ignore[arg-type]
-    if "vit" in parts:
-        chosen = list(ways or ["absolute", *models.builders()])
-        sizes = {} if where.type == "cuda" else {"batch": 2, "size": "vit_tiny_patch16"}
-        results["vit"] = _collect(models.vit_rows(chosen, where, modes=tuple(modes), dtype=dtype, **sizes))  # type: ignore[arg-type]
-    if "growth" in parts:
-        results["growth"] = _collect(
-            {"axis": axis, "value": value, "row": asdict(row)} for axis, value, row in op.growth(dtype, where)
-        )
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(results, indent=1))
-    (folder / "bench.md").write_text(markdown(results))
-    plot(results, folder / "bench.png")
+    kept = folder / "bench.json"
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"runs": []}
+    results["runs"].append(about(where, dtype))
+    for part in parts:
+        results[part] = results.get(part, []) + _collect(_rows(part, where, dtype, ways, modes, compiled))
+        kept.write_text(json.dumps(results, indent=1))
+        (folder / "bench.md").write_text(markdown(results))
+        plot(results, folder / "bench.png")
     return results
+
+
+def _rows(
+    part: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    ways: Sequence[str] | None,
+    modes: Sequence[str],
+    compiled: bool,
+) -> Iterable[Any]:
+    small = device.type == "cpu"
+    if part == "op":
+        for shape in OP_SHAPES[device.type]:
+            yield from op.rows(shape, dtype, device, compiled=compiled)
+    elif part == "block":
+        sizes: dict[str, Any] = {"batch": 2, "tokens": 196} if small else {}
+        yield from models.block_rows(device, dtype=dtype, **sizes)
+    elif part == "vit":
+        sizes = {"batch": 2, "size": "vit_tiny_patch16"} if small else {}
+        chosen = list(ways or ["absolute", *models.builders()])
+        yield from models.vit_rows(chosen, device, modes=tuple(modes), dtype=dtype, **sizes)
+    else:
+        for axis, value, row in op.growth(dtype, device):
+            yield {"axis": axis, "value": value, "row": asdict(row)}
 
 
 def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What the numbers were measured on, and the command that made them."""
     try:
-        import triton
-
-        version = triton.__version__
-    except ImportError:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
         version = "none"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(sys.argv),
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
         "device": name,
         "dtype": str(dtype).removeprefix("torch."),
         "stringpe": __version__,
@@ -100,10 +119,12 @@ def _rounded(value: Any) -> Any:
 
 def markdown(results: dict[str, Any]) -> str:
     """The page: one table a part."""
-    lines = ["# Benchmark", "", *(f"- {key}: `{value}`" for key, value in results["about"].items()), ""]
-    lines += ["Milliseconds are medians with quartiles.", ""]
+    lines = ["# Benchmark", ""]
+    for run in results["runs"]:
+        lines += ["- " + ", ".join(f"{key} `{value}`" for key, value in run.items())]
+    lines += ["", "Milliseconds are medians with quartiles.", ""]
     if "op" in results:
-        lines += ["## Rotating q and k", "", "Floor: a copy of q and k; forward + backward has twice that.", ""]
+        lines += ["## Rotating q and k", "", FLOOR, ""]
         lines += _op_table(results["op"])
     for part, title in (("block", "One attention layer"), ("vit", "ViT")):
         if part in results:
@@ -113,7 +134,7 @@ def markdown(results: dict[str, Any]) -> str:
         lines += [
             "## Growth (ours)",
             "",
-            "| axis | value | forward ms (× floor) | both ms (× 2 floors) |",
+            "| axis | value | forward ms (× floor) | both ms (× floor) |",
             "|---|---|---|---|",
         ]
         for item in results["growth"]:
@@ -121,17 +142,17 @@ def markdown(results: dict[str, Any]) -> str:
             both, floor = row["both"]["median"], row["floor"]
             lines.append(
                 f"| {item['axis']} | {item['value']:,} | {row['forward']['median']:.3f} "
-                f"({row['forward']['median'] / floor:.2f}) | {both:.3f} ({both / (2 * floor):.2f}) |"
+                f"({row['forward']['median'] / floor:.2f}) | {both:.3f} ({both / (BOTH * floor):.2f}) |"
             )
     return "\n".join(lines) + "\n"
 
 
 def _op_table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| shape | way | forward | × floor | forward + backward | × 2 floors |", "|---|---|---|---|---|---|"]
+    lines = ["| shape | way | forward | × floor | forward + backward | × floor |", "|---|---|---|---|---|---|"]
     for row in rows:
         forward, both, floor = row["forward"], row["both"], row["floor"]
         name = f"{row['way']} ({row['backend']})" if row["backend"] else row["way"]
-        pair = (_spread(both), f"{both['median'] / (2 * floor):.2f}") if both else ("–", "–")
+        pair = (_spread(both), f"{both['median'] / (BOTH * floor):.2f}") if both else ("–", "–")
         ratio = f"{forward['median'] / floor:.2f}"
         lines.append(f"| {row['shape']} | {name} | {_spread(forward)} | {ratio} | {pair[0]} | {pair[1]} |")
     return [*lines, ""]

@@ -20,12 +20,19 @@ class Timing:
     memory: float | None = None
 
 
-def measure(run: Callable[[], Any], device: torch.device, *, seconds: float = 0.5, least: int = 7) -> Timing:
-    """Time `run`, on a GPU with events around each call, for about `seconds` and at least `least` calls."""
-    clock = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
+def measure(
+    run: Callable[[], Any], device: torch.device, *, seconds: float = 0.5, least: int = 7, calls: int = 1
+) -> Timing:
+    """Time `run`, on a GPU with events around each sample, for about `seconds` and at least `least` samples. A sample
+    is `calls` calls in a row, given per call: a training loop does not wait for the device between its steps."""
+
+    def clock(run: Callable[[], Any]) -> float:
+        timed = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
+        return timed(lambda: [run() for _ in range(calls)]) / calls
+
     for _ in range(3):
         run()
-    once = clock(run)
+    once = clock(run) * calls
     repeats = max(least, min(200, int(1e3 * seconds / max(once, 1e-3))))
     if device.type == "cuda":
         torch.cuda.synchronize(device)

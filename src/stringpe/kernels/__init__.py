@@ -2,11 +2,12 @@
 
     rotate_pair(q, k, coords, frequencies)     queries and keys of the same tokens, in one launch
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
-    unavailable(x)                             why neither can take x, or None
+    inverse(a)                                 many small inverses without pivoting
+    unavailable(x)                             why a kernel cannot take x, or None
 
-Both are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a buffer, not
-through atomics. They are operators of torch.library, so torch.compile and torch.export take them whole. Triton is
-imported at the first launch: this package imports without it.
+The rotations are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a
+buffer, not through atomics. All are operators of torch.library, so torch.compile and torch.export take them whole.
+Triton is imported at the first launch: this package imports without it.
 """
 
 import os
@@ -15,9 +16,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from . import ops as ops  # registers the operators
+from . import inverse as _inverse
+from . import ops as ops  # these register the operators
 
 _TRITON = find_spec("triton") is not None
+LARGEST_INVERSE = _inverse.LARGEST
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -30,6 +33,12 @@ def unavailable(x: Tensor) -> str | None:
     if x.device.type == "cuda" or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
         return None
     return f"the kernel runs on CUDA devices, not on {x.device.type}"
+
+
+def inverse(a: Tensor) -> Tensor:
+    """A⁻¹ for a (count, d, d), float32, whose symmetric part is positive definite, so that no pivot vanishes."""
+    inverted: Tensor = torch.ops.stringpe.inverse.default(a)
+    return inverted
 
 
 def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:

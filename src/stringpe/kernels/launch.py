@@ -22,17 +22,17 @@ class Tile(NamedTuple):
 
 
 # A program's planes, of one head and entry, and a thread's. Eight in a row are one 16-byte access in bfloat16.
-FORWARD_PLANES, BACKWARD_PLANES, THREAD_PLANES = 2048, 2048, 16
+FORWARD_PLANES, BACKWARD_PLANES, THREAD_PLANES = 2048, 1024, 16
 # Enough programs for four rounds on 132 multiprocessors that hold eight each: only then may they grow along the batch.
 ENOUGH_PROGRAMS, MOST_ENTRIES = 4096, 8
 
 
 def tile(planes: int, n: int, batch: int, heads: int, shared: bool, program_planes: int) -> Tile:
-    """The heuristic choice for `heads` key heads of `planes` planes: at most 64 tokens and `program_planes`; fewer
+    """The heuristic choice for `heads` key heads of `planes` planes: 16 to 64 tokens, as `program_planes` allow; fewer
     tokens where the last block would otherwise hang over the end by more than a sixth of all; several entries only if
     `shared` coordinates give them the same angles, and if enough programs remain."""
     width = _power_of_two(planes)
-    tokens = min(max(program_planes // width, 1), _power_of_two(n), 64)
+    tokens = min(max(program_planes // width, 16), _power_of_two(n), 64)
     while tokens > 16 and _blocks(n, tokens) * tokens * 6 > n * 7:
         tokens //= 2
     # More threads than rows or columns: else Triton shares out the loads of coords and frequencies among the threads,

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import basis as bases
-from ..attention import Attention, LinearAttention
+from ..attention import Attention, LinearAttention, Prepared, is_whole, prepare
 from ..baselines import LearnedAbsolute, SinCos
 from ..coords import UNITS, grid, valid_depth, with_prefix
-from ..encoding import Encoding, PositionEncoding, create, names
+from ..encoding import PositionEncoding, create, names
 from .depth import DepthLift, surface_normals
 
 SIZES = {  # dim, layers, heads
@@ -54,8 +53,8 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
         self.dropout, self.drop_path = nn.Dropout(dropout), drop_path
 
-    def forward(self, x: Tensor, coords: Tensor | None, basis: Tensor | None) -> Tensor:
-        options = {} if basis is None else {"basis": basis}
+    def forward(self, x: Tensor, coords: Tensor | None, prepared: Prepared | None = None) -> Tensor:
+        options = {} if prepared is None else {"prepared": prepared}
         x = x + self._branch(self.attention(self.norm1(x), coords, **options))
         return x + self._branch(self.mlp(self.norm2(x)))
 
@@ -212,10 +211,11 @@ class ViT(nn.Module):
 
     def _transform(self, x: Tensor, coords: Tensor) -> Tensor:
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        folding = [i for i, block in enumerate(blocks) if block.attention.folds_basis]
-        formed = dict(zip(folding, bases.form([_basis(blocks[i].attention) for i in folding]), strict=True))
-        for i, block in enumerate(blocks):
-            x = block(x, None if block.attention.encoding is None else coords, formed.get(i))
+        layers = [block.attention for block in blocks]
+        together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
+        prepared = prepare(layers) if together else [None] * len(blocks)
+        for block, own in zip(blocks, prepared, strict=True):
+            x = block(x, None if block.attention.encoding is None else coords, own)
         return self.norm(x)
 
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
@@ -264,11 +264,6 @@ def vit(name: str, **options: Any) -> ViT:
         raise ValueError(f"there is no model {name!r}: names are vit_SIZE_patchP, SIZE one of {', '.join(SIZES)}")
     dim, layers, heads = SIZES[match[1]]
     return ViT(**({"dim": dim, "layers": layers, "num_heads": heads, "patch_size": int(match[2])} | options))
-
-
-def _basis(attention: Attention | LinearAttention) -> bases.Basis:
-    assert isinstance(attention.encoding, Encoding)
-    return attention.encoding.basis
 
 
 def _filled(depth: Tensor) -> Tensor:
