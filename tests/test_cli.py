@@ -31,7 +31,7 @@ def test_inspect_a_single_head(monkeypatch, tmp_path):
 
 def test_compare_prints_a_row_for_everything(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
-    run(monkeypatch, "compare", "--head-dim", "8", "--num-heads", "2", "--tokens", "16")
+    run(monkeypatch, "compare", "properties", "--head-dim", "8", "--num-heads", "2", "--tokens", "16")
     printed = capsys.readouterr().out
     for name in ("rope", "rope_mixed", "cayley", "circulant", "general", "⊗-STRING", "LieRE", "torch 2"):
         assert name in printed

@@ -16,7 +16,7 @@ class DepthLift(nn.Module):
     def __init__(self, patch_size: int, units: str, *, scale: float = 2.0):
         super().__init__()
         self.patch_size, self.units, self.start = patch_size, units, scale
-        self.scale, self.offset = nn.Parameter(torch.empty(())), nn.Parameter(torch.empty(()))
+        self.scale, self.offset = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -129,11 +129,12 @@ class ViT(nn.Module):
         _check(encoding, coord_dim, depth, pool, units, attention)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.pool, self.units = depth, pool, units
+        self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
         self.patch = nn.Conv2d(4 if depth == "channel" else 3, dim, patch_size, patch_size)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
-        self.prefix = nn.Parameter(torch.empty(1, (pool == "cls") + registers, dim))
+        self.prefix = nn.Parameter(torch.empty(1, self.front, dim)) if self.front else None
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
         self.absolute = _absolute(encoding, dim, coord_dim, self.table_size)
@@ -170,9 +171,9 @@ class ViT(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        nn.init.trunc_normal_(self.prefix, std=0.02)
-        if self.kind is not None:
-            nn.init.trunc_normal_(self.kind, std=0.02)
+        for tokens in (self.prefix, self.kind):
+            if tokens is not None:
+                nn.init.trunc_normal_(tokens, std=0.02)
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
 
@@ -193,10 +194,10 @@ class ViT(nn.Module):
         places = coords
         if self.fuse is not None and depth is not None:
             tokens, places = self._with_normals(tokens, places, depth)
-        prefix = self.prefix.expand(len(tokens), -1, -1).to(tokens.dtype)
-        x = torch.cat([prefix, tokens], dim=1)
-        x = self._transform(x, with_prefix(places, prefix.shape[1]))
-        front, x = x.split([prefix.shape[1], x.shape[1] - prefix.shape[1]], dim=1)
+        if self.prefix is not None:
+            prefix = self.prefix.expand(len(tokens), -1, -1).to(tokens.dtype)
+            tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
+        front, x = self._transform(tokens, places).tensor_split([self.front], dim=1)
         if self.fuse is not None:
             normals = x[:, count:] if depth is not None else torch.zeros_like(x)
             x = self.fuse(torch.cat([x[:, :count], normals], dim=-1))
@@ -289,5 +290,7 @@ def _check(encoding: str | PositionEncoding, coord_dim: int, depth: str, pool: s
         raise ValueError(
             f"coord_dim=3 goes with depth='lift' or 'lift+normals', 2 with the others; got {coord_dim}, {depth!r}"
         )
+    if "normals" in depth and pool == "cls":
+        raise ValueError("depth='normals' fuses patch tokens, which pool='cls' does not look at: use 'mean' or 'map'")
     if coord_dim == 3 and encoding == "none":
         raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel' with coord_dim=2")

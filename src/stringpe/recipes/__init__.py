@@ -1,0 +1,32 @@
+"""Recipes: each file here is one experiment, a `RECIPE` with a docstring that states command, time and number.
+
+recipes.load("tiny_imagenet100", ["data.train=train.tar.gz", "data.val=val.tar.gz", "model.encoding=cayley"])
+"""
+
+import difflib
+from collections.abc import Iterable
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ..training.overrides import override
+from ..training.recipe import Recipe
+
+
+def names() -> list[str]:
+    """The recipes that there are."""
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def load(name: str, changes: Iterable[str] = ()) -> Recipe:
+    """A recipe by name, with `dotted.key=value` overrides."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"there is no recipe named {name!r}: {hint}The names are {', '.join(names())}")
+    recipe: Recipe = import_module(f".{name}", __name__).RECIPE
+    return override(recipe, changes)
+
+
+def describe(name: str) -> str:
+    """What a recipe says of itself."""
+    return import_module(f".{name}", __name__).__doc__ or ""

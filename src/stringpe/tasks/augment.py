@@ -1,0 +1,59 @@
+"""Augmentation of whole batches where they are: inception crop, flip and colour on uint8 images.
+
+Every random number of a step is one row of a table of uniforms, drawn on the CPU for the global batch: the same picture
+comes out on any device and with any number of processes.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..training.order import generator
+from ..training.recipe import Augment
+from ..training.task import Place
+
+_COLUMNS = 8  # area, aspect, x, y, flip, brightness, contrast, saturation
+_ASPECT = math.log(4 / 3)
+
+
+def uniforms(seed: int, step: int, batch: int, place: Place, columns: int = _COLUMNS) -> Tensor:
+    """This process's rows (batch / world, columns) of the step's table, on its device."""
+    table = torch.rand(batch, columns, generator=generator(seed, "augment", step))
+    return table.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+
+
+def to_unit(image: Tensor) -> Tensor:
+    """uint8 to float in [−1, 1]."""
+    return image.float() / 127.5 - 1
+
+
+def augment(image: Tensor, u: Tensor, how: Augment) -> Tensor:
+    """uint8 (b, 3, H, W) and uniforms (b, 8) to float in [−1, 1], same size."""
+    x = to_unit(image)
+    if how.crop < 1 or how.flip:
+        x = _crop(x, u[:, :5], how)
+    return _colour(x, u[:, 5:], how.colour) if how.colour else x
+
+
+def _crop(x: Tensor, u: Tensor, how: Augment) -> Tensor:
+    area = how.crop + (1 - how.crop) * u[:, 0]
+    aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
+    width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    middle_x, middle_y = (1 - width) * (2 * u[:, 2] - 1), (1 - height) * (2 * u[:, 3] - 1)
+    mirror = torch.where(u[:, 4] < 0.5, -1.0, 1.0) if how.flip else torch.ones_like(width)
+    zero = torch.zeros_like(width)
+    rows = [torch.stack([width * mirror, zero, middle_x], -1), torch.stack([zero, height, middle_y], -1)]
+    places = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)  # (b, H, W, 2)
+    return F.grid_sample(x, places, mode="bilinear", padding_mode="reflection", align_corners=False)
+
+
+def _colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
+    """Brightness, contrast and saturation, each by a factor from 1 − strength to 1 + strength."""
+    brightness, contrast, saturation = (1 + strength * (2 * u - 1)).view(-1, 3, 1, 1, 1).unbind(1)
+    x = (x + 1) * brightness - 1
+    mean = x.mean((1, 2, 3), keepdim=True)
+    x = mean + (x - mean) * contrast
+    grey = x.mean(1, keepdim=True)
+    return (grey + (x - grey) * saturation).clamp(-1, 1)

@@ -1,0 +1,60 @@
+"""Naming the one thing that an image shows."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from .backbone import backbone
+from .feed import feed
+from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
+
+
+class Classification(Task):
+    """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        if recipe.loss.kind not in KINDS:
+            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
+        self.feed = feed(recipe)
+
+    @property
+    def examples(self) -> int:
+        return self.feed.examples
+
+    def model(self) -> nn.Module:
+        data = self.recipe.data
+        model = backbone(self.recipe.model, image_size=data.image_size, num_classes=data.num_classes)
+        assert isinstance(model.head, nn.Linear)
+        nn.init.constant_(model.head.bias, self.recipe.loss.head_bias)
+        return model
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        recipe = self.recipe
+        for step, batch in enumerate(self.feed.train(start, place), start):
+            target = soft_targets(batch["label"], recipe.data.num_classes, recipe.loss.label_smoothing)
+            image = batch["image"]
+            if recipe.augment.mixup:
+                image, target = mixup(image, target, recipe.augment.mixup, recipe.seed, step)
+            yield {"image": image, "target": target}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return cross_entropy(model(batch["image"]), batch["target"], self.recipe.loss).mean()
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = {}
+        for batch in self.feed.val(place, self.recipe.loop.eval_batch):
+            more = weighted_sums(model(batch["image"]), batch["label"], batch["weight"], self.recipe.loss)
+            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
+        return sums
+
+    def samples(self, count: int) -> list[Sample]:
+        batch = next(self.feed.val(Place(), count))
+        images = ((batch["image"] + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        return [Sample(i, f"class {c}") for i, c in zip(images[:count], batch["label"].tolist(), strict=False)]
+
+    def counters(self) -> dict[str, float]:
+        return {"corrupt": float(self.feed.corrupt)} if self.feed.corrupt else {}

@@ -1,0 +1,144 @@
+"""Naming the object at a queried place, in RGB or RGB-D frames of the procedural world.
+
+A query is a pixel; the answer is the kind of the object seen there, one of `scenes.kinds()`. Kinds of like shape
+differ in metric size (a cup and a bin, an orange and a ball), which a picture alone shows only by context: depth
+matters.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import scenes
+from ..training.order import Order, generator
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from .augment import to_unit
+from .backbone import backbone
+from .feed import shares
+from .frames import Frames, frames, places, with_room
+from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
+
+
+class Namer(nn.Module):
+    """A ViT whose patch tokens are read at queried places, between patches by bilinear interpolation, and named."""
+
+    def __init__(self, recipe: Recipe, classes: int):
+        super().__init__()
+        self.vit = backbone(recipe.model, image_size=recipe.data.image_size)
+        self.head = nn.Linear(self.vit.dim, classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(self.head.bias, recipe.loss.head_bias)
+
+    def forward(self, image: Tensor, depth: Tensor | None, query: Tensor) -> Tensor:
+        """Logits (b, q, classes) for queries (b, q, 2), x and y in [−1, 1] from corner to corner of the image."""
+        features = self.vit.features(image, depth)
+        grid = features.tokens.mT.unflatten(2, features.size)  # (b, dim, rows, columns)
+        read = F.grid_sample(grid.float(), query[:, None], align_corners=False, padding_mode="border")  # (b, dim, 1, q)
+        return self.head(read[:, :, 0].mT)
+
+
+class Objects(Task):
+    """Object naming by place: `data.queries` places a frame, each object of a frame equally likely."""
+
+    metric_name = "objects named"
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        if recipe.data.source != "scenes" or recipe.loss.kind not in KINDS:
+            raise ValueError(
+                f"the task objects needs data.source=scenes and a loss.kind of {', '.join(KINDS)}, "
+                f"got {recipe.data.source!r} and {recipe.loss.kind!r}"
+            )
+        self.classes = len(scenes.kinds())
+        self.depth = recipe.model.depth != "none"
+        self.frames = frames(recipe.data, "train")
+
+    @property
+    def examples(self) -> int:
+        return len(self.frames["rgb"])
+
+    def model(self) -> nn.Module:
+        return Namer(self.recipe, self.classes)
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        seed, batch, queries = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.data.queries
+        kept = {name: t.to(place.device) for name, t in self.frames.items()}
+        order = Order(self.examples, batch, seed)
+        for step in itertools.count(start):
+            index = order(step, place.rank, place.world).to(place.device)
+            # One table for the global batch, so that the number of processes changes nothing.
+            u = torch.rand(batch, queries + 1, generator=generator(seed, "queries", step))
+            u = u.chunk(place.world)[place.rank].to(place.device)
+            asked = ask({name: t[index] for name, t in kept.items()}, u[:, 1:])
+            mirrored = (u[:, 0] < 0.5) & self.recipe.augment.flip
+            yield mirror(asked, mirrored)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        target = soft_targets(batch["label"], self.classes, self.recipe.loss.label_smoothing)
+        return cross_entropy(self._logits(model, batch), target, self.recipe.loss).mean()
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = {}
+        for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
+            each = weight[:, None].expand_as(batch["label"])
+            more = weighted_sums(self._logits(model, batch), batch["label"], each, self.recipe.loss)
+            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
+        return sums
+
+    def samples(self, count: int) -> list[Sample]:
+        batch, _ = next(self._validation(Place(), count))
+        shown = []
+        for image, query, label in zip(batch["image"], batch["query"], batch["label"], strict=True):
+            pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0)
+            shown.append(Sample(_with_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
+        return shown[:count]
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits: Tensor = model(batch["image"], batch["depth"] if self.depth else None, batch["query"])
+        return logits
+
+    def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
+        kept = frames(self.recipe.data, "val")
+        count = len(kept["rgb"])
+        u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
+        for index, weight in shares(count, size, place):
+            chosen = {name: t[index].to(place.device) for name, t in kept.items()}
+            yield ask(chosen, u[index].to(place.device)), weight.to(place.device)
+
+
+def ask(chosen: Frames, u: Tensor) -> Batch:
+    """Image in [−1, 1], depth, query (b, q, 2) and label (b, q), with queries as `places` draws them from u (b, q)."""
+    instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]
+    place = places(chosen, u)  # (b, q)
+    query = torch.stack([place % side, place // side], -1)
+    return {
+        "image": to_unit(chosen["rgb"]),
+        "depth": chosen["depth"].float(),
+        "query": (query + 0.5) / side * 2 - 1,
+        "label": with_room(chosen["kind"]).gather(1, instance.gather(1, place)),
+    }
+
+
+def mirror(batch: Batch, chosen: Tensor) -> Batch:
+    """The batch with the chosen (b,) frames seen in a mirror."""
+    image = torch.where(chosen[:, None, None, None], batch["image"].flip(-1), batch["image"])
+    depth = torch.where(chosen[:, None, None], batch["depth"].flip(-1), batch["depth"])
+    x, y = batch["query"].unbind(-1)
+    query = torch.stack([torch.where(chosen[:, None], -x, x), y], -1)
+    return {"image": image, "depth": depth, "query": query, "label": batch["label"]}
+
+
+def _with_cross(image: Tensor, query: Tensor) -> Tensor:
+    """uint8 (h, w, 3) with a red cross at the query."""
+    side = image.shape[0]
+    column, row = (((query + 1) / 2 * side - 0.5).round().long().clamp(0, side - 1)).tolist()
+    out = image.clone()
+    for d in (-3, -2, 2, 3):  # the middle stays free, so that one sees what is asked about
+        for r, c in ((row + d, column), (row, column + d)):
+            if 0 <= r < side and 0 <= c < side:
+                out[r, c] = torch.tensor([255, 0, 0], dtype=torch.uint8)
+    return out

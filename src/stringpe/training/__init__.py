@@ -1,0 +1,27 @@
+"""The one loop, and what surrounds it: recipes as data, checkpoints, logs, statistics, comparisons.
+
+    from stringpe import recipes, training
+    result = training.train(recipes.load("scenes", ["model.encoding=cayley"]), "runs/cayley")
+    training.compare(recipes.load("scenes"), ["absolute", "rope", "cayley"], seeds=3, out="runs/compare")
+
+Names are looked up when they are used, so that reading a recipe needs no Accelerate.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Recipe": "recipe",
+    "Task": "task",
+    "compare": "comparison",
+    "evaluate": "launch",
+    "train": "launch",
+}
+
+__all__ = ["Recipe", "Task", "compare", "evaluate", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,54 @@
+"""`python -m stringpe.training train | eval | compare`: for launchers, and machines with the train extra alone.
+
+    accelerate launch --num_processes 8 -m stringpe.training train imagenet2012 data.train=… --out runs/imagenet
+
+The same commands as `stringpe train`, `stringpe eval` and `stringpe compare`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import recipes
+from .commands import run_compare, run_eval, run_train
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Parse and call. What a user can mend is said in one line."""
+    asked = _parser().parse_args(words)
+    try:
+        if asked.command == "train":
+            run_train(asked.recipe, asked.overrides, asked.out)
+        elif asked.command == "eval":
+            run_eval(asked.checkpoint, asked.overrides)
+        else:
+            a = asked
+            run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs)
+    except (ValueError, OSError) as error:
+        sys.exit(f"stringpe: {error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stringpe.training", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("train", help="train a recipe; run it again to resume")
+    one.add_argument("recipe", help=", ".join(recipes.names()))
+    one.add_argument("overrides", nargs="*", metavar="key=value")
+    one.add_argument("--out", type=Path, required=True, help="folder of the run")
+    two = commands.add_parser("eval", help="metrics of a checkpoint")
+    two.add_argument("checkpoint", type=Path, help="folder of a run or of one of its checkpoints")
+    two.add_argument("overrides", nargs="*", metavar="key=value")
+    three = commands.add_parser("compare", help="every encoding under one recipe; run it again to resume")
+    three.add_argument("recipe", nargs="?", default="scenes", help=", ".join(recipes.names()))
+    three.add_argument("overrides", nargs="*", metavar="key=value")
+    three.add_argument("--encodings", nargs="+", default=[], metavar="NAME[:key=value,…]")
+    three.add_argument("--seeds", type=int, default=2)
+    three.add_argument("--out", type=Path, default=Path("runs/compare"))
+    three.add_argument("--baseline", default="", help="row that differences are taken to")
+    three.add_argument("--jobs", type=int, default=0, help="processes side by side")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The pictures of a comparison: curves over steps, and final scores with their intervals. Needs matplotlib."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from .table import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Points = list[tuple[int, float]]
+
+
+def read_curve(path: Path, key: str) -> Points:
+    """(step, value) of every line of a metrics.jsonl that has `key`."""
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+
+
+def mean_curve(curves: Sequence[Points]) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Steps that all seeds have, with mean, smallest and largest value there."""
+    tables = [dict(c) for c in curves]
+    steps = sorted(set.intersection(*(set(t) for t in tables))) if tables else []
+    values = [[t[s] for t in tables] for s in steps]
+    return steps, [fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values]
+
+
+def draw_curves(runs: Mapping[str, Sequence[Path]], metric: str, metric_name: str) -> bytes:
+    """SVG: training loss and validation score over steps; the line is the mean over seeds, the band their range."""
+    figure = _figure(9.6, 3.6)
+    left, right = figure.subplots(1, 2)
+    for ax, key, scale in ((left, "loss", 1.0), (right, f"val/{metric}", 100.0)):
+        for label, paths in runs.items():
+            steps, mean, low, high = mean_curve([read_curve(p, key) for p in paths])
+            (line,) = ax.plot(steps, [scale * v for v in mean], label=label, linewidth=1.4, marker=".", markersize=3)
+            ax.fill_between(
+                steps, [scale * v for v in low], [scale * v for v in high], color=line.get_color(), alpha=0.12
+            )
+        ax.set_xlabel("step")
+        ax.grid(alpha=0.25)
+    left.set_title("training loss")
+    right.set_title(f"{metric_name} on validation (%)")
+    right.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
+    """SVG: the score of every row with its 95 % interval, and every seed as a dot."""
+    figure = _figure(9.6, 0.9 + 0.36 * len(summaries))
+    ax = figure.subplots()
+    for y, s in enumerate(summaries):
+        half = s.score.half_width or 0.0
+        ax.errorbar(s.score.mean, y, xerr=half, fmt="o", color="#1f4e79", capsize=3, markersize=5, zorder=3)
+        ax.plot(list(s.seeds.values()), [y] * len(s.seeds), "o", color="#888888", markersize=3, zorder=2)
+    ax.set_yticks(range(len(summaries)), [s.label for s in summaries])
+    ax.invert_yaxis()
+    ax.set_xlabel(f"{metric_name} (%), mean and 95 % interval; dots are seeds")
+    ax.grid(alpha=0.25, axis="x")
+    return _svg(figure)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")  # no pyplot: no global state, no display
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def _svg(figure: "Figure") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()

@@ -1,0 +1,136 @@
+"""From a recipe to a result: build the task, run the loop in a folder, write down what came out."""
+
+import csv
+import io
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from . import checkpoint as checkpoints
+from .clock import peak_bytes, reset_peak
+from .files import read_json, write_json, write_text
+from .overrides import differences, from_dict
+from .recipe import Recipe
+from .task import Place, Task
+
+
+def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
+    """Train in the folder `out`, from its newest checkpoint on; the result of a finished run is only read.
+
+    Alone, or in every process of `accelerate launch`. Leaves recipe.json, metrics.jsonl, checkpoints/, summary.csv and
+    result.json.
+    """
+    from .loop import Run
+
+    out = Path(out)
+    done = result(recipe, out)
+    if done is not None:
+        return done
+    accelerator = accelerator_for(recipe)
+    reset_peak(accelerator.device)
+    task = build(recipe)
+    if accelerator.is_main_process:
+        write_json(out / "recipe.json", recipe.to_dict())
+    outcome = Run(recipe, task, out, accelerator, quiet=quiet).train()
+    outcome |= {
+        "metric": task.metric,
+        "peak_bytes": peak_bytes(accelerator.device),
+        "device": device_name(accelerator.device),
+        "processes": accelerator.num_processes,
+        "versions": versions(),
+    }
+    if accelerator.is_main_process:
+        write_text(out / "summary.csv", _summary(recipe, outcome))
+        write_json(out / "result.json", outcome)
+    accelerator.wait_for_everyone()
+    return outcome
+
+
+def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
+    """What `train` left in `out` if it finished there, else None. Refuses a folder with another recipe's result."""
+    if not (out / "result.json").exists():
+        return None
+    other = differences(from_dict(read_json(out / "recipe.json")), recipe)
+    if other:
+        raise ValueError(f"{out} holds the result of another recipe ({'; '.join(other)}): choose another folder")
+    found: dict[str, Any] = read_json(out / "result.json")
+    return found
+
+
+def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, Any]:
+    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one.
+
+    changes: overrides of its recipe, for example data on another machine: ["data.val=…"].
+    """
+    from .overrides import override
+    from .statistics import wilson
+
+    recipe, weights = checkpoints.read_model(Path(path))
+    recipe = override(recipe, changes or [])
+    accelerator = accelerator_for(recipe)
+    task = build(recipe)
+    model = task.model()
+    model.load_state_dict(weights)
+    model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
+    with torch.no_grad():
+        sums = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
+    totals = {name: float(accelerator.reduce(value, "sum")) for name, value in sums.items()}
+    count = totals.pop("count")
+    share = wilson(totals[task.metric], count)
+    return {name: value / count for name, value in totals.items()} | {
+        "count": count,
+        "interval": [share.low, share.high],
+        "metric": task.metric,
+    }
+
+
+def build(recipe: Recipe) -> Task:
+    """The recipe's task."""
+    from .. import tasks
+
+    return tasks.create(recipe)
+
+
+def versions() -> dict[str, str]:
+    """What results depend on besides the recipe."""
+    import accelerate  # type: ignore[import-untyped]
+
+    return {
+        "stringpe": __version__,
+        "torch": torch.__version__,
+        "accelerate": accelerate.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def accelerator_for(recipe: Recipe) -> Any:
+    """Accelerate's view of the machine, at the recipe's precision."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+
+    if recipe.loop.precision not in ("no", "bf16"):
+        raise ValueError(f"loop.precision is 'no' or 'bf16', got {recipe.loop.precision!r}")
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != recipe.loop.precision:
+        AcceleratorState._reset_state()  # Accelerate keeps one precision a process; runs come one after another
+    return Accelerator(mixed_precision=recipe.loop.precision)
+
+
+def device_name(device: torch.device) -> str:
+    """The device, for people."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
+def _summary(recipe: Recipe, outcome: dict[str, Any]) -> str:
+    row = {"recipe": recipe.name, "encoding": recipe.model.encoding, "seed": recipe.seed, "step": outcome["step"]}
+    row |= outcome["metrics"]
+    row |= {key: outcome[key] for key in ("parameters", "step_ms", "peak_bytes", "seconds", "device")}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, row, lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(row)
+    return text.getvalue()

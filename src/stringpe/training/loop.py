@@ -1,0 +1,235 @@
+"""The one loop: a task's batches through a model, on whatever Accelerate finds (a CPU, GPUs, machines)."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+
+from ..encoding import param_groups
+from . import checkpoint as checkpoints
+from . import rng
+from .checkpoint import Checkpoint
+from .clock import Clock
+from .ema import Ema
+from .log import Log
+from .order import derive
+from .overrides import differences
+from .recipe import Recipe
+from .schedule import cosine
+from .signals import Stopped, sigterm
+from .task import Batch, Place, Task
+
+_ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
+
+
+class Run:
+    """One training run in the folder `out`: call `train` once. It continues from the newest checkpoint there."""
+
+    def __init__(self, recipe: Recipe, task: Task, out: Path, accelerator: Accelerator, *, quiet: bool = False):
+        self.recipe, self.task, self.out, self.accelerator, self.quiet = recipe, task, out, accelerator, quiet
+        self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
+        self.total = recipe.total_steps(task.examples)
+        share = self.place.share(recipe.loop.batch_size)
+        if share % recipe.loop.accumulate:
+            raise ValueError(
+                f"{share} examples a process do not divide into loop.accumulate={recipe.loop.accumulate} parts: "
+                f"change it or loop.batch_size"
+            )
+        torch.manual_seed(derive(recipe.seed, "model"))  # the same model in every process
+        model = task.model().to(accelerator.device)
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.numel() > 0)  # nothing to learn, and sharding refuses empty gradients
+        self.parameters = sum(p.numel() for p in model.parameters())
+        if recipe.loop.compile:
+            model.compile()
+        self.model: nn.Module
+        self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, recipe, accelerator.device))
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.ema = Ema(self.bare, recipe.optim.ema) if recipe.optim.ema else None
+        self.clock = Clock()
+        self.window = torch.zeros(2, device=accelerator.device)  # sum and number of losses since the last log
+        torch.manual_seed(derive(recipe.seed, "train", self.place.rank))  # dropout differs between processes
+
+    @property
+    def bare(self) -> nn.Module:
+        """The model without the wrappers of Accelerate."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=True)
+
+    def train(self) -> dict[str, Any]:
+        """Train to the end and evaluate. Raises Stopped after SIGTERM, with everything saved."""
+        began = time.monotonic()
+        start, position = self._resume()
+        title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
+        with sigterm() as told_to_stop, self._log(title, position) as log:
+            batches = self.task.batches(start, self.place)
+            for step in range(start, self.total):
+                self.step(step, next(batches))
+                self._after(step + 1, log)
+                stop = self._agreed(step, told_to_stop())
+                if stop or (step + 1) % self.recipe.loop.save_every == 0 or step + 1 == self.total:
+                    self._save(step + 1, log)
+                if stop:
+                    raise Stopped(f"stopped by SIGTERM after step {step + 1}, which is saved: run it again to go on")
+            metrics = self.evaluate()
+            self._write(log, self.total, {f"val/{k}": v for k, v in metrics.items()})
+        return {
+            "step": self.total,
+            "metrics": metrics,
+            "counters": self.task.counters(),
+            "parameters": self.parameters,
+            "step_ms": self.clock.milliseconds(),
+            "seconds": time.monotonic() - began,
+        }
+
+    def evaluate(self) -> dict[str, float]:
+        """Means over the validation set, and its "count"; of the averaged weights if an average is kept."""
+        self.model.eval()
+        with torch.no_grad(), self.ema.swapped() if self.ema else nullcontext():
+            sums = self.task.evaluate(self.model, self.place)
+        self.model.train()
+        totals = {name: float(self.accelerator.reduce(value, "sum")) for name, value in sums.items()}
+        count = totals.pop("count")
+        return {name: value / max(count, 1) for name, value in totals.items()} | {"count": count}
+
+    def step(self, step: int, batch: Batch) -> None:
+        """One optimisation step on this process's share."""
+        factor = cosine(step, self.total, self.recipe.optim.warmup_steps)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        parts = self.recipe.loop.accumulate
+        pieces = [dict(zip(batch, p, strict=True)) for p in zip(*(t.chunk(parts) for t in batch.values()), strict=True)]
+        for i, piece in enumerate(pieces):
+            last = i == parts - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                loss = self.task.loss(self.model, piece) / parts
+                self.accelerator.backward(loss)
+            self.window[0] += loss.detach()
+        self.window[1] += 1
+        if self.recipe.optim.clip:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.ema:
+            self.ema.update(step)
+        self.clock.tick()
+
+    def _after(self, done: int, log: Log | None) -> None:
+        loop = self.recipe.loop
+        if done % loop.log_every == 0 or done == self.total:
+            loss, count = self.accelerator.reduce(self.window, "mean").tolist()
+            self.clock.mark()
+            if not math.isfinite(loss):
+                raise ValueError(f"the loss is {loss} before step {done}: lower optim.lr or raise optim.warmup_steps")
+            rate = self.optimizer.param_groups[0]["lr"]
+            self._write(log, done, {"loss": loss / count, "lr": rate, **self.task.counters()})
+            self.window.zero_()
+        if loop.eval_every and done % loop.eval_every == 0 and done < self.total:
+            metrics = self.evaluate()
+            self._write(log, done, {f"val/{k}": v for k, v in metrics.items()})
+            self.clock.resume()
+
+    def _write(self, log: Log | None, step: int, values: dict[str, float]) -> None:
+        if log is not None:
+            log.write(step, values)
+            log.show(step, values)
+
+    @contextmanager
+    def _log(self, title: str, position: int) -> Iterator[Log | None]:
+        if not self.accelerator.is_main_process:
+            yield None
+            return
+        board = self.recipe.loop.tensorboard
+        with Log(self.out, title, self.total, tensorboard=board, quiet=self.quiet, position=position) as log:
+            yield log
+
+    def _agreed(self, step: int, told: bool) -> bool:
+        """Whether any process was told to stop; all give the same answer."""
+        if self.place.world == 1:
+            return told
+        if step % _ASK_EVERY:
+            return False
+        flag = torch.tensor(float(told), device=self.place.device)
+        return float(self.accelerator.reduce(flag, "sum")) > 0
+
+    def _save(self, step: int, log: Log | None) -> None:
+        self.window = self.accelerator.reduce(self.window, "mean")  # the same in all, so one number is enough to save
+        # Full tensors under plain names, however the model is wrapped or sharded.
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights, optimizer = map(_untyped, get_state_dict(self.model, self.optimizer.optimizer, options=options))
+        average = None
+        if self.ema:
+            with self.ema.swapped():
+                found = _untyped(get_model_state_dict(self.model, options=options))
+                average = {name: t.clone() for name, t in found.items()}  # on a CPU these are the weights themselves
+        state = rng.capture(self.place.device)
+        state = {name: self.accelerator.gather(t[None].to(self.place.device)) for name, t in state.items()}
+        if self.accelerator.is_main_process:
+            assert log is not None
+            checkpoint = Checkpoint(
+                step=step,
+                recipe=self.recipe,
+                model=weights if average is None else average,
+                weights=None if average is None else weights,
+                optimizer=optimizer,
+                rng=state,
+                progress={"window": self.window.tolist(), "log_bytes": log.position(), "examples": self.task.examples},
+            )
+            checkpoints.write(self.out, checkpoint, keep=self.recipe.loop.keep)
+        self.accelerator.wait_for_everyone()
+        self.clock.resume()
+
+    def _resume(self) -> tuple[int, int]:
+        """Load the newest checkpoint, if there is one; returns its step and its length of metrics.jsonl."""
+        saved = checkpoints.found(self.out)
+        if not saved:
+            return 0, 0
+        checkpoint = checkpoints.read(saved[-1])
+        other = differences(checkpoint.recipe, self.recipe)
+        if other:
+            raise ValueError(
+                f"{self.out} holds a run of another recipe ({'; '.join(other)}): choose another folder, or repeat it"
+            )
+        options = StateDictOptions(full_state_dict=True)
+        weights = checkpoint.model if checkpoint.weights is None else checkpoint.weights
+        if self.ema:
+            with self.ema.swapped():
+                set_model_state_dict(self.model, _untyped(checkpoint.model), options=options)
+        set_state_dict(
+            self.model,
+            self.optimizer.optimizer,
+            model_state_dict=_untyped(weights),
+            optim_state_dict=checkpoint.optimizer,
+            options=options,
+        )
+        # Rows are copied: torch reads a state from the start of its storage.
+        states = checkpoint.rng.items()
+        rows = {name: t[self.place.rank].clone() for name, t in states if len(t) == self.place.world}
+        if rows:  # with another number of processes, dropout goes on from a fresh seed
+            rng.restore(rows, self.place.device)
+        self.window = torch.tensor(checkpoint.progress["window"], device=self.place.device)
+        return checkpoint.step, checkpoint.progress["log_bytes"]
+
+
+def _untyped(state: Any) -> dict[str, Any]:
+    """A state dict for torch, whose type for one is of no help."""
+    return state
+
+
+def _optimizer(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
+    o = recipe.optim
+    groups = param_groups(model, lr=o.lr, weight_decay=o.weight_decay, encoding_lr_scale=o.encoding_lr_scale)
+    fused = device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)

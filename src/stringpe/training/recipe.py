@@ -1,0 +1,136 @@
+"""A recipe is one experiment as data: frozen, plain types, everything that a run depends on."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OptionValue = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Model:
+    """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
+    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D."""
+
+    dim: int = 192
+    layers: int = 12
+    heads: int = 3
+    patch_size: int = 16
+    encoding: str = "cayley"
+    encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
+    share_layers: bool = False
+    depth: str = "none"
+    pool: str = "mean"
+    registers: int = 0
+    units: str = "index"
+    mlp_ratio: float = 4.0
+    dropout: float = 0.0
+    drop_path: float = 0.0
+    attention: str = "softmax"
+    qk_norm: str = ""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface" or "stream".
+
+    train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
+    one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made,
+    and `cache` is where they are kept.
+    in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
+    a frame of the task objects. seed: of what is made up, not of the run.
+    """
+
+    source: str = "synthetic"
+    train: str = ""
+    val: str = ""
+    image_size: int = 64
+    num_classes: int = 10
+    train_size: int = 0
+    val_size: int = 0
+    cache: str = ""
+    in_memory: bool = True
+    workers: int = 0
+    queries: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
+    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none."""
+
+    crop: float = 1.0
+    flip: bool = False
+    colour: float = 0.0
+    randaugment: int = 0
+    magnitude: float = 15.0
+    mixup: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid)."""
+
+    kind: str = "softmax"
+    label_smoothing: float = 0.0
+    head_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    warmup_steps: int = 0
+    encoding_lr_scale: float = 1.0
+    ema: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
+    precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
+    checkpoints that are not removed."""
+
+    batch_size: int = 64
+    epochs: int = 1
+    steps: int = 0
+    accumulate: int = 1
+    precision: str = "no"
+    compile: bool = False
+    log_every: int = 10
+    eval_every: int = 0
+    eval_batch: int = 256
+    save_every: int = 1000
+    keep: int = 2
+    tensorboard: bool = True
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run. `task` names a class of `stringpe.tasks`; `seed` fixes initialisation, data order and augmentation."""
+
+    name: str = "unnamed"
+    task: str = "classification"
+    seed: int = 0
+    model: Model = Model()
+    data: Data = Data()
+    augment: Augment = Augment()
+    loss: Loss = Loss()
+    optim: Optim = Optim()
+    loop: Loop = Loop()
+
+    def total_steps(self, examples: int) -> int:
+        """Optimisation steps of the run, for a training set of that many examples."""
+        return self.loop.steps or max(1, self.loop.epochs * examples // self.loop.batch_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain types, for JSON."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,81 @@
+"""What the loop trains: data, model, loss and evaluation, behind one abstract class that knows nothing of the loop."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .recipe import Recipe
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands: its rank among `world` processes, and its device."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def share(self, total: int) -> int:
+        """This process's part of a global batch."""
+        if total % self.world:
+            raise ValueError(f"a batch of {total} does not divide over {self.world} processes: change loop.batch_size")
+        return total // self.world
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A picture of the data for people: uint8 (h, w, 3) and what it shows."""
+
+    image: Tensor
+    caption: str
+
+
+class Task(ABC):
+    """One recipe's data, model, loss and evaluation.
+
+    metric: the number that tables show; a share in [0, 1] of `evaluate`'s counts, larger is better.
+    """
+
+    metric: ClassVar[str] = "top1"
+    metric_name: ClassVar[str] = "top-1 accuracy"
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @property
+    @abstractmethod
+    def examples(self) -> int:
+        """Size of the training set."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new model, with random parameters from the global generator."""
+
+    @abstractmethod
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        """This process's share of steps start, start + 1, …, endless. First dimension of every tensor: examples.
+
+        Neither `start` nor the number of processes may change what step s sees."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean loss of a batch, through `model(…)` and nothing else of it: it may be wrapped."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        """Sums over this process's share of the validation set, with their "count". All processes must call the model
+        equally often: sharded models talk in every forward."""
+
+    @abstractmethod
+    def samples(self, count: int) -> list[Sample]:
+        """Validation examples to look at."""
+
+    def counters(self) -> dict[str, float]:
+        """What went wrong so far without stopping the run, for example {"corrupt": 3.0}."""
+        return {}

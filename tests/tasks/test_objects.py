@@ -1,0 +1,150 @@
+import pytest
+import torch
+
+from stringpe import scenes
+from stringpe.tasks import frames as kept
+from stringpe.tasks.objects import Objects, ask, mirror
+from stringpe.training import train
+from stringpe.training.recipe import Augment, Data, Loop, Model, Recipe
+from stringpe.training.task import Place
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return Recipe(
+        name="rooms",
+        task="objects",
+        model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope", depth="lift"),
+        data=Data(source="scenes", image_size=32, train_size=24, val_size=8, queries=6, cache=cache),
+        augment=Augment(flip=True),
+        loop=Loop(batch_size=8, steps=3, log_every=1, tensorboard=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def task(recipe):
+    return Objects(recipe)
+
+
+def test_the_answer_is_the_kind_of_the_object_under_the_query(recipe):
+    found = kept.frames(recipe.data, "train")
+    u = torch.rand(len(found["rgb"]), 6)
+    batch = ask(found, u)
+    side = 32
+    pixel = ((batch["query"] + 1) / 2 * side - 0.5).round().long()
+    for b in range(len(u)):
+        for q in range(6):
+            x, y = pixel[b, q]
+            slot = int(found["instance"][b, y, x]) - 1
+            assert slot >= 0
+            assert found["kind"][b, slot] == batch["label"][b, q]
+    rendered = scenes.render(scenes.sample(0, 1), (side, side))  # frame 0 of the training world
+    assert (found["rgb"][0] - rendered.rgb[0] * 255).abs().max() <= 1
+    assert torch.allclose(found["depth"][0].float(), rendered.depth[0], rtol=1e-3)
+
+
+def test_every_object_is_asked_about_equally_often():
+    chosen = {
+        "rgb": torch.zeros(1, 3, 8, 8, dtype=torch.uint8),
+        "depth": torch.ones(1, 8, 8).half(),
+        "instance": torch.zeros(1, 8, 8, dtype=torch.uint8),
+        "kind": torch.tensor([[5, 9, -1]], dtype=torch.int16),
+    }
+    chosen["instance"][0, :4] = 1  # a large object, a small one, and one that shows too little
+    chosen["instance"][0, 5, 5] = 2
+    chosen["instance"][0, 6, 6] = 3
+    label = ask(chosen, torch.rand(1, 4000))["label"]
+    assert set(label.unique().tolist()) == {5, 9}
+    assert abs((label == 5).float().mean() - 0.5) < 0.05
+
+
+def test_a_mirror_moves_pixels_and_queries_together(recipe):
+    batch = ask(kept.frames(recipe.data, "train"), torch.rand(24, 3))
+    turned = mirror(batch, torch.ones(24, dtype=torch.bool))
+    assert torch.equal(turned["image"].flip(-1), batch["image"])
+    assert torch.equal(turned["query"][..., 0], -batch["query"][..., 0])
+    assert all(torch.equal(mirror(batch, torch.zeros(24, dtype=torch.bool))[k], batch[k]) for k in batch)
+
+
+def test_batches_depend_on_seed_and_step_alone(task):
+    whole = task.batches(0, Place())
+    steps = [next(whole) for _ in range(3)]
+    halves = [next(task.batches(2, Place(r, 2))) for r in range(2)]
+    for name in steps[2]:
+        assert torch.equal(torch.cat([h[name] for h in halves]), steps[2][name])
+
+
+def test_splits_share_no_room(recipe):
+    train_frames, val_frames = (kept.frames(recipe.data, split) for split in ("train", "val"))
+    assert not torch.equal(train_frames["rgb"][0], val_frames["rgb"][0])
+
+
+def test_frames_are_made_once(recipe, monkeypatch):
+    kept.frames(recipe.data, "train")
+    kept.frames.cache_clear()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("rendered again")
+
+    monkeypatch.setattr(kept.scenes, "render", refuse)
+    assert len(kept.frames(recipe.data, "train")["rgb"]) > 0
+
+
+VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope", "none")]
+
+
+@pytest.mark.parametrize(("encoding", "depth"), VARIANTS)
+def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
+    from stringpe.training.overrides import override
+
+    asked = override(recipe, [f"model.encoding={encoding}", f"model.depth={depth}"])
+    outcome = train(asked, tmp_path, quiet=True)
+    assert outcome["metrics"]["count"] > 30
+    assert 0 <= outcome["metrics"]["top1"] <= outcome["metrics"]["top5"] <= 1
+
+
+def test_depth_reaches_the_answer_only_where_it_should(task, recipe):
+    from dataclasses import replace
+
+    torch.manual_seed(0)
+    batch = next(task.batches(0, Place()))
+    for depth, sees in (("lift", True), ("none", False)):
+        other = Objects(replace(recipe, model=replace(recipe.model, depth=depth)))
+        model = other.model()
+        torch.nn.init.normal_(model.head.weight)
+        nearer = batch | {"depth": batch["depth"] * torch.linspace(0.5, 1, 32)}
+        same = torch.allclose(other._logits(model, batch), other._logits(model, nearer))
+        assert same != sees
+
+
+def test_queries_read_the_patch_under_them(recipe):
+    """A change in one patch's pixels moves that place's answer most when tokens do not talk to each other."""
+    from dataclasses import replace
+
+    task = Objects(replace(recipe, model=replace(recipe.model, layers=0, depth="none")))
+    model = task.model()
+    torch.nn.init.normal_(model.head.weight)
+    image = torch.zeros(1, 3, 32, 32)
+    centres = torch.tensor([[[-0.75, -0.75], [0.75, 0.25]]])  # of patches (row 0, column 0) and (row 2, column 3)
+    before = model(image, None, centres)
+    image[:, :, 16:24, 24:32] = torch.randn(3, 8, 8)
+    change = (model(image, None, centres) - before).abs().amax(-1)[0]
+    assert change[0] == 0
+    assert change[1] > 0
+
+
+def test_samples_show_the_query(task):
+    sample = task.samples(3)[0]
+    assert sample.image.shape == (32, 32, 3)
+    assert (sample.image == torch.tensor([255, 0, 0], dtype=torch.uint8)).all(-1).any()
+    assert sample.caption in scenes.kinds()
+
+
+def test_other_sources_are_refused(recipe):
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match=r"needs data.source=scenes .* got 'shards'"):
+        Objects(replace(recipe, data=replace(recipe.data, source="shards")))
+    with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
+        kept.frames(replace(recipe.data, train_size=0), "train")

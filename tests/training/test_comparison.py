@@ -1,0 +1,162 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from stringpe.training import compare
+from stringpe.training.comparison import planned, row_changes
+from stringpe.training.figures import mean_curve, read_curve
+from stringpe.training.statistics import Estimate
+from stringpe.training.table import Summary, as_csv, as_text, cells, summarise
+
+ROWS = ("none", "absolute", "circulant:block_size=4")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    from training_toy import TOY
+
+    out = tmp_path_factory.mktemp("compare")
+    return out, compare(TOY, ROWS, seeds=2, out=out, jobs=2, quiet=True)
+
+
+def test_rows_may_carry_options_and_changes():
+    assert row_changes("rope") == ["model.encoding=rope"]
+    assert row_changes("circulant:block_size=8,model.depth=none") == [
+        "model.encoding=circulant", "model.encoding_options.block_size=8", "model.depth=none"
+    ]  # fmt: skip
+
+
+def test_the_plan_pairs_seeds_and_changes_nothing_else(toy, tmp_path):
+    plan = planned(toy, ["rope", "cayley"], 2, tmp_path)
+    assert [(p.label, p.seed) for p in plan] == [("rope", 0), ("cayley", 0), ("rope", 1), ("cayley", 1)]
+    assert len({p.out for p in plan}) == 4
+    assert {p.recipe.optim for p in plan} == {toy.optim}
+    with pytest.raises(ValueError, match="at least one seed"):
+        planned(toy, ["rope"], 0, tmp_path)
+
+
+def test_the_table_has_scores_differences_and_costs(done):
+    out, found = done
+    assert [s.label for s in found.summaries] == list(ROWS)
+    none, absolute, circulant = found.summaries
+    assert absolute.difference is None
+    assert none.difference.count == 2
+    scores = {s: v / 100 for s, v in circulant.seeds.items()}
+    written = json.loads((out / "results.json").read_text())["results"]["circulant:block_size=4"]
+    assert {int(s): r["metrics"]["top1"] for s, r in written.items()} == pytest.approx(scores)
+    assert circulant.encoding_parameters > none.encoding_parameters == 0
+    assert absolute.parameters > none.parameters
+    assert all(s.step_ms > 0 and s.peak_bytes > 1e7 for s in found.summaries)
+    assert (out / "table.md").read_text() == found.text
+    assert "paired by seed" in found.text
+
+
+def test_finished_runs_are_not_run_again(done):
+    from training_toy import TOY
+
+    out, first = done
+    stamps = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*/*")}
+    again = compare(TOY, ROWS, seeds=2, out=out, jobs=1, quiet=True)
+    assert {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*/*")} == stamps
+    assert again.summaries == first.summaries
+
+
+def test_a_failing_row_does_not_stop_the_others(toy, tmp_path):
+    with pytest.raises(ValueError, match=r"(?s)2 of 4 runs failed.*circulant:block_size=5 seed 0: .*block"):
+        compare(toy, ["rope", "circulant:block_size=5"], seeds=2, out=tmp_path, jobs=2, quiet=True)
+    assert len(list(tmp_path.glob("runs/rope/*/result.json"))) == 2
+
+
+def test_the_baseline_must_be_a_row(toy, tmp_path):
+    with pytest.raises(ValueError, match="baseline 'rope' is not among the rows none"):
+        compare(toy, ["none"], out=tmp_path, baseline="rope")
+
+
+def test_the_report_needs_nothing_from_outside(done):
+    text = done[1].report.read_text()
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)""", text)
+    assert "<script" not in text
+    assert text.count("data:image/svg+xml;base64,") == 2
+    assert text.count("data:image/png;base64,") == 12
+    for row in ROWS:
+        assert f"<td>{row}</td>" in text
+
+
+def test_without_matplotlib_the_report_has_its_table_and_says_why(done, monkeypatch):
+    from training_toy import TOY
+
+    out, _ = done
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(RuntimeWarning, match="matplotlib is not installed"):
+        found = compare(TOY, ROWS, seeds=2, out=out, quiet=True)
+    assert "<td>absolute</td>" in found.report.read_text()
+    assert "svg+xml" not in found.report.read_text()
+    monkeypatch.undo()
+    compare(TOY, ROWS, seeds=2, out=out, quiet=True)  # put the figures back for the other tests
+
+
+def test_every_figure_shows_and_the_console_is_silent(done, tmp_path):
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("chromium is not installed: apt-get install --no-install-recommends chromium")
+    probe = """<script>addEventListener("load", () => {
+      const widths = [...document.images].map(i => i.naturalWidth);
+      document.body.dataset.probe = JSON.stringify(widths);
+    });</script>"""
+    page = tmp_path / "report.html"
+    page.write_text(done[1].report.read_text().replace("</body>", probe + "</body>"))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--disable-dev-shm-usage", "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom"]
+    run = subprocess.run(
+        [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    widths = json.loads(re.search(r'data-probe="([^"]*)"', run.stdout)[1])
+    assert len(widths) == 14
+    assert all(width > 0 for width in widths)
+    assert not [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+
+
+def summary(difference):
+    return Summary("a", Estimate(50.0, 49.0, 51.0, 3), difference, {0: 50.0}, 1000, 10, 1.5, None)
+
+
+def test_cells_mark_what_is_told_from_chance():
+    assert cells(summary(Estimate(1.0, 0.5, 1.5, 3)))[:3] == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
+    assert cells(summary(Estimate(-0.2, -0.5, 0.1, 3)))[2] == "-0.20 ± 0.30"
+    assert cells(summary(None))[2] == "baseline"
+    assert cells(summary(None))[-1] == "–"
+
+
+def test_text_is_aligned_and_csv_is_complete():
+    rows = [summary(None), summary(Estimate(1.0, None, None, 1))]
+    lines = as_text(rows, "top-1", ["A note."]).splitlines()
+    assert len({len(line) for line in lines[:4]}) == 1
+    assert lines[-1] == "A note."
+    header, *body = as_csv(rows).splitlines()
+    assert all(len(line.split(",")) == len(header.split(",")) for line in body)
+
+
+def test_summaries_are_paired_by_seed():
+    def result(score):
+        return {"metrics": {"top1": score}}
+
+    cost = {"parameters": 1, "encoding_parameters": 0, "step_ms": 1.0, "peak_bytes": None}
+    results = {"a": {0: result(0.4), 1: result(0.6)}, "b": {0: result(0.41), 1: result(0.61)}}
+    found = summarise(results, {"a": cost, "b": cost}, "top1", "a")
+    assert found[1].difference.mean == pytest.approx(1.0)
+    assert found[1].difference.half_width == pytest.approx(0.0, abs=1e-9)
+    assert found[0].score.half_width > 50
+
+
+def test_curves_are_means_over_common_steps(tmp_path):
+    (tmp_path / "m").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "val/top1": 0.5}\n{"step": 3, "loss": null}\n')
+    assert read_curve(tmp_path / "m", "loss") == [(1, 2.0)]
+    steps, mean, low, high = mean_curve([[(1, 2.0), (2, 3.0)], [(1, 4.0)]])
+    assert (steps, mean, low, high) == ([1], [3.0], [2.0], [4.0])

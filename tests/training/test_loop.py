@@ -1,0 +1,141 @@
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stringpe.training import checkpoint as checkpoints
+from stringpe.training import evaluate, train
+from stringpe.training.signals import Stopped
+
+
+def lines(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_everything(toy, tmp_path):
+    outcome = train(toy, tmp_path, quiet=True)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "checkpoints", "metrics.jsonl", "recipe.json", "result.json", "summary.csv"
+    }  # fmt: skip
+    assert [p.name for p in checkpoints.found(tmp_path)] == ["000010", "000012"]  # 000005 is pruned
+    inside = {str(p.relative_to(tmp_path / "checkpoints/000012")) for p in tmp_path.glob("checkpoints/000012/*/*")}
+    assert {"pretrained_model/config.json", "pretrained_model/model.safetensors"} <= inside
+    assert not [name for name in inside if not name.endswith((".json", ".safetensors"))]
+    assert [row["step"] for row in lines(tmp_path)] == [4, 6, 8, 12, 12]
+    assert outcome["metrics"]["count"] == 50
+    header, row = (tmp_path / "summary.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=False))["encoding"] == "rope_mixed"
+
+
+def test_a_finished_run_is_only_read(toy, changed, tmp_path):
+    first = train(toy, tmp_path, quiet=True)
+    stamp = (tmp_path / "metrics.jsonl").stat().st_mtime_ns
+    assert train(toy, tmp_path, quiet=True) == json.loads(json.dumps(first))
+    assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == stamp
+    with pytest.raises(ValueError, match=r"another recipe \(optim.lr: 0.003, 0.1\)"):
+        train(changed(optim={"lr": 0.1}), tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["rope_mixed"])
+def test_the_model_learns_where_spots_lie(changed, tmp_path, encoding):
+    loop = {"batch_size": 64, "steps": 120, "eval_every": 0, "save_every": 1000}
+    data = {"train_size": 2048, "val_size": 256}
+    model = {"encoding": encoding, "dim": 32, "dropout": 0.0, "drop_path": 0.0}
+    recipe = changed(loop=loop, data=data, model=model, optim={"lr": 5e-3, "weight_decay": 0.0})
+    assert train(recipe, tmp_path, quiet=True)["metrics"]["top1"] > 0.5
+
+
+def test_nobody_learns_it_without_positions(changed, tmp_path):
+    loop = {"batch_size": 64, "steps": 120, "eval_every": 0, "save_every": 1000}
+    data = {"train_size": 2048, "val_size": 256}
+    recipe = changed(loop=loop, data=data, model={"encoding": "none", "dim": 32}, optim={"lr": 5e-3})
+    assert train(recipe, tmp_path, quiet=True)["metrics"]["top1"] < 0.4
+
+
+def test_accumulation_changes_nothing_but_memory(changed, tmp_path):
+    calm = {"dropout": 0.0, "drop_path": 0.0}
+    whole = train(changed(model=calm), tmp_path / "a", quiet=True)
+    parts = train(changed(model=calm, loop={"accumulate": 4}), tmp_path / "b", quiet=True)
+    assert parts["metrics"]["loss"] == pytest.approx(whole["metrics"]["loss"], abs=1e-5)
+
+
+def test_the_encoding_learns_at_its_own_rate(changed, tmp_path):
+    train(changed(optim={"encoding_lr_scale": 0.0}), tmp_path, quiet=True)
+    steps = [load_file(p / "pretrained_model/model.safetensors") for p in checkpoints.found(tmp_path)]
+    own = [name for name in steps[0] if ".encoding." in name]
+    assert own
+    for name in steps[0]:
+        same = torch.equal(steps[0][name], steps[1][name])
+        assert same == (name in own or steps[0][name].numel() == 0), name
+
+
+def test_the_average_is_what_is_evaluated_and_published(changed, tmp_path):
+    recipe = changed(optim={"ema": 0.5})
+    outcome = train(recipe, tmp_path, quiet=True)
+    last = checkpoints.found(tmp_path)[-1]
+    published = load_file(last / "pretrained_model/model.safetensors")
+    raw = load_file(last / "training_state/weights.safetensors")
+    assert not torch.equal(published["head.weight"], raw["head.weight"])
+    again = evaluate(tmp_path)
+    assert again["loss"] == pytest.approx(outcome["metrics"]["loss"], rel=1e-9)
+    assert again["interval"][0] <= again["top1"] <= again["interval"][1]
+
+
+def test_evaluate_takes_overrides_and_refuses_an_empty_folder(toy, tmp_path):
+    train(toy, tmp_path / "run", quiet=True)
+    assert evaluate(tmp_path / "run" / "checkpoints" / "000010", ["data.val_size=20"])["count"] == 20
+    with pytest.raises(ValueError, match="there is no checkpoint in"):
+        evaluate(tmp_path)
+
+
+def test_bf16_trains(changed, tmp_path):
+    outcome = train(changed(loop={"precision": "bf16", "steps": 4}), tmp_path, quiet=True)
+    assert math.isfinite(outcome["metrics"]["loss"])
+    weights = load_file(checkpoints.found(tmp_path)[-1] / "pretrained_model/model.safetensors")
+    assert {t.dtype for t in weights.values()} == {torch.float32}
+
+
+def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
+    whole = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend="aot_eager"))  # no C++ compiler
+    calm = {"dropout": 0.0, "drop_path": 0.0, "layers": 1}
+    plain = train(changed(model=calm, loop={"steps": 3}), tmp_path / "a", quiet=True)
+    compiled = train(changed(model=calm, loop={"steps": 3, "compile": True}), tmp_path / "b", quiet=True)
+    assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)
+
+
+def test_shared_encodings_are_saved_and_resumed(changed, tmp_path):
+    recipe = changed(model={"share_layers": True}, loop={"steps": 10})
+    whole = train(recipe, tmp_path / "a", quiet=True)
+    train(recipe, tmp_path / "b", quiet=True)
+    (tmp_path / "b" / "result.json").unlink()
+    last = checkpoints.found(tmp_path / "b")[-1]
+    for file in sorted(last.rglob("*"), reverse=True):  # back to step 5
+        file.unlink() if file.is_file() else file.rmdir()
+    last.rmdir()
+    assert train(recipe, tmp_path / "b", quiet=True)["metrics"] == whole["metrics"]
+
+
+def test_tensorboard_and_lines(changed, tmp_path, capsys):
+    train(changed(loop={"tensorboard": True, "steps": 4}), tmp_path)
+    assert list((tmp_path / "tensorboard").glob("events*"))
+    assert "toy rope_mixed seed 0: step 4 / 4" in capsys.readouterr().err
+
+
+def test_batches_that_do_not_divide_are_refused(changed, tmp_path):
+    with pytest.raises(ValueError, match=r"16 examples a process do not divide into loop.accumulate=3"):
+        train(changed(loop={"accumulate": 3}), tmp_path)
+    with pytest.raises(ValueError, match=r"loop.precision is 'no' or 'bf16', got 'fp8'"):
+        train(changed(loop={"precision": "fp8"}), tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(changed, tmp_path):
+    with pytest.raises(ValueError, match=r"the loss is (nan|inf) before step 4: lower optim.lr"):
+        train(changed(optim={"lr": 1e30, "clip": 0.0, "warmup_steps": 0}), tmp_path, quiet=True)
+
+
+def test_stopped_says_so_and_has_its_own_status():
+    stop = Stopped("stopped by SIGTERM after step 3")
+    assert (stop.code, str(stop)) == (143, "stopped by SIGTERM after step 3")

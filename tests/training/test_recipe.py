@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from stringpe import recipes
+from stringpe.training.overrides import differences, from_dict, keys, override
+from stringpe.training.recipe import Recipe
+
+
+def test_overrides_reach_every_type():
+    changes = [
+        "model.encoding=circulant",
+        "model.encoding_options.block_size=8",
+        "model.encoding_options.share_heads=true",
+        "optim.lr=3e-4",
+        "loop.batch_size=128",
+        "loop.compile=True",
+        "seed=7",
+    ]
+    recipe = override(Recipe(), changes)
+    assert recipe.model.encoding == "circulant"
+    assert recipe.model.encoding_options == {"block_size": 8, "share_heads": True}
+    assert (recipe.optim.lr, recipe.loop.batch_size, recipe.loop.compile, recipe.seed) == (3e-4, 128, True, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("optim.lrr=1", "no setting 'optim.lrr': did you mean optim.lr?"),
+        ("modle.encoding=rope", "did you mean model.encoding?"),
+        ("batch_size=3", "did you mean loop.batch_size?"),
+        ("optim.lr=fast", "optim.lr is a number, got 'fast'"),
+        ("loop.batch_size=1.5", "loop.batch_size is a whole number, got '1.5'"),
+        ("loop.compile=maybe", "loop.compile is true or false, got 'maybe'"),
+        ("model=rope", "model is a group: set one of model.dim"),
+        ("optim.lr", "an override is key=value"),
+        ("seed.x=1", "no setting 'seed.x'"),
+        ("model.encoding_options=3", "holds options by name"),
+    ],
+)
+def test_mistakes_are_answered_in_words(change, text):
+    with pytest.raises(ValueError) as error:
+        override(Recipe(), [change])
+    assert text in str(error.value)
+
+
+def test_a_recipe_survives_json():
+    recipe = override(Recipe(), ["model.encoding_options.block_size=8", "optim.lr=1"])
+    assert from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_json_with_an_unknown_key_or_type_is_refused():
+    values = Recipe().to_dict()
+    with pytest.raises(ValueError, match=r"no setting 'optim\.lrr'"):
+        from_dict(values | {"optim": {"lrr": 1.0}})
+    with pytest.raises(ValueError, match=r"seed is of type int, got '3'"):
+        from_dict(values | {"seed": "3"})
+
+
+def test_differences_name_the_keys():
+    other = override(Recipe(), ["optim.lr=0.5", "model.encoding_options.block_size=8"])
+    assert differences(Recipe(), other) == ["model.encoding_options.block_size: 'nothing', 8", "optim.lr: 0.001, 0.5"]
+
+
+def test_keys_are_complete_and_flat():
+    found = keys()
+    assert "model.encoding" in found
+    assert "seed" in found
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_loads_and_says_how_to_run_it(name):
+    recipe = recipes.load(name)
+    text = recipes.describe(name)
+    assert recipe.name == name
+    assert f" {name}" in text or name == "scenes"
+    assert "Expected" in text or "expected" in text
+    assert "TODO" not in text
+
+
+def test_the_papers_numbers():
+    imagenet, places = recipes.load("imagenet2012"), recipes.load("places365")
+    model, optim, loop, augment = imagenet.model, imagenet.optim, imagenet.loop, imagenet.augment
+    assert (model.layers, model.dim, model.heads, model.patch_size, model.mlp_ratio) == (12, 768, 12, 16, 4.0)
+    assert (loop.batch_size, loop.epochs, optim.lr, optim.warmup_steps) == (4096, 300, 1e-3, 10_000)
+    assert (optim.beta1, optim.beta2, optim.weight_decay, optim.clip) == (0.9, 0.999, 0.1, 1.0)
+    assert (model.dropout, model.drop_path, augment.randaugment, augment.magnitude) == (0.1, 0.1, 2, 15)
+    assert (augment.mixup, imagenet.loss.kind, imagenet.loss.head_bias) == (0.5, "sigmoid", -6.9)
+    assert (imagenet.data.image_size, imagenet.data.num_classes, places.data.num_classes) == (224, 1000, 365)
+    assert places.optim == optim
+    assert imagenet.total_steps(1_281_167) == 300 * 1_281_167 // 4096
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'tiny_imagenet100'"):
+        recipes.load("tiny_imagenet")
