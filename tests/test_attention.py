@@ -210,7 +210,7 @@ class TestLinear:
         out = attn(x, coords)
         moved = copy.deepcopy(attn)
         with torch.no_grad():
-            ((weight, bias),) = stringpe.attention.fold_projections([attn], [attn.encoding.basis()])
+            ((weight, bias),) = stringpe.projection.fold_projections([attn], [attn.encoding.basis()])
             moved.qkv.weight[: len(weight)] = weight
             moved.qkv.bias[: len(bias)] = bias
             moved.encoding.basis.weight.zero_()

@@ -53,3 +53,24 @@ def test_help_names_every_command(monkeypatch, capsys):
         run(monkeypatch, "--help")
     printed = capsys.readouterr().out
     assert all(command in printed for command in cli.COMMANDS)
+
+
+def test_data_scenes_writes_shards_and_resumes(monkeypatch, capsys, tmp_path):
+    out = str(tmp_path / "world")
+    words = ("data", "scenes", "--out", out, "--count", "6", "--size", "32", "32", "--shard-size", "4")
+    run(monkeypatch, *words)
+    assert "6 frames in 2 shards" in capsys.readouterr().out
+    shards = {p: p.stat().st_mtime_ns for p in (tmp_path / "world").glob("*.tar")}
+    assert len(shards) == 2
+    run(monkeypatch, *words)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "world").glob("*.tar")} == shards
+
+
+def test_data_says_what_it_makes(monkeypatch):
+    with pytest.raises(SystemExit, match="data makes scenes, not 'scense'"):
+        run(monkeypatch, "data", "scense")
+
+
+def test_bench_refuses_an_unknown_part(monkeypatch, tmp_path):
+    with pytest.raises(SystemExit, match="there is no part 'ops': parts are op, block, vit, growth"):
+        run(monkeypatch, "bench", "ops", "--out", str(tmp_path))

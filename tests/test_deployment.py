@@ -146,3 +146,48 @@ print(sorted({m.split('.')[0] for m in set(sys.modules) - heavy} - set(sys.stdli
     seconds, modules = min((_python(code).splitlines() for _ in range(3)), key=lambda lines: float(lines[0]))
     assert float(seconds) < 0.3
     assert modules == "['stringpe']"
+
+
+def _train_sharded(rank, world, path, name):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    model = vision_net(name)
+    mesh = init_device_mesh("cpu", (world,))
+    for block in model.blocks:  # each layer on its own: its parameters are whole only inside its forward
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    image, depth = torch.load(f"{path}.data")
+    for _ in range(2):
+        optimiser.zero_grad()
+        model(image[rank::world], depth[rank::world]).square().mean().backward()
+        optimiser.step()
+    state = {key: value.full_tensor() for key, value in model.state_dict().items() if hasattr(value, "full_tensor")}
+    if rank == 0:
+        torch.save(state, f"{path}.out")
+    dist.destroy_process_group()
+
+
+def vision_net(name):
+    torch.manual_seed(0)
+    return perturbed(stringpe.vit("vit_test_patch8", encoding=name, coord_dim=3, num_classes=3), 0.05)
+
+
+@pytest.mark.parametrize("name", ["cayley", "circulant"])
+def test_layers_sharded_over_two_processes_train_as_one(name, tmp_path):
+    path = tmp_path / "store"
+    data = torch.randn(4, 3, 16, 16), torch.rand(4, 16, 16) + 1
+    torch.save(data, f"{path}.data")
+    mp.spawn(_train_sharded, args=(2, str(path), name), nprocs=2)
+    model = vision_net(name)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        model(*data).square().mean().backward()
+        optimiser.step()
+    sharded = torch.load(f"{path}.out")
+    assert len(sharded) == len(list(model.parameters()))
+    for key, value in sharded.items():
+        torch.testing.assert_close(model.state_dict()[key], value, atol=1e-5, rtol=1e-4)

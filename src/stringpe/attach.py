@@ -5,9 +5,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from .attention import MultiHead, fold_projections
 from .basis import Identity
 from .encoding import Encoding
+from .projection import MultiHead, fold_projections
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -145,7 +145,80 @@ def inspect(
     print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"compare": compare, "train": train, "eval": evaluate, "inspect": inspect}
+def data_scenes(
+    out: Path,
+    count: int = 10_000,
+    size: tuple[int, int] = (128, 128),
+    families: tuple[str, ...] = (),
+    shard_size: int = 1000,
+    seed: int = 0,
+    device: str = "",
+) -> None:
+    """Render procedural RGB-D scenes to WebDataset shards, with boxes, segmentation and captions, and a contact sheet.
+
+    Run it again to resume where it stopped.
+
+    Args:
+        out: Folder for the shards, dataset.json and the contact sheet.
+        count: Frames in all.
+        size: Height and width in pixels.
+        families: Of living, tabletop, tables and trays; all by default.
+        shard_size: Frames a shard.
+        seed: Of the scenes: the same seed gives the same frames.
+        device: cpu or cuda; a GPU if there is one.
+    """
+    import torch
+
+    from . import scenes
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    shards = scenes.write(
+        out, count, seed=seed, size=size, families=families or scenes.FAMILIES, shard_size=shard_size, device=where
+    )
+    print(f"{count:,} frames in {len(shards)} shards under {out}")
+
+
+def data(what: str = "", /) -> None:
+    """Make data: `stringpe data scenes --help`.
+
+    Args:
+        what: scenes.
+    """
+    raise ValueError(f"data makes scenes, not {what!r}: stringpe data scenes --help" if what else "data makes: scenes")
+
+
+def bench(
+    parts: tuple[str, ...] = (),
+    /,
+    out: Path = Path("bench"),
+    device: str = "",
+    ways: tuple[str, ...] = (),
+    modes: tuple[str, ...] = ("eager", "compiled"),
+) -> None:
+    """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
+
+    Args:
+        parts: Of op, block, vit and growth; all by default.
+        out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
+        device: cuda or cpu; a GPU if there is one.
+        ways: Rows of the vit part, by name; all by default.
+        modes: Of the vit part.
+    """
+    from .bench import run
+    from .bench.report import PARTS
+
+    run(parts or PARTS, out=out, device=device or None, ways=ways or None, modes=modes)
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "compare": compare,
+    "train": train,
+    "eval": evaluate,
+    "data": data,
+    "bench": bench,
+    "inspect": inspect,
+}
+TWO_WORDS: dict[str, Callable[..., Any]] = {"compare properties": compare_properties, "data scenes": data_scenes}
 
 
 def main() -> None:
@@ -157,8 +230,9 @@ def main() -> None:
     except ImportError as missing:
         sys.exit(f"{EXTRA} ({missing})")
     try:
-        if sys.argv[1:3] == ["compare", "properties"]:
-            tyro.cli(compare_properties, args=sys.argv[3:], prog="stringpe compare properties")
+        words = " ".join(sys.argv[1:3])
+        if words in TWO_WORDS:
+            tyro.cli(TWO_WORDS[words], args=sys.argv[3:], prog=f"stringpe {words}")
             return
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="stringpe", description="STRING position encodings")
     except (ValueError, OSError) as error:

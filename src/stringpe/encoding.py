@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from . import basis as bases
 from . import frequencies as spectra
+from . import kernels
 from .basis import Basis
 from .frequencies import Frequencies, Spectrum
-from .rotate import angles, rotate, rotate_pair, rotate_planes
+from .rotate import angles, rotate, rotate_packed, rotate_pair, rotate_planes
 
 
 class PositionEncoding(nn.Module, ABC):
@@ -147,6 +148,15 @@ class Encoding(PositionEncoding):
         if not folded:
             q, k = self.basis.project(q, groups), self.basis.project(k)
         return rotate_pair(q, k, coords, self.frequencies() if frequencies is None else frequencies, groups)
+
+    def rotate_packed(
+        self, qk: Tensor, coords: Tensor, *, groups: int = 1, frequencies: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`rotate_pair` of queries and keys side by side, as a projection leaves them, and in the basis already: qk
+        (b, n, (groups + 1)·h·d)."""
+        theta = self.frequencies() if frequencies is None else frequencies
+        coords = self.checked_coords(kernels.heads_of(qk, theta, groups)[1], coords)
+        return rotate_packed(qk, coords, theta, groups)
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""

@@ -60,6 +60,13 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
     return q, k
 
 
+def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    """`rotate_pair` of queries and keys side by side, as a projection leaves them: qk (b, n, (groups + 1)·h·d)."""
+    if backend(qk) == "triton":
+        return kernels.rotate_packed(qk, coords, frequencies, groups)
+    return rotate_pair(*kernels.heads_of(qk, frequencies, groups), coords, frequencies, groups)
+
+
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The torch backend. A compiler fuses the plain formula; in eager mode a hand-written derivative saves passes."""
     if torch.compiler.is_compiling():

@@ -5,6 +5,7 @@ import torch
 from fused_cases import DEVICE, Case, fused_pair
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import stringpe
 from stringpe import kernels
 
 
@@ -124,3 +125,35 @@ def test_what_it_cannot_take_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -
     assert "CUDA devices, not on cpu" in kernels.unavailable(x.cpu())
     monkeypatch.setattr(kernels, "_TRITON", False)
     assert kernels.unavailable(x) == "triton is not installed"
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("values", [False, True])
+def test_packed_is_the_pair_and_its_gradient_is_packed(groups: int, values: bool) -> None:
+    """qk alone, and as a slice of a projection to q, k and v."""
+    torch.manual_seed(0)
+    b, n, h, d, c = 2, 5, 2, 16, 3
+    count = (groups + 1) * h * d
+    qkv = torch.randn(b, n, count + (h * d if values else 0), device=DEVICE)
+    qk = qkv[..., :count].detach().requires_grad_()
+    coords, theta = torch.randn(b, n, c, device=DEVICE), torch.randn(h, c, d // 2, device=DEVICE)
+    coords.requires_grad_(), theta.requires_grad_()
+    slopes = torch.randn(b, groups * h, n, d, device=DEVICE), torch.randn(b, h, n, d, device=DEVICE)
+    packed = kernels.rotate_packed(qk, coords, theta, groups)
+    pair = kernels.rotate_pair(*kernels.heads_of(qk, theta, groups), coords, theta, groups)
+    ours = [*packed, *torch.autograd.grad(packed, (qk, coords, theta), slopes)]
+    theirs = [*pair, *torch.autograd.grad(pair, (qk, coords, theta), slopes)]
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert ours[2].is_contiguous()
+    torch.library.opcheck(torch.ops.stringpe.rotate_packed.default, (qk, coords, theta, groups))
+
+
+def test_attention_rotates_packed_projections() -> None:
+    torch.manual_seed(0)
+    attention = stringpe.Attention(32, 4, stringpe.cayley(head_dim=8, num_heads=2), num_kv_heads=2).to(DEVICE)
+    x, coords = torch.randn(2, 5, 32, device=DEVICE), torch.randn(5, 2, device=DEVICE)
+    with Calls() as calls:
+        out = attention(x, coords)
+    assert "stringpe::rotate_packed" in [name for name, _ in calls.seen]
+    with stringpe.use_backend("torch"):
+        torch.testing.assert_close(attention(x, coords), out, atol=1e-5, rtol=1e-5)

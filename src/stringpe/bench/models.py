@@ -105,8 +105,10 @@ def vit_rows(
     image_size: int = 256,
     modes: tuple[str, ...] = ("eager", "compiled"),
     dtype: torch.dtype = torch.bfloat16,
+    seconds: float = 3.0,
 ) -> Iterator[Row]:
-    """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates."""
+    """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates, for
+    about `seconds` each."""
     random = torch.Generator(device).manual_seed(0)
     image = torch.randn(batch, 3, image_size, image_size, device=device, generator=random)
     depth = torch.rand(batch, image_size, image_size, device=device, generator=random) * 5 + 0.5
@@ -116,8 +118,8 @@ def vit_rows(
         for mode in modes:
             torch.compiler.reset()
             model = vit_of(way, size, device)
-            train = _train(model, inputs, target, dtype, mode == "compiled")
-            inference = _inference(model, inputs, dtype, mode == "compiled")
+            train = _train(model, inputs, target, dtype, mode == "compiled", seconds)
+            inference = _inference(model, inputs, dtype, mode == "compiled", seconds)
             yield Row(way, mode, train, inference)
             del model
 
@@ -126,7 +128,9 @@ def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
-def _train(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool) -> Timing:
+def _train(
+    model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool, seconds: float
+) -> Timing:
     device = target.device
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     network: Callable[..., Tensor] = torch.compile(model) if compiled else model
@@ -139,10 +143,10 @@ def _train(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.
         loss.backward()
         optimiser.step()
 
-    return measure(step, device, seconds=3.0, calls=5)
+    return measure(step, device, seconds=seconds, calls=5)
 
 
-def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compiled: bool) -> Timing:
+def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compiled: bool, seconds: float) -> Timing:
     model = fold(model.eval())
     network: Callable[..., Tensor] = torch.compile(model) if compiled else model
 
@@ -151,7 +155,7 @@ def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compi
         with _autocast(inputs[0].device, dtype):
             return network(*inputs)
 
-    return measure(run, inputs[0].device, seconds=1.0, calls=5)
+    return measure(run, inputs[0].device, seconds=seconds / 3, calls=5)
 
 
 def block_rows(

@@ -1,6 +1,7 @@
 """The rotation of `stringpe.rotate`, fused for the GPU in Triton: angles live in registers and never reach memory.
 
     rotate_pair(q, k, coords, frequencies)     queries and keys of the same tokens, in one launch
+    rotate_packed(qk, coords, frequencies)     the same, as a projection leaves them side by side
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
     inverse(a)                                 many small inverses without pivoting
     unavailable(x)                             why a kernel cannot take x, or None
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import inverse as _inverse
-from . import ops as ops  # these register the operators
+from .ops import heads_of as heads_of  # these register the operators
 
 _TRITON = find_spec("triton") is not None
 LARGEST_INVERSE = _inverse.LARGEST
@@ -48,6 +49,13 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
     Any strides; the results are new, dense, and keep the memory order of their inputs ((b, h, n, d) or (b, n, h, d)).
     """
     rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_pair.default(q, k, coords, frequencies, groups)
+    return rotated
+
+
+def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient comes packed too: nothing is put together
+    that was never apart."""
+    rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_packed.default(qk, coords, frequencies, groups)
     return rotated
 
 

@@ -61,14 +61,14 @@ def _store(y, y_n, token, plane, mask, first, second, PLANES):
 
 
 @triton.jit
-def _turn_back(g, y, dx, g_n, g_d, y_n, token, plane, mask, sin, cos, da, ANGLES, PLANES):
-    """dx = RoPE(−a) g for one head, laid out as y; returns da with g_{j+d/2} y_j − g_j y_{j+d/2} added if ANGLES."""
+def _turn_back(g, y, dx, g_n, g_d, y_n, dx_n, token, plane, mask, sin, cos, da, ANGLES, PLANES):
+    """dx = RoPE(−a) g for one head; returns da with g_{j+d/2} y_j − g_j y_{j+d/2} added if ANGLES."""
     g_first, g_second = _load(g, g_n, g_d, token, plane, mask, PLANES)
     if ANGLES:
         y_first, y_second = _load(y, y_n, 1, token, plane, mask, PLANES)
         da += g_second * y_first - g_first * y_second
     dx_first, dx_second = g_first * cos + g_second * sin, g_second * cos - g_first * sin
-    _store(dx, y_n, token, plane, mask, dx_first, dx_second, PLANES)
+    _store(dx, dx_n, token, plane, mask, dx_first, dx_second, PLANES)
     return da
 
 
@@ -120,6 +120,7 @@ def backward(
     grad_q, grad_k, q, k, dq, dk, coords, theta, coord_sums, theta_sums,
     gq_b, gq_h, gq_n, gq_d, gk_b, gk_h, gk_n, gk_d,
     q_b, q_h, q_n, k_b, k_h, k_n,
+    dq_b, dq_h, dq_n, dk_b, dk_h, dk_n,
     r_b, r_n, r_c, t_h, t_c, t_d,
     batch, n, heads,
     C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
@@ -137,12 +138,12 @@ def backward(
         b = chunk * BATCH + entry
         mask = inside & (b < batch)
         if k is not None:
-            g_at, at = grad_k + b * gk_b + head * gk_h, b * k_b + head * k_h
-            da = _turn_back(g_at, k + at, dk + at, gk_n, gk_d, k_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+            g_at, at, to = grad_k + b * gk_b + head * gk_h, k + b * k_b + head * k_h, dk + b * dk_b + head * dk_h
+            da = _turn_back(g_at, at, to, gk_n, gk_d, k_n, dk_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
         for member in range(GROUPS):
             i = head * GROUPS + member
-            g_at, at = grad_q + b * gq_b + i * gq_h, b * q_b + i * q_h
-            da = _turn_back(g_at, q + at, dq + at, gq_n, gq_d, q_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+            g_at, at, to = grad_q + b * gq_b + i * gq_h, q + b * q_b + i * q_h, dq + b * dq_b + i * dq_h
+            da = _turn_back(g_at, at, to, gq_n, gq_d, q_n, dq_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
     if coord_sums is not None:
         coord_sums += ((head * tl.cdiv(batch, BATCH) + chunk) * n + token) * C
         for i in tl.static_range(C):

@@ -97,8 +97,7 @@ def backward(
             coords.new_zeros(coords.shape if need_coords else 0),
             frequencies.new_zeros(frequencies.shape if need_frequencies else 0),
         )
-    q = _laid_out_as(dq, q)
-    k = None if k is None or dk is None else _laid_out_as(dk, k)
+    q, k = _channels_side_by_side(q), None if k is None else _channels_side_by_side(k)
     choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, BACKWARD_PLANES)
     blocks, chunks = _blocks(n, choice.tokens), _blocks(batch, choice.batch)
     empty = partial(torch.empty, dtype=torch.float32, device=q.device)
@@ -108,6 +107,7 @@ def backward(
         fused.backward[(heads * blocks * chunks,)](
             grad_q, grad_k, q, k, dq, dk, coords, frequencies, coord_sums, theta_sums,
             *_strides(grad_q), *_strides(grad_k), *_strides(q)[:3], *_strides(k)[:3],
+            *_strides(dq)[:3], *_strides(dk)[:3],
             *_strides(coords), *frequencies.stride(),
             batch, n, heads,
             C=c, PLANES=planes, GROUPS=groups,
@@ -137,9 +137,9 @@ def _strides(x: Tensor | None) -> tuple[int, ...]:
     return tuple(0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
-def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    """x, copied if it does not lie in memory as `like` does: a hook on saved tensors may have moved it."""
-    return x if _strides(x) == _strides(like) else torch.empty_like(like).copy_(x)
+def _channels_side_by_side(y: Tensor) -> Tensor:
+    """y, or a copy of it if something (a hook that packs saved tensors) has spread its channels."""
+    return y if y.stride(3) == 1 else y.contiguous()
 
 
 def _blocks(length: int, block: int) -> int:

@@ -23,6 +23,11 @@ torch.library.define(
 torch.library.define(
     "stringpe::rotate_one", "(Tensor x, Tensor coords, Tensor frequencies, int groups) -> Tensor", tags=_TAGS
 )
+torch.library.define(
+    "stringpe::rotate_packed",
+    "(Tensor qk, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
 # The derivatives that nobody asked for come back as tensors of no elements: a schema has no optional results.
 torch.library.define(
     "stringpe::rotate_pair_backward",
@@ -36,6 +41,19 @@ torch.library.define(
     " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
+torch.library.define(
+    "stringpe::rotate_packed_backward",
+    "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
+    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+
+
+def heads_of(qk: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Queries (b, groups·h, n, d) and keys (b, h, n, d) as views of a packed projection (b, n, (groups + 1)·h·d)."""
+    h, _, planes = frequencies.shape
+    heads = qk.unflatten(-1, ((groups + 1) * h, 2 * planes)).transpose(1, 2)
+    return heads[:, : groups * h], heads[:, groups * h :]
 
 
 def dense_like(x: Tensor) -> Tensor:
@@ -66,6 +84,36 @@ def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
     out = dense_like(x)
     launch.forward(x, None, out, None, coords, frequencies, groups)
     return out
+
+
+@torch.library.impl("stringpe::rotate_packed", "default")
+def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    from . import launch
+
+    q, k = heads_of(qk, frequencies, groups)
+    q_out, k_out = dense_like(q), dense_like(k)
+    launch.forward(q, k, q_out, k_out, coords, frequencies, groups)
+    return q_out, k_out
+
+
+@torch.library.impl("stringpe::rotate_packed_backward", "default")
+def _(
+    grad_q: Tensor,
+    grad_k: Tensor,
+    q: Tensor,
+    k: Tensor,
+    coords: Tensor,
+    frequencies: Tensor,
+    groups: int,
+    need_coords: bool,
+    need_frequencies: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import launch
+
+    d_qk = _packed_like(q, k)
+    needs = (need_coords, need_frequencies)
+    views = heads_of(d_qk, frequencies, groups)
+    return d_qk, *launch.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
 
 
 @torch.library.impl("stringpe::rotate_pair_backward", "default")
@@ -117,6 +165,25 @@ def _(x: Tensor, *_: Any) -> Tensor:
     return dense_like(x)
 
 
+@torch.library.register_fake("stringpe::rotate_packed")
+def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    q, k = heads_of(qk, frequencies, groups)
+    return dense_like(q), dense_like(k)
+
+
+@torch.library.register_fake("stringpe::rotate_packed_backward")
+def _(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _packed_like(q, k), *_fake_sums(coords, frequencies, *needs)
+
+
+def _packed_like(q: Tensor, k: Tensor) -> Tensor:
+    """A new packed projection (b, n, (heads of q and k)·d), for the gradients of q and k."""
+    b, heads, n, d = q.shape
+    return q.new_empty(b, n, (heads + k.shape[1]) * d)
+
+
 @torch.library.register_fake("stringpe::rotate_pair_backward")
 def _(
     grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
@@ -146,6 +213,11 @@ def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
     ctx.save_for_backward(*output, coords, frequencies)
 
 
+def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, coords, frequencies, ctx.groups = inputs
+    ctx.save_for_backward(*output, coords, frequencies)
+
+
 def _save_one(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, coords, frequencies, ctx.groups = inputs
     ctx.save_for_backward(output, coords, frequencies)
@@ -156,6 +228,13 @@ def _pair_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | N
     op = torch.ops.stringpe.rotate_pair_backward.default
     dq, dk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
     return dq, dk, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+
+
+def _packed_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad[1:3]
+    op = torch.ops.stringpe.rotate_packed_backward.default
+    d_qk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
+    return d_qk, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
 
 
 def _one_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -172,5 +251,7 @@ def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
 
 torch.library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
 torch.library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
+torch.library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
+torch.library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
 torch.library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
 torch.library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, LinearAttention, Prepared, is_whole, prepare
+from ..attention import Attention, LinearAttention
 from ..baselines import LearnedAbsolute, SinCos
 from ..coords import UNITS, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding, create, names
+from ..projection import Prepared, is_whole, prepare
 from .depth import DepthLift, surface_normals
 
 SIZES = {  # dim, layers, heads
