@@ -42,7 +42,7 @@ def cayley_matmul(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, ske
     """P formed by a solve and multiplied with every token, then rotate-half."""
     eye = torch.eye(q.shape[-1], device=q.device)
     p = torch.linalg.solve(eye + skew, eye - skew).to(q.dtype)
-    return rotate_half(q @ p, k @ p, coords, frequencies, skew)
+    return rotate_half(q @ p.mT, k @ p.mT, coords, frequencies, skew)
 
 
 def cayley_solve(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
