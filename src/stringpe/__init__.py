@@ -8,7 +8,7 @@ from .encoding import Encoding, cayley, circulant, create, general, names, param
 from .generators import from_generators, generators
 from .outer import Outer, outer
 from .rotate import backend, use_backend
-from .vision import ViT, vit
+from .vision import ViT, box3d, vit
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "SinCos",
     "ViT",
     "backend",
+    "box3d",
     "cayley",
     "circulant",
     "coords",

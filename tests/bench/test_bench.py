@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from stringpe import bench, testing
-from stringpe.bench import models, op
+from stringpe.bench import models, op, timing
 from stringpe.bench.report import markdown
-from stringpe.bench.timing import Timing, measure
+from stringpe.bench.timing import Timing
 from stringpe.bench.ways import WAYS, cayley_matmul, cayley_solve, complex_numbers, rotate_half
 
 CPU = torch.device("cpu")
@@ -67,10 +67,15 @@ def test_growth_covers_its_axes(monkeypatch):
     assert {axis for axis, _, _ in op.growth(torch.float32, CPU)} == {"n", "c", "h", "d"}
 
 
-def test_timing_is_per_call():
-    def sleep():
-        torch.ones(200_000).sin().sum()
+def test_timing_is_per_call(monkeypatch):
+    calls = []
 
-    one, five = measure(sleep, CPU, seconds=0.05), measure(sleep, CPU, seconds=0.05, calls=5)
-    assert 0.2 < five.median / one.median < 5
-    assert one.low <= one.median <= one.high
+    def clock(run):
+        run()
+        return 10.0
+
+    monkeypatch.setattr(timing, "_cpu_milliseconds", clock)
+    result = timing.measure(lambda: calls.append(1), CPU, seconds=0.1, calls=5)
+    assert (result.median, result.low, result.high) == (2.0, 2.0, 2.0)
+    assert result.repeats == 10  # a tenth of a second, at ten milliseconds a sample
+    assert len(calls) == 3 + 5 + 10 * 5

@@ -3,17 +3,7 @@ import json
 import tarfile
 
 import pytest
-import torch
 from PIL import Image
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny models lose more to waiting for each other's threads than they win."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def encoded(shade, size=(20, 16), kind="webp"):
