@@ -10,7 +10,7 @@ from stringpe import ViT, vit
 from stringpe.vision.vit import SIZES
 
 ENCODINGS = [*stringpe.names(), "absolute", "sincos", "none"]
-DEPTHS = {"none": 2, "channel": 2, "lift": 3, "normals": 2, "lift+normals": 3}
+DEPTHS = {"none": 2, "channel": 2, "lift": 3, "normals": 2, "lift+channel": 3, "lift+normals": 3}
 
 
 def model(encoding="cayley", depth="none", **options):
@@ -88,7 +88,7 @@ def test_any_resolution_and_aspect(encoding, units):
         assert out.size == (size[0] // 8, size[1] // 8)
 
 
-@pytest.mark.parametrize("depth", ["channel", "lift", "normals", "lift+normals"])
+@pytest.mark.parametrize("depth", ["channel", "lift", "normals", "lift+channel", "lift+normals"])
 def test_holes_never_poison(depth):
     net = model(depth=depth)
     image, metres = batch()

@@ -71,45 +71,54 @@ def intersection(a: Tensor, b: Tensor) -> Tensor:
     offset = (axes[:, 3:] * (b[:, :3] - a[:, :3])[:, None]).sum(-1)  # of b's centre along b's axes, seen from a's
     middle = torch.cat([torch.zeros_like(offset), offset], dim=1)
     height = torch.cat([half + middle, half - middle], dim=1) / scale[:, None]  # (N, 12)
-    volumes = [_polytope(n, h) for n, h in zip(normal.split(1024), height.split(1024), strict=True)]
+    volumes = [_polytope(n, h) for n, h in zip(normal.split(256), height.split(256), strict=True)]
     empty = normal.new_zeros(0)
     return (torch.cat([empty, *volumes]) * scale**3).reshape(lead)
 
 
 def _polytope(normal: Tensor, height: Tensor) -> Tensor:
     """Volume of {x: n_i·x ≤ h_i} for unit normals (N, 12, 3) and heights (N, 12) of order one: (N,)."""
-    cos = normal @ normal.mT  # (N, 12, 12)
-    along = torch.linalg.cross(normal[:, :, None].expand(-1, -1, 12, -1), normal[:, None].expand(-1, 12, -1, -1))
-    sin2 = along.square().sum(-1)
+    planes = torch.arange(12, device=normal.device)
+    i, j = torch.triu_indices(12, 12, 1, device=normal.device)  # the 66 pairs of planes, each with its line
+    ni, nj, hi, hj = normal[:, i], normal[:, j], height[:, i], height[:, j]
+    cos, cross = (ni * nj).sum(-1), torch.linalg.cross(ni, nj)
+    sin2 = cross.square().sum(-1)
     crossing = sin2 > _PARALLEL**2
-    gap = height[:, None, :] - height[:, :, None]
-    same = ~crossing & (cos > 0) & (gap.abs() < _SAME)
-    repeated = (same & torch.ones_like(same).triu(1)).any(1)  # (N, 12): an earlier plane is this one
-    kept = ~repeated
     sin = torch.where(crossing, sin2, 1).sqrt()
-    # In plane i, seen from its foot h_i n_i: the line with plane j lies at `apart` along the part of n_j across n_i.
-    apart = (height[:, None, :] - height[:, :, None] * cos) / sin  # (N, i, j)
-    across = (normal[:, None] - cos[..., None] * normal[:, :, None]) / sin[..., None]
-    foot = height[:, :, None, None] * normal[:, :, None] + apart[..., None] * across  # (N, i, j, 3)
-    direction = along / sin[..., None]
+    same = ~crossing & (cos > 0) & ((hi - hj).abs() < _SAME)
+    repeated = (_matrix(same, i, j) & (planes[:, None] < planes)).any(1)  # (N, 12): an earlier plane is this one
+    # In a plane, seen from its foot h n, a line lies at `apart` in the direction `across`.
+    apart_i, apart_j = (hj - hi * cos) / sin, (hi - hj * cos) / sin  # (N, 66), in plane i and in plane j
+    across_i, across_j = (nj - cos[..., None] * ni) / sin[..., None], (ni - cos[..., None] * nj) / sin[..., None]
+    foot = hi[..., None] * ni + apart_i[..., None] * across_i  # (N, 66, 3), one point of the line
     # Half-space k leaves of foot + t · direction the t with slope · t ≤ room.
-    slope = direction @ normal.mT[:, None]  # (N, i, j, k)
-    room = height[:, None, None] - foot @ normal.mT[:, None]
-    eye = torch.eye(12, dtype=torch.bool, device=normal.device)
-    free = (eye[:, None] | eye[None]) | repeated[:, None, None]  # its own two planes, and planes left out
+    slope = (cross / sin[..., None]) @ normal.mT  # (N, 66, 12)
+    room = height[:, None] - foot @ normal.mT
+    free = (planes == i[:, None]) | (planes == j[:, None]) | repeated[:, None]  # its own planes, and planes left out
     parallel = slope.abs() < _PARALLEL
     bound = room / torch.where(parallel, 1, slope)
     upper = torch.where(~free & ~parallel & (slope > 0), bound, math.inf).amin(-1)
     lower = torch.where(~free & ~parallel & (slope < 0), bound, -math.inf).amax(-1)
-    within = room / sin[:, :, None]  # in plane i, the distance of a parallel line k beyond line j
-    outside = (~free & parallel & (within < -_SAME)).any(-1)
-    ahead = across @ across.mT > 0  # (N, i, j, k)
-    twin = ~free & parallel & ahead & crossing[:, :, None] & (within.abs() < _SAME)
-    doubled = (twin & torch.ones_like(eye).tril(-1)).any(-1)  # an earlier line is this one
-    edge = crossing & ~outside & ~doubled & kept[:, :, None] & kept[:, None] & (upper > lower)
-    length = torch.where(edge, torch.where(edge, upper, 0) - torch.where(edge, lower, 0), 0)
-    area = (apart * length).sum(-1) / 2
-    return ((height * area).sum(-1) / 3).clamp_min(0)
+    seen = crossing & ~repeated[:, i] & ~repeated[:, j] & (upper > lower)
+    length = torch.where(seen, torch.where(seen, upper, 0) - torch.where(seen, lower, 0), 0)  # (N, 66)
+    sines, crossings = _matrix(sin.detach(), i, j), _matrix(crossing, i, j)
+    total = normal.new_zeros(len(normal))
+    for face, line, h, apart, across in ((i, j, hi, apart_i, across_i), (j, i, hj, apart_j, across_j)):
+        within = room / torch.where(crossings[:, face], sines[:, face], 1)  # in the face, to a parallel line beyond
+        beside = ~free & parallel
+        outside = (beside & (within < -_SAME)).any(-1)
+        twin = beside & crossings[:, face] & (across @ normal.mT > 0) & (within.abs() < _SAME)
+        doubled = (twin & (planes < line[:, None])).any(-1)  # an earlier line of the face is this one
+        total = total + torch.where(outside | doubled, 0, h * apart * length).sum(-1)
+    return (total / 6).clamp_min(0)
+
+
+def _matrix(pairs: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """(N, 66) values of pairs as symmetric matrices (N, 12, 12), zero on the diagonal."""
+    out = pairs.new_zeros(len(pairs), 12, 12)
+    out[:, i, j] = pairs
+    out[:, j, i] = pairs
+    return out
 
 
 def iou(a: Tensor, b: Tensor, *, method: str = "exact", points: int = 100_000, seed: int = 0) -> Tensor:

@@ -28,7 +28,7 @@ SIZES = {  # dim, layers, heads
     "large": (1024, 24, 16),
 }
 ABSOLUTE = ("absolute", "sincos")
-DEPTHS = ("none", "channel", "lift", "normals", "lift+normals")
+DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
 POOLS = ("mean", "cls", "map")
 
 
@@ -92,8 +92,9 @@ class ViT(nn.Module):
     share_layers: one encoding for all layers in place of one each.
     coord_dim: 2, or 3 for (row, column, depth).
     depth: what to do with depth: "none"; "channel", as a fourth image channel; "lift", as third coordinate; "normals",
-        surface normals as a second set of tokens through the same embedding; or "lift+normals". By default "lift" with
-        coord_dim=3 and "none" with 2. A model that takes depth runs without it too.
+        surface normals as a second set of tokens through the same embedding; "lift+channel" or "lift+normals". A lift
+        alone tells differences of depth, a channel depth itself. By default "lift" with coord_dim=3, "none" with 2.
+        A model that takes depth runs without it too.
     pool: "mean" over patches, "cls" (a class token at the origin) or "map" (attention pooling).
     registers: learned tokens at the origin that see everything and are thrown away.
     units: of the patch grid: "index" extrapolates to larger images, "normalised" interpolates, "centred".
@@ -131,7 +132,7 @@ class ViT(nn.Module):
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.pool, self.units = depth, pool, units
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
-        self.patch = nn.Conv2d(4 if depth == "channel" else 3, dim, patch_size, patch_size)
+        self.patch = nn.Conv2d(4 if "channel" in depth else 3, dim, patch_size, patch_size)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
@@ -221,7 +222,7 @@ class ViT(nn.Module):
         return self.norm(x)
 
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
-        if self.depth == "channel":
+        if "channel" in self.depth:
             channel = torch.zeros_like(image[:, :1]) if depth is None else _filled(depth)[:, None].to(image.dtype)
             image = torch.cat([image, channel], dim=1)
         return self.patch(image).flatten(2).mT
@@ -289,7 +290,7 @@ def _check(encoding: str | PositionEncoding, coord_dim: int, depth: str, pool: s
             raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
     if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
         raise ValueError(
-            f"coord_dim=3 goes with depth='lift' or 'lift+normals', 2 with the others; got {coord_dim}, {depth!r}"
+            f"coord_dim=3 goes with depth='lift' (or 'lift+…'), 2 with the others; got {coord_dim}, {depth!r}"
         )
     if "normals" in depth and pool == "cls":
         raise ValueError("depth='normals' fuses patch tokens, which pool='cls' does not look at: use 'mean' or 'map'")
