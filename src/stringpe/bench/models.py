@@ -186,6 +186,6 @@ def block_rows(
             with torch.no_grad(), _autocast(device, dtype):
                 return attention(x, places)
 
-        train = measure(step, device)
+        train = measure(step, device, calls=5)
         folded = fold(attention)
-        yield Row(way, "eager", train, measure(partial(forward, folded), device))
+        yield Row(way, "eager", train, measure(partial(forward, folded), device, calls=5))
