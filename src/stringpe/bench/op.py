@@ -12,7 +12,6 @@ from ..rotate import backend, rotate_pair
 from .timing import Timing, measure
 from .ways import WAYS, peers
 
-
 CALLS = 10  # in a row, so that the host prepares one while the device does another
 
 
