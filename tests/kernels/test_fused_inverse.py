@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fused_cases import DEVICE
+from torch import library
 
 import stringpe
 from stringpe import kernels, testing
@@ -28,7 +29,7 @@ def test_strided_and_empty() -> None:
 
 
 def test_is_a_well_formed_operator() -> None:
-    torch.library.opcheck(torch.ops.stringpe.inverse.default, (matrices(2, 4).requires_grad_(),))
+    library.opcheck(torch.ops.stringpe.inverse.default, (matrices(2, 4).requires_grad_(),))
 
 
 def test_derivative() -> None:

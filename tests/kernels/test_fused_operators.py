@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fused_cases import DEVICE, Case, fused_pair
+from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import stringpe
@@ -14,8 +15,8 @@ def test_operators_are_well_formed(layout: str) -> None:
     """Schemas, fake tensors with the strides of the real ones, and derivatives under dynamic shapes."""
     case = Case(d=16, c=1, h=1, b=2, n=3, groups=2, layout=layout, shared=False)
     q, k, coords, theta = case.inputs()
-    torch.library.opcheck(torch.ops.stringpe.rotate_pair.default, (q, k, coords, theta, 2))
-    torch.library.opcheck(torch.ops.stringpe.rotate_one.default, (k, coords, theta, 1))
+    library.opcheck(torch.ops.stringpe.rotate_pair.default, (q, k, coords, theta, 2))
+    library.opcheck(torch.ops.stringpe.rotate_one.default, (k, coords, theta, 1))
     (gq, gk), places = case.output_gradients(), (coords.detach(), theta.detach())
     q, k = q.detach(), k.detach()
     for needs in ((True, True), (True, False), (False, True)):
@@ -23,9 +24,7 @@ def test_operators_are_well_formed(layout: str) -> None:
             (torch.ops.stringpe.rotate_pair_backward.default, (gq, gk, q, k), 2),
             (torch.ops.stringpe.rotate_one_backward.default, (gk, k), 1),
         ):
-            torch.library.opcheck(
-                op, (*tensors, *places, groups, *needs), test_utils=("test_schema", "test_faketensor")
-            )
+            library.opcheck(op, (*tensors, *places, groups, *needs), test_utils=("test_schema", "test_faketensor"))
 
 
 def test_saved_results_may_come_back_in_another_layout() -> None:
@@ -145,7 +144,7 @@ def test_packed_is_the_pair_and_its_gradient_is_packed(groups: int, values: bool
     theirs = [*pair, *torch.autograd.grad(pair, (qk, coords, theta), slopes)]
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert ours[2].is_contiguous()
-    torch.library.opcheck(torch.ops.stringpe.rotate_packed.default, (qk, coords, theta, groups))
+    library.opcheck(torch.ops.stringpe.rotate_packed.default, (qk, coords, theta, groups))
 
 
 def test_attention_rotates_packed_projections() -> None:

@@ -7,7 +7,7 @@
     unavailable(x)                             why a kernel cannot take x, or None
 
 The rotations are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a
-buffer, not through atomics. All are operators of torch.library, so torch.compile and torch.export take them whole.
+buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole.
 Triton is imported at the first launch: this package imports without it.
 """
 

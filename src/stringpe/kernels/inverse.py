@@ -5,21 +5,21 @@ one program inverts one matrix in registers. `stringpe::inverse`, an operator li
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 LARGEST = 128  # rows that a program's registers hold
 
-torch.library.define("stringpe::inverse", "(Tensor a) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+library.define("stringpe::inverse", "(Tensor a) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-@torch.library.impl("stringpe::inverse", "default")
+@library.impl("stringpe::inverse", "default")
 def _(a: Tensor) -> Tensor:
     from . import gauss_jordan  # triton, only now
 
     return gauss_jordan.launch(a)
 
 
-@torch.library.register_fake("stringpe::inverse")
+@library.register_fake("stringpe::inverse")
 def _(a: Tensor) -> Tensor:
     return a.new_empty(a.shape)
 
@@ -34,4 +34,4 @@ def _backward(ctx: Any, grad: Tensor) -> Tensor:
     return -(x.mT @ grad @ x.mT)
 
 
-torch.library.register_autograd("stringpe::inverse", _backward, setup_context=_save)
+library.register_autograd("stringpe::inverse", _backward, setup_context=_save)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator"
-"""The rotation as operators of torch.library: schemas, implementations, fake tensors and derivatives.
+"""The rotation as PyTorch operators: schemas, implementations, fake tensors and derivatives.
 
 With y = RoPE(a) x, a = r Θ and g the gradient at y, for plane j = (j, j + d/2):
 
@@ -11,37 +11,37 @@ so backward asks for the outputs and not the inputs. That costs no memory: atten
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
-torch.library.define(
+library.define(
     "stringpe::rotate_pair",
     "(Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
-torch.library.define(
+library.define(
     "stringpe::rotate_one", "(Tensor x, Tensor coords, Tensor frequencies, int groups) -> Tensor", tags=_TAGS
 )
-torch.library.define(
+library.define(
     "stringpe::rotate_packed",
     "(Tensor qk, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
 # The derivatives that nobody asked for come back as tensors of no elements: a schema has no optional results.
-torch.library.define(
+library.define(
     "stringpe::rotate_pair_backward",
     "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
     " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
-torch.library.define(
+library.define(
     "stringpe::rotate_one_backward",
     "(Tensor grad, Tensor x, Tensor coords, Tensor frequencies, int groups,"
     " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
-torch.library.define(
+library.define(
     "stringpe::rotate_packed_backward",
     "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
     " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
@@ -68,7 +68,7 @@ def dense_like(x: Tensor) -> Tensor:
 # Results ---------------------------------------------------------------------------------------------------------
 
 
-@torch.library.impl("stringpe::rotate_pair", "default")
+@library.impl("stringpe::rotate_pair", "default")
 def _(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     from . import launch  # triton, only now
 
@@ -77,7 +77,7 @@ def _(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) ->
     return q_out, k_out
 
 
-@torch.library.impl("stringpe::rotate_one", "default")
+@library.impl("stringpe::rotate_one", "default")
 def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
     from . import launch
 
@@ -86,7 +86,7 @@ def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
     return out
 
 
-@torch.library.impl("stringpe::rotate_packed", "default")
+@library.impl("stringpe::rotate_packed", "default")
 def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     from . import launch
 
@@ -96,7 +96,7 @@ def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Ten
     return q_out, k_out
 
 
-@torch.library.impl("stringpe::rotate_packed_backward", "default")
+@library.impl("stringpe::rotate_packed_backward", "default")
 def _(
     grad_q: Tensor,
     grad_k: Tensor,
@@ -116,7 +116,7 @@ def _(
     return d_qk, *launch.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
 
 
-@torch.library.impl("stringpe::rotate_pair_backward", "default")
+@library.impl("stringpe::rotate_pair_backward", "default")
 def _(
     grad_q: Tensor,
     grad_k: Tensor,
@@ -135,7 +135,7 @@ def _(
     return dq, dk, *launch.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
 
 
-@torch.library.impl("stringpe::rotate_one_backward", "default")
+@library.impl("stringpe::rotate_one_backward", "default")
 def _(
     grad: Tensor,
     x: Tensor,
@@ -155,23 +155,23 @@ def _(
 # Fake results: shapes, dtypes and strides ---------------------------------------------------------------------------
 
 
-@torch.library.register_fake("stringpe::rotate_pair")
+@library.register_fake("stringpe::rotate_pair")
 def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return dense_like(q), dense_like(k)
 
 
-@torch.library.register_fake("stringpe::rotate_one")
+@library.register_fake("stringpe::rotate_one")
 def _(x: Tensor, *_: Any) -> Tensor:
     return dense_like(x)
 
 
-@torch.library.register_fake("stringpe::rotate_packed")
+@library.register_fake("stringpe::rotate_packed")
 def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     q, k = heads_of(qk, frequencies, groups)
     return dense_like(q), dense_like(k)
 
 
-@torch.library.register_fake("stringpe::rotate_packed_backward")
+@library.register_fake("stringpe::rotate_packed_backward")
 def _(
     grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,14 +184,14 @@ def _packed_like(q: Tensor, k: Tensor) -> Tensor:
     return q.new_empty(b, n, (heads + k.shape[1]) * d)
 
 
-@torch.library.register_fake("stringpe::rotate_pair_backward")
+@library.register_fake("stringpe::rotate_pair_backward")
 def _(
     grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return dense_like(q), dense_like(k), *_fake_sums(coords, frequencies, *needs)
 
 
-@torch.library.register_fake("stringpe::rotate_one_backward")
+@library.register_fake("stringpe::rotate_one_backward")
 def _(
     grad: Tensor, x: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -249,9 +249,9 @@ def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
     )
 
 
-torch.library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
-torch.library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
-torch.library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
-torch.library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
-torch.library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
-torch.library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)
+library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
+library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
+library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
+library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
+library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
+library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)

@@ -4,8 +4,8 @@
     stringpe train scenes model.encoding=cayley --out runs/scenes-cayley
 
 Every row gets depth as a channel, and as third coordinate where it has coordinates: a lift alone tells only differences
-of depth, and these objects differ in metric size. Data: 3,000 + 600 frames at 64 px, rendered on the first run (20 to
-60 s on two CPU cores) and kept in the user's cache folder.
+of depth, and these objects differ in metric size. Data: 3,000 + 600 frames at 64 px, rendered on the first run and kept
+in the user's cache folder; one first run took 171 s, one with the frames there 100 s.
 Time: 1 min 59 s for the whole comparison on two CPU cores with the frames there.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): none 18.85 ± 4.10, absolute 21.58 ± 1.06, RoPE
 20.45 ± 0.73, RoPE-Mixed 20.36 ± 0.86, Circulant 20.72 ± 3.04, Cayley 20.92 ± 2.18 % of objects named; always saying
