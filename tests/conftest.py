@@ -5,6 +5,20 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+from torch import library
+
+
+def _name_missing_operators() -> None:
+    """torchvision beside a torch of another build lacks its compiled operators and fails at import, and with it timm,
+    open_clip and the image processors of transformers. None of them calls these two here; their names are enough."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        names = library.Library("torchvision", "DEF")
+        names.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+        names.define("qnms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+        globals()["_torchvision"] = names  # the names live as long as this object
+
+
+_name_missing_operators()
 
 
 @pytest.fixture(autouse=True)
