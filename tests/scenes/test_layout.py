@@ -1,11 +1,14 @@
 """Scenes as data: reproducible, hierarchical, and without interpenetration."""
 
+import math
 from dataclasses import fields
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import scenes
 from stringpe.scenes.assemble import assemble
@@ -193,3 +196,58 @@ def test_placed_rectangles_are_disjoint(seed):
             u, v = c2 * away[..., 0] + s2 * away[..., 1], c2 * away[..., 1] - s2 * away[..., 0]
             hit = (u.abs() < half2[:, None, 0]) & (v.abs() < half2[:, None, 1])
             assert not (hit.any(1) & ok & ok2).any()
+
+
+# Floating-point operations that every device rounds alike, or that only move and choose numbers. A division by a Python
+# number is one of them for powers of two alone: a GPU multiplies by the rounded inverse of others.
+ROUNDED = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "sqrt.default")
+MOVING = set(
+    "_to_copy _unsafe_view abs amax amin cat clamp clone copy_ expand fill_ flip full_like gather index lift_fresh "
+    "masked_fill maximum minimum neg new_full new_zeros ones_like repeat scalar_tensor select sign slice sort stack "
+    "unbind unsqueeze view where zeros zeros_like".split()
+)
+
+
+class Recorder(TorchDispatchMode):
+    """The operations with floating-point results, and those of them that a device may round in its own way."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.loose = set(), set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        first = out[0] if isinstance(out, (tuple, list)) else out
+        if isinstance(first, Tensor) and first.is_floating_point():
+            name = str(func).removeprefix("aten.")
+            self.seen.add(name)
+            if not self.exact(name, args, kwargs or {}):
+                self.loose.add((name, *(a for a in args if not isinstance(a, Tensor))))
+        return out
+
+    @staticmethod
+    def exact(name, args, kwargs):
+        if name == "div.Tensor" and not isinstance(args[1], Tensor):
+            return math.frexp(args[1])[0] == 0.5
+        if name == "pow.Tensor_Scalar":
+            return args[1] == 2  # x · x
+        if kwargs.get("alpha", 1) != 1:
+            return False  # a product and a sum in one
+        return name in ROUNDED or name.split(".")[0] in MOVING
+
+
+def test_layouts_use_only_operations_that_all_devices_round_alike():
+    scenes.sample(4, 1)  # the catalogue is built on the CPU, whatever device it then goes to
+    with Recorder() as recorder:
+        scenes.sample(4, 16, views=2)
+    assert {"mul.Tensor", "sqrt.default", "div.Tensor"} <= recorder.seen
+    assert not recorder.loose
+
+
+def test_the_recorder_sees_what_a_device_may_round_in_its_own_way():
+    x = torch.rand(3)
+    with Recorder() as recorder:
+        x / 6, x / 4, torch.linalg.cross(x, x), torch.add(x, x, alpha=2.0), x.sin()
+    assert {name for name, *_ in recorder.loose} == {
+        "div.Tensor", "linalg_cross.default", "add.Tensor", "sin.default"
+    }  # fmt: skip

@@ -22,7 +22,10 @@ def look_at(eye: Tensor, target: Tensor) -> Tensor:
     z = z / (z[..., 0] ** 2 + z[..., 1] ** 2 + z[..., 2] ** 2).sqrt()[..., None]
     level = (z[..., 0] ** 2 + z[..., 1] ** 2).sqrt()
     x = torch.stack([z[..., 1] / level, -z[..., 0] / level, torch.zeros_like(level)], -1)
-    y = torch.linalg.cross(z, x)
+    # z × x, written out: a kernel for cross products may fuse a product and a sum, and then rounds differently.
+    y = torch.stack(
+        [-(z[..., 2] * x[..., 1]), z[..., 2] * x[..., 0], z[..., 0] * x[..., 1] - z[..., 1] * x[..., 0]], -1
+    )
     pose = torch.zeros(*eye.shape[:-1], 4, 4, device=eye.device)
     pose[..., :3, 0], pose[..., :3, 1], pose[..., :3, 2], pose[..., :3, 3] = x, y, z, eye
     pose[..., 3, 3] = 1

@@ -3,7 +3,8 @@
 A scene must be the same whatever batch it is drawn in and wherever torch runs. So there is no generator state: number
 n of scene i is a hash of (seed, i, n), computed in 64-bit integers that never overflow and are therefore exact on every
 device. Downstream, the layout uses only operations that IEEE 754 rounds exactly (+ − × ÷ √, comparisons, table
-look-ups), so that no decision can flip between a CPU and a GPU.
+look-ups), so that no decision can flip between a CPU and a GPU. Division by a Python number is exact for powers of two
+alone: a GPU multiplies by the rounded inverse.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _on_furniture(dice: Dice, rows: Rows, placed: Furnished) -> list[Clutter]:
     floor = torch.zeros_like(placed.at[..., 0])
     every = torch.arange(f, device=device).expand(b, -1)
     offers = tops(placed.items, placed.at, placed.yaw, floor, placed.present, every).usable
-    drawn = (dice.uniform(f) + offers).argsort(dim=1, descending=True)[:, :SURFACES]
+    drawn = (dice.uniform(f) + offers).argsort(dim=1, descending=True, stable=True)[:, :SURFACES]
     slots = torch.where(rows.anywhere[:, None], drawn, every[:, :SURFACES])
     where = tops(placed.items, placed.at, placed.yaw, floor, placed.present, slots)
 

@@ -201,7 +201,7 @@ def _follow(
     beside = side * (neighbour + reach + gap) + torch.where(side == 0, slide * neighbour, 0.0)
     walls = side * (plot.half[:, None] - reach - gap).clamp(min=0)
     wild = (jitter > 0.9)[..., None]
-    spread = torch.arange(1, _TRIES + 1, device=sizes.device) / _TRIES
+    spread = constant(tuple((k + 1) / _TRIES for k in range(_TRIES)), sizes.device)
     shake = noise[..., :2] * spread[:, None] * torch.where(wild, plot.half[:, None], jitter[..., None])[:, :, None]
     # Against a wall, jitter moves along it and away from it, never into it.
     against = (free[..., None] & (side.abs() == 1))[:, :, None]
