@@ -51,7 +51,12 @@ class LieRE(PositionEncoding):
         matrix = self.matrix(self.checked_coords(x, coords, groups)).movedim(-3, 1)  # (b or 1, h, n, d, d)
         matrix = matrix.repeat_interleave(groups, dim=1) if groups > 1 else matrix
         with full_precision(x):
-            return (matrix @ x.to(matrix.dtype)[..., None])[..., 0].to(x.dtype)
+            wide = x.to(matrix.dtype)
+            if len(matrix) == 1:  # coordinates shared by the batch: its tokens are columns, and no matrix is copied
+                turned = (matrix[0] @ wide.permute(1, 2, 3, 0)).permute(3, 0, 1, 2)
+            else:
+                turned = (matrix @ wide[..., None])[..., 0]
+            return turned.to(x.dtype)
 
 
 class SinCos(nn.Module):

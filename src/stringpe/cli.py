@@ -17,6 +17,8 @@ def compare(
     out: Path = Path("runs/compare"),
     baseline: str = "",
     jobs: int = 0,
+    rates: tuple[float, ...] = (),
+    rates_share: float = 1.0,
 ) -> None:
     """Train every encoding under one recipe and the same seeds; a table with intervals, curves, an HTML report.
 
@@ -30,10 +32,12 @@ def compare(
         out: Folder of the runs, the table and report.html; run it again to resume.
         baseline: Row that differences are taken to; absolute if it is there, else the first.
         jobs: Runs side by side; 0 is one on a GPU and one a core on a CPU.
+        rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
+        rates_share: Length of the runs that choose, as a share of the recipe's.
     """
     from .training.commands import run_compare
 
-    run_compare(recipe, overrides, encodings, seeds, out, baseline, jobs)
+    run_compare(recipe, overrides, encodings, seeds, out, baseline, jobs, rates, rates_share)
 
 
 def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("runs/train")) -> None:

@@ -201,10 +201,11 @@ def test_placed_rectangles_are_disjoint(seed):
 # Floating-point operations that every device rounds alike, or that only move and choose numbers. A division by a Python
 # number is one of them for powers of two alone: a GPU multiplies by the rounded inverse of others.
 ROUNDED = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "sqrt.default")
-MOVING = set(
-    "_to_copy _unsafe_view abs amax amin cat clamp clone copy_ expand fill_ flip full_like gather index lift_fresh "
-    "masked_fill maximum minimum neg new_full new_zeros ones_like repeat scalar_tensor select sign slice sort stack "
-    "unbind unsqueeze view where zeros zeros_like".split()
+MOVING = (
+    *("_to_copy", "_unsafe_view", "abs", "amax", "amin", "cat", "clamp", "clone", "copy_", "expand", "fill_"),
+    *("flip", "full_like", "gather", "index", "lift_fresh", "masked_fill", "maximum", "minimum", "neg", "new_full"),
+    *("new_zeros", "ones_like", "repeat", "scalar_tensor", "select", "sign", "slice", "sort", "stack", "unbind"),
+    *("unsqueeze", "view", "where", "zeros", "zeros_like"),
 )
 
 

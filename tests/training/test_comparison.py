@@ -3,14 +3,16 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from stringpe.training import compare
-from stringpe.training.comparison import planned, row_changes
 from stringpe.training.figures import mean_curve, read_curve
+from stringpe.training.runs import planned, row_changes
 from stringpe.training.statistics import Estimate
 from stringpe.training.table import Summary, as_csv, as_text, cells, summarise
+from stringpe.training.tuning import Tuning, best
 
 ROWS = ("none", "absolute", "circulant:block_size=4")
 
@@ -71,6 +73,40 @@ def test_a_failing_row_does_not_stop_the_others(toy, tmp_path):
     assert len(list(tmp_path.glob("runs/rope/*/result.json"))) == 2
 
 
+def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):
+    tuning = Tuning((1e-5, 1e-2), 0.5)
+    found = compare(toy, ["rope", "none"], seeds=1, out=tmp_path, jobs=2, tuning=tuning, quiet=True)
+    written = json.loads((tmp_path / "results.json").read_text())
+    for row in ("rope", "none"):
+        tried = written["tuning"][row]
+        assert set(tried) == {"1e-05", "0.01"}
+        assert written["rates"][row] == float(best(tried))
+        recipe = json.loads((tmp_path / f"runs/{row}/seed0/recipe.json").read_text())
+        assert recipe["optim"] == {**asdict(toy.optim), "lr": float(best(tried))}
+    short = json.loads((tmp_path / "tuning/rope/0.01/recipe.json").read_text())
+    assert (short["seed"], short["loop"]["steps"], short["optim"]["warmup_steps"]) == (1000, 6, 2)
+    assert "by one run of 0.5 of the length with seed 1000" in found.text
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("tuning/*/*/*")}
+    compare(toy, ["rope", "none"], seeds=1, out=tmp_path, tuning=tuning, quiet=True)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("tuning/*/*/*")} == stamps
+
+
+def test_a_rate_that_diverges_is_not_chosen(changed, tmp_path):
+    wild = changed(optim={"clip": 0.0, "warmup_steps": 0}, loop={"steps": 4})
+    compare(wild, ["rope"], seeds=1, out=tmp_path, jobs=1, tuning=Tuning((1e30, 1e-3)), quiet=True)
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["tuning"]["rope"]["1e+30"] == 0
+    assert written["rates"]["rope"] == 1e-3
+    with pytest.raises(ValueError, match=r"no learning rate of 1e\+30 trains the row rope"):
+        compare(wild, ["rope"], seeds=1, out=tmp_path / "b", jobs=1, tuning=Tuning((1e30,)), quiet=True)
+    with pytest.raises(ValueError, match="positive rates and a share"):
+        compare(wild, ["rope"], seeds=1, out=tmp_path / "c", tuning=Tuning((1e-3,), 0.0), quiet=True)
+
+
+def test_of_equal_rates_the_smallest_is_taken():
+    assert best({"0.01": 0.5, "0.001": 0.5, "1": 0.4}) == "0.001"
+
+
 def test_the_baseline_must_be_a_row(toy, tmp_path):
     with pytest.raises(ValueError, match="baseline 'rope' is not among the rows none"):
         compare(toy, ["none"], out=tmp_path, baseline="rope")
@@ -124,7 +160,7 @@ def test_every_figure_shows_and_the_console_is_silent(done, tmp_path):
 
 
 def summary(difference):
-    return Summary("a", Estimate(50.0, 49.0, 51.0, 3), difference, {0: 50.0}, 1000, 10, 1.5, None)
+    return Summary("a", Estimate(50.0, 49.0, 51.0, 3), difference, {0: 50.0}, 1e-3, 1000, 10, 1.5, None)
 
 
 def test_cells_mark_what_is_told_from_chance():
@@ -149,7 +185,7 @@ def test_summaries_are_paired_by_seed():
 
     cost = {"parameters": 1, "encoding_parameters": 0, "step_ms": 1.0, "peak_bytes": None}
     results = {"a": {0: result(0.4), 1: result(0.6)}, "b": {0: result(0.41), 1: result(0.61)}}
-    found = summarise(results, {"a": cost, "b": cost}, "top1", "a")
+    found = summarise(results, {"a": cost, "b": cost}, {"a": 1e-3, "b": 1e-3}, "top1", "a")
     assert found[1].difference.mean == pytest.approx(1.0)
     assert found[1].difference.half_width == pytest.approx(0.0, abs=1e-9)
     assert found[0].score.half_width > 50

@@ -100,7 +100,7 @@ def test_bf16_trains(changed, tmp_path):
 def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend="aot_eager"))  # no C++ compiler
-    calm = {"dropout": 0.0, "drop_path": 0.0, "layers": 1}
+    calm = {"dropout": 0.0, "drop_path": 0.0}
     plain = train(changed(model=calm, loop={"steps": 3}), tmp_path / "a", quiet=True)
     compiled = train(changed(model=calm, loop={"steps": 3, "compile": True}), tmp_path / "b", quiet=True)
     assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)

@@ -16,7 +16,7 @@ from ..training.recipe import Data
 MIN_SHARE = 0.01
 """Of the image's pixels: an object that shows fewer is not asked about."""
 
-_CHUNK = 64
+_CHUNK = {"cpu": 64, "cuda": 1024}
 _LINE_EVERY = 10.0
 
 Frames = dict[str, Tensor]
@@ -71,8 +71,9 @@ def _make(data: Data, split: str) -> Frames:
     size = (data.image_size, data.image_size)
     parts: list[Frames] = []
     began = told = time.monotonic()
-    for first in range(0, count, _CHUNK):
-        numbers = range(first, min(first + _CHUNK, count))
+    chunk = _CHUNK[device.type]
+    for first in range(0, count, chunk):
+        numbers = range(first, min(first + chunk, count))
         parts.append(_plain(scenes.render(scenes.sample(world, numbers, device=device), size)))
         if time.monotonic() - told > _LINE_EVERY:
             told = time.monotonic()

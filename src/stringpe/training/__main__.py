@@ -24,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> None:
             run_eval(asked.checkpoint, asked.overrides)
         else:
             a = asked
-            run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs)
+            run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs, a.rates, a.rates_share)
     except (ValueError, OSError) as error:
         sys.exit(f"stringpe: {error}")
 
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     three.add_argument("--out", type=Path, default=Path("runs/compare"))
     three.add_argument("--baseline", default="", help="row that differences are taken to")
     three.add_argument("--jobs", type=int, default=0, help="processes side by side")
+    three.add_argument("--rates", type=float, nargs="+", default=[], help="learning rates to choose from, row by row")
+    three.add_argument("--rates-share", type=float, default=1.0, help="length of the runs that choose, of the recipe's")
     return parser
 
 

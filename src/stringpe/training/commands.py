@@ -8,6 +8,7 @@ from .. import recipes
 from . import comparison
 from .launch import evaluate, train
 from .signals import Stopped
+from .tuning import Tuning
 
 
 def run_train(recipe: str, overrides: Sequence[str], out: Path) -> None:
@@ -31,8 +32,18 @@ def run_eval(checkpoint: Path, overrides: Sequence[str]) -> None:
 
 
 def run_compare(
-    recipe: str, overrides: Sequence[str], encodings: Sequence[str], seeds: int, out: Path, baseline: str, jobs: int
+    recipe: str,
+    overrides: Sequence[str],
+    encodings: Sequence[str],
+    seeds: int,
+    out: Path,
+    baseline: str,
+    jobs: int,
+    rates: Sequence[float] = (),
+    rates_share: float = 1.0,
 ) -> None:
     """Compare encodings under a recipe and print the table."""
     chosen = recipes.load(recipe, overrides)
-    comparison.compare(chosen, encodings or comparison.ENCODINGS, seeds, out, baseline=baseline, jobs=jobs)
+    tuning = Tuning(tuple(rates), rates_share) if rates else None
+    rows = encodings or comparison.ENCODINGS
+    comparison.compare(chosen, rows, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning)

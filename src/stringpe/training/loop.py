@@ -54,7 +54,7 @@ class Run:
             parameter.requires_grad_(parameter.numel() > 0)  # nothing to learn, and sharding refuses empty gradients
         self.parameters = sum(p.numel() for p in model.parameters())
         if recipe.loop.compile:
-            model.compile()
+            _compile(model)
         self.model: nn.Module
         self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, recipe, accelerator.device))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -221,6 +221,14 @@ class Run:
             rng.restore(rows, self.place.device)
         self.window = torch.tensor(checkpoint.progress["window"], device=self.place.device)
         return checkpoint.step, checkpoint.progress["log_bytes"]
+
+
+def _compile(model: nn.Module) -> None:
+    """Compile the layers that a model repeats: equal ones share their code, where compiling the whole model would go
+    through each of them. A model without any is compiled whole."""
+    layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
+    for layer in layers or [model]:
+        layer.compile()
 
 
 def _untyped(state: Any) -> dict[str, Any]:

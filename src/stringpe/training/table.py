@@ -11,12 +11,14 @@ from .statistics import Estimate, paired, t_interval
 
 @dataclass(frozen=True)
 class Summary:
-    """A row: score and paired difference to the baseline (in percent), the score of every seed, and costs."""
+    """A row: score and paired difference to the baseline (in percent), the score of every seed, the learning rate, and
+    costs."""
 
     label: str
     score: Estimate
     difference: Estimate | None
     seeds: dict[int, float]
+    rate: float
     parameters: int
     encoding_parameters: int
     step_ms: float
@@ -26,10 +28,11 @@ class Summary:
 def summarise(
     results: Mapping[str, Mapping[int, Mapping[str, Any]]],
     costs: Mapping[str, Mapping[str, Any]],
+    rates: Mapping[str, float],
     metric: str,
     baseline: str,
 ) -> list[Summary]:
-    """results[label][seed] is a run's result.json; costs[label] what `measure` gave."""
+    """results[label][seed] is a run's result.json; costs[label] what `measure` gave; rates[label] its learning rate."""
     scores = {label: {s: 100 * r["metrics"][metric] for s, r in runs.items()} for label, runs in results.items()}
     return [
         Summary(
@@ -37,6 +40,7 @@ def summarise(
             score=t_interval(list(values.values())),
             difference=None if label == baseline else paired(values, scores[baseline]),
             seeds=values,
+            rate=rates[label],
             parameters=costs[label]["parameters"],
             encoding_parameters=costs[label]["encoding_parameters"],
             step_ms=costs[label]["step_ms"],
@@ -46,7 +50,7 @@ def summarise(
     ]
 
 
-HEADINGS = ("encoding", "{metric} (%)", "difference", "parameters", "of encodings", "step (ms)", "memory (MiB)")
+HEADINGS = ("encoding", "{metric} (%)", "difference", "rate", "parameters", "of encodings", "step (ms)", "memory (MiB)")
 
 
 def cells(summary: Summary) -> tuple[str, ...]:
@@ -56,6 +60,7 @@ def cells(summary: Summary) -> tuple[str, ...]:
         summary.label,
         _plus_minus(summary.score, ""),
         "baseline" if d is None else _plus_minus(d, "+") + (" *" if d.excludes_zero else ""),
+        f"{summary.rate:g}",
         f"{summary.parameters:,}",
         f"{summary.encoding_parameters:,}",
         f"{summary.step_ms:.1f}",
@@ -100,6 +105,7 @@ def _columns(s: Summary) -> dict[str, Any]:
         "difference": d.mean,
         "difference_low": d.low,
         "difference_high": d.high,
+        "rate": s.rate,
         "parameters": s.parameters,
         "encoding_parameters": s.encoding_parameters,
         "step_ms": s.step_ms,
