@@ -252,3 +252,20 @@ def test_crops_show_parts_of_the_image():
     assert width.std() > 0.05
     coloured = augment(ramp, uniforms(0, 1, 50, Place()), Augment(colour=0.5))
     assert coloured.mean((1, 2, 3)).std() > 0.05
+
+
+def test_decoded_shards_are_kept_until_they_change(shard, tmp_path, monkeypatch):
+    data = recipe(shard(corrupt=(3,)), shard("val.tar"), cache=str(tmp_path / "cache")).data
+    with pytest.warns(RuntimeWarning, match="1 of 12 images cannot be decoded"):
+        images, labels, corrupt = loaded(data, "train")
+    loaded.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("stringpe.tasks.feed.decode_all", None)  # whatever is read now comes from the file
+        again = loaded(data, "train")
+    assert torch.equal(again[0], images)
+    assert torch.equal(again[1], labels)
+    assert (again[2], corrupt) == (1, 1)
+    loaded.cache_clear()
+    shard(count=6)  # written anew
+    assert len(loaded(data, "train")[0]) == 6
+    assert len(list((tmp_path / "cache").iterdir())) == 2

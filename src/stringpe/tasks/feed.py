@@ -1,20 +1,23 @@
 """Three ways for labelled images to reach the device: from memory, through worker processes, or as a stream."""
 
+import hashlib
 import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..training.files import write_tensors
 from ..training.order import Order
 from ..training.recipe import Data, Recipe
 from ..training.task import Batch, Place
 from .augment import augment, to_unit, uniforms
-from .images import CorruptImage, ImageSet, image_set
+from .images import CorruptImage, ImageSet, expand, image_set
 from .picture import central, to_tensor
 
 _NAMED = 3  # corrupt images that a warning names
@@ -86,9 +89,29 @@ def loaded(data: Data, split: str) -> tuple[Tensor, Tensor, int]:
         from .synthetic import spots
 
         return *spots(data, split), 0
-    found = image_set(data.source, data.train if split == "train" else data.val)
+    where = data.train if split == "train" else data.val
     limit = data.train_size if split == "train" else data.val_size
-    return decode_all(found, data.image_size, limit)
+    path = _kept(data, where, limit)
+    if path is not None and path.exists():
+        from safetensors.torch import load_file
+
+        kept = load_file(path)
+        return kept["images"], kept["labels"], int(kept["corrupt"])
+    images, labels, corrupt = decode_all(image_set(data.source, where), data.image_size, limit)
+    if path is not None:
+        write_tensors(path, {"images": images, "labels": labels, "corrupt": torch.tensor(corrupt)})
+    return images, labels, corrupt
+
+
+def _kept(data: Data, where: str, limit: int) -> Path | None:
+    """The file of decoded images in data.cache, named after everything that they depend on; None without a cache, and
+    for folders and hubs, whose content is not told by one size and date."""
+    if not data.cache or data.source != "shards":
+        return None
+    digest = hashlib.blake2b(f"{data.image_size}/{limit}".encode(), digest_size=8)
+    for shard in expand(where):
+        digest.update(f"{shard.resolve()}/{shard.stat().st_size}/{shard.stat().st_mtime_ns}".encode())
+    return Path(data.cache) / f"images-{digest.hexdigest()}.safetensors"
 
 
 def decode_all(found: ImageSet, size: int, limit: int = 0) -> tuple[Tensor, Tensor, int]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__, scenes
+from ..training.files import write_tensors
 from ..training.recipe import Data
 
 MIN_SHARE = 0.01
@@ -31,7 +32,7 @@ def frames(data: Data, split: str) -> Frames:
 
     path = _path(data, split)
     if not path.exists():
-        _write(path, _make(data, split))
+        write_tensors(path, _make(data, split))  # several processes may make the same frames; the last one wins
     return load_file(path)
 
 
@@ -95,12 +96,3 @@ def _plain(rendered: scenes.Frames) -> Frames:
         "instance": rendered.instance[some].to(torch.uint8).cpu(),
         "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
     }
-
-
-def _write(path: Path, made: Frames) -> None:
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(made, draft)
-    os.replace(draft, path)  # several processes may make the same frames; the last one wins

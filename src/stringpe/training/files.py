@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
@@ -31,6 +33,16 @@ def write_text(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     _sync(draft)
+    os.replace(draft, path)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file through a draft beside it and one rename."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(tensors, draft)
     os.replace(draft, path)
 
 

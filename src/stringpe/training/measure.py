@@ -13,7 +13,7 @@ from .launch import accelerator_for, build, device_name
 from .recipe import Recipe
 
 _SECONDS = 2.0
-_WARM, _MOST = 3, 50
+_WARM, _MOST = 5, 25
 
 
 def measure(recipe: Recipe) -> dict[str, Any]:

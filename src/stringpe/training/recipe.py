@@ -36,8 +36,9 @@ class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface" or "stream".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made,
-    and `cache` is where they are kept.
+    one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made.
+    cache: folder where frames that were made are kept (by default the user's), and images of shards once decoded, which
+    many runs side by side then only read (by default nowhere).
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
     a frame of the task objects. seed: of what is made up, not of the run.
     """

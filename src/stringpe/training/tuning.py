@@ -22,6 +22,23 @@ class Tuning:
     share: float = 1.0
 
 
+def tuning_runs(recipe: Recipe, rows: Sequence[str], out: Path, tuning: Tuning, examples: int) -> list[Planned]:
+    """The runs that choose, rate by rate. examples: size of the training set."""
+    if not 0 < tuning.share <= 1 or min(tuning.rates) <= 0:
+        raise ValueError(f"tuning needs positive rates and a share in (0, 1], got {tuning}")
+    steps = max(1, round(tuning.share * recipe.total_steps(examples)))
+    return [
+        Planned(
+            label=f"{row} at optim.lr={rate:g}",
+            seed=recipe.seed + APART,
+            recipe=_short(override(recipe, [*row_changes(row), f"optim.lr={rate:g}"]), steps, tuning.share),
+            out=out / "tuning" / folder(row) / f"{rate:g}",
+        )
+        for rate in tuning.rates
+        for row in dict.fromkeys(rows)
+    ]
+
+
 def tune(
     recipe: Recipe,
     rows: Sequence[str],
@@ -32,19 +49,7 @@ def tune(
     quiet: bool,
 ) -> dict[str, dict[str, float]]:
     """Scores by row and rate. A rate that diverges scores 0; a row that no rate trains is an error."""
-    if not 0 < tuning.share <= 1 or min(tuning.rates) <= 0:
-        raise ValueError(f"tuning needs positive rates and a share in (0, 1], got {tuning}")
-    steps = max(1, round(tuning.share * recipe.total_steps(examples)))
-    plan = [
-        Planned(
-            label=f"{row} at optim.lr={rate:g}",
-            seed=recipe.seed + APART,
-            recipe=_short(override(recipe, [*row_changes(row), f"optim.lr={rate:g}"]), steps, tuning.share),
-            out=out / "tuning" / folder(row) / f"{rate:g}",
-        )
-        for rate in tuning.rates
-        for row in dict.fromkeys(rows)
-    ]
+    plan = tuning_runs(recipe, rows, out, tuning, examples)
     found = {p.out: result(p.recipe, p.out) for p in plan}
     for run, outcome in run_all([p for p in plan if found[p.out] is None], pool, quiet):
         found[run.out] = None if isinstance(outcome, Exception) else outcome
