@@ -67,6 +67,26 @@ def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int =
     return rotate_pair(*kernels.heads_of(qk, frequencies, groups), coords, frequencies, groups)
 
 
+def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:
+    """Whether the projection of x (b, n, m) to queries and keys can rotate them as it writes them: see `project`."""
+    return groups == 1 and use_backend.current != "torch" and kernels.can_project(x, product_dtype(x), frequencies)
+
+
+def project(
+    x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """RoPE(r Θ) (W x + b): queries and keys (b, h, n, d) of weight (2 h d, m), in one kernel, where `can_project`."""
+    dtype = product_dtype(x)
+    bias = None if bias is None else bias.to(dtype)
+    return kernels.project(x.to(dtype), weight.to(dtype), bias, coords, frequencies)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What a linear layer multiplies x in: autocast's dtype where that is on, or else its own."""
+    on = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if on and x.dtype != torch.float64 else x.dtype
+
+
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The torch backend. A compiler fuses the plain formula; in eager mode a hand-written derivative saves passes."""
     if torch.compiler.is_compiling():
