@@ -11,7 +11,7 @@ from .basis import Identity
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .projection import Heads, MultiHead, Prepared, prepare
-from .rotate import can_project, full_precision
+from .rotate import can_project, full_precision, product_dtype
 
 
 class KVCache:
@@ -108,6 +108,7 @@ class Attention(MultiHead):
             self._check_input(x)
             groups = self.num_heads // self.num_kv_heads
             if can_project(x, prepared.frequencies, groups):
+                x = x.to(product_dtype(x))  # once for both projections, which keep it for backward
                 q, k = self.encoding.project(x, prepared.weight, prepared.bias, coords, **options)
                 v = self.project_values(x)
             else:
