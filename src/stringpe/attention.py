@@ -11,7 +11,7 @@ from .basis import Identity
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .projection import Heads, MultiHead, Prepared, prepare
-from .rotate import full_precision
+from .rotate import can_project, full_precision, product_dtype
 
 
 class KVCache:
@@ -104,10 +104,16 @@ class Attention(MultiHead):
         options = {} if prepared.frequencies is None else {"frequencies": prepared.frequencies}
         if context is None and self._rotates_packed:
             assert isinstance(self.encoding, Encoding)
+            assert prepared.frequencies is not None
             self._check_input(x)
-            qk, v = self.project_packed(x, prepared)
             groups = self.num_heads // self.num_kv_heads
-            q, k = self.encoding.rotate_packed(qk, coords, groups=groups, **options)
+            if can_project(x, prepared.frequencies, groups):
+                x = x.to(product_dtype(x))  # once for both projections, which keep it for backward
+                q, k = self.encoding.project(x, prepared.weight, prepared.bias, coords, **options)
+                v = self.project_values(x)
+            else:
+                qk, v = self.project_packed(x, prepared)
+                q, k = self.encoding.rotate_packed(qk, coords, groups=groups, **options)
             return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, v = self.project(x, context, prepared)
         return *self.encoding(q, k, coords, context_coords, folded=self.fold, **options), v

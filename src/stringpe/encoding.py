@@ -18,7 +18,7 @@ from . import frequencies as spectra
 from . import kernels
 from .basis import Basis
 from .frequencies import Frequencies, Spectrum
-from .rotate import angles, rotate, rotate_packed, rotate_pair, rotate_planes
+from .rotate import angles, project, rotate, rotate_packed, rotate_pair, rotate_planes
 
 
 class PositionEncoding(nn.Module, ABC):
@@ -71,8 +71,10 @@ class PositionEncoding(nn.Module, ABC):
                 f"queries and keys must be (b, {heads}, n, {self.head_dim}) for this encoding, got {tuple(x.shape)}: "
                 f"split heads before encoding, or build it for other heads"
             )
+        return self._batched_coords(coords, x.shape[0], x.shape[2])
+
+    def _batched_coords(self, coords: Tensor, b: int, n: int) -> Tensor:
         check_coords(coords, self.coord_dim)
-        b, _, n, _ = x.shape
         if coords.shape == (n, self.coord_dim):
             return coords[None]
         if coords.shape != (b, n, self.coord_dim):
@@ -157,6 +159,14 @@ class Encoding(PositionEncoding):
         theta = self.frequencies() if frequencies is None else frequencies
         coords = self.checked_coords(kernels.heads_of(qk, theta, groups)[1], coords)
         return rotate_packed(qk, coords, theta, groups)
+
+    def project(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, *, frequencies: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`rotate_packed` of W x + b, for x (b, n, m) and weight (2 h d, m) in the basis already, in one kernel that
+        `rotate.can_project` allows."""
+        theta = self.frequencies() if frequencies is None else frequencies
+        return project(x, weight, bias, self._batched_coords(coords, *x.shape[:2]), theta)
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .basis import Identity
 from .encoding import Encoding, PositionEncoding, form
-from .rotate import full_precision
+from .rotate import full_precision, product_dtype
 
 QK_NORMS = ("rms", "rms_gain", "layer")
 
@@ -117,8 +117,12 @@ class MultiHead(nn.Module):
             qk, v = self.qkv(x).split([count, self.num_kv_heads * self.head_dim], dim=-1)
             return qk, v
         # Values apart: rotated queries and keys are new tensors, and in training these here need not be kept.
-        v = F.linear(x, self.qkv.weight[count:], _rows(self.qkv.bias, count, None))
-        return F.linear(x, prepared.weight, prepared.bias), v
+        return F.linear(x, prepared.weight, prepared.bias), self.project_values(x)
+
+    def project_values(self, x: Tensor) -> Tensor:
+        """Values alone, (b, n, h_kv·d)."""
+        count = (self.num_heads + self.num_kv_heads) * self.head_dim
+        return F.linear(x, self.qkv.weight[count:], _rows(self.qkv.bias, count, None))
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.qkv.in_features:
@@ -180,27 +184,21 @@ def fold_projections(layers: Sequence[MultiHead], turns: Sequence[Tensor]) -> li
     for members in sizes.values():
         first = layers[members[0]]
         heads, d = first.num_heads + first.num_kv_heads, first.head_dim
-        wanted = _autocast_dtype(first.qkv.weight)  # what the projection would cast to, done for all layers at once
+        wanted = product_dtype(first.qkv.weight)  # what the projection would cast to, done for all layers at once
         with full_precision(first.qkv.weight):
             p = torch.stack([turns[i] for i in members])  # (layers, h_kv, d, d)
             shared = p.repeat_interleave(first.num_heads // first.num_kv_heads, dim=1)
             turn = torch.cat([shared, p], dim=1).mT  # (layers, h + h_kv, d, d)
             rows = torch.stack([layers[i].qkv.weight[: heads * d] for i in members]).to(turn.dtype)
             weight = turn @ rows.unflatten(1, (heads, d))
-            weights = weight.flatten(1, 2).to(wanted or first.qkv.weight.dtype).unbind()
+            weights = weight.flatten(1, 2).to(wanted).unbind()
             biases: Sequence[Tensor | None] = [None] * len(members)
             if first.qkv.bias is not None:
                 offsets = torch.stack([layers[i].qkv.bias[: heads * d] for i in members]).to(turn.dtype)
                 bias = turn @ offsets.unflatten(1, (heads, d))[..., None]
-                biases = bias.flatten(1).to(wanted or first.qkv.bias.dtype).unbind()
+                biases = bias.flatten(1).to(wanted).unbind()
         results |= zip(members, zip(weights, biases, strict=True), strict=True)
     return [results[i] for i in range(len(layers))]
-
-
-def _autocast_dtype(x: Tensor) -> torch.dtype | None:
-    kind = x.device.type
-    on = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if on and x.dtype == torch.float32 else None
 
 
 def _rows(bias: Tensor | None, start: int, end: int | None) -> Tensor | None:

@@ -33,7 +33,7 @@ def angles(coords: Tensor, frequencies: Tensor) -> Tensor:
     theta = frequencies.to(wide).transpose(0, 1).reshape(c, h * planes) / (2 * math.pi)
     turns = coords.to(wide) @ theta  # a float64 product: autocast and TF32 leave it alone
     turns = turns.sub_(turns.detach().round()).to(narrow)
-    return (turns * (2 * math.pi)).unflatten(-1, (h, planes)).transpose(1, 2)
+    return (turns * (2 * math.pi)).view(*turns.shape[:-1], h, planes).transpose(1, 2)
 
 
 def rotate_planes(x: Tensor, angle: Tensor) -> Tensor:
@@ -67,44 +67,75 @@ def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int =
     return rotate_pair(*kernels.heads_of(qk, frequencies, groups), coords, frequencies, groups)
 
 
+def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:
+    """Whether the projection of x (b, n, m) to queries and keys can rotate them as it writes them: see `project`."""
+    return groups == 1 and use_backend.current != "torch" and kernels.can_project(x, product_dtype(x), frequencies)
+
+
+def project(
+    x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """RoPE(r Θ) (W x + b): queries and keys (b, h, n, d) of weight (2 h d, m), in one kernel, where `can_project`."""
+    dtype = product_dtype(x)
+    bias = None if bias is None else bias.to(dtype)
+    return kernels.project(x.to(dtype), weight.to(dtype), bias, coords, frequencies)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What a linear layer multiplies x in: autocast's dtype where that is on, or else its own."""
+    on = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if on and x.dtype != torch.float64 else x.dtype
+
+
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The torch backend. A compiler fuses the plain formula; in eager mode a hand-written derivative saves passes."""
     if torch.compiler.is_compiling():
         angle = angles(coords, frequencies)
         return tuple(rotate_planes(x, _shared(angle, g)) for x, g in zip(tensors, groups, strict=True))
-    rotated: tuple[Tensor, ...] = _Rotation.apply(coords, frequencies, groups, *tensors)
-    return rotated
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (coords, frequencies, *tensors)):
+        _, _, *rotated = _Rotation.apply(coords, frequencies, groups, *tensors)
+        return tuple(rotated)
+    cos, sin = _cos_sin(coords, frequencies)
+    return tuple(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+
+
+def _cos_sin(coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, h, n, d/2) each, in the memory of one more tensor of their size."""
+    angle = angles(coords, frequencies)
+    return angle.cos(), angle.sin_()
 
 
 class _Rotation(torch.autograd.Function):
     """y = RoPE(r Θ) x for tensors of the same tokens, and its derivative from y: with g the gradient at y,
 
     dx = RoPE(−a) g,    da_j = g_{j+d/2} y_j − g_j y_{j+d/2},    dΘ = Σ_tokens r da,    dr = Σ_planes Θ da
+
+    Cosines and sines come out in front of the rotated tensors, so that backward can have them.
     """
 
     @staticmethod
     def forward(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        angle = angles(coords, frequencies)
-        cos, sin = angle.cos(), angle.sin()
-        return tuple(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+        cos, sin = _cos_sin(coords, frequencies)
+        return cos, sin, *(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         coords, frequencies, ctx.groups = inputs[:3]
+        ctx.mark_non_differentiable(*output[:2])
         ctx.save_for_backward(coords, frequencies, *output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        coords, frequencies, *rotated = ctx.saved_tensors
-        angle = angles(coords, frequencies)
-        cos, sin = angle.cos(), angle.sin()
-        back = [_turn(g, _shared(cos, n), _shared(-sin, n)) for g, n in zip(grads, ctx.groups, strict=True)]
+        coords, frequencies, cos, sin, *rotated = ctx.saved_tensors
+        grads, back_sin = grads[2:], -sin
+        back = [_turn(g, _shared(cos, n), _shared(back_sin, n)) for g, n in zip(grads, ctx.groups, strict=True)]
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, None, *back
-        change = torch.zeros((), dtype=angle.dtype, device=angle.device)
+        change = torch.zeros((), dtype=cos.dtype, device=cos.device)
         for g, y, n in zip(grads, rotated, ctx.groups, strict=True):
             (g1, g2), (y1, y2) = (t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, dim=-1) for t in (g, y))
-            change = change + torch.addcmul(g2 * y1, g1, y2, value=-1).unflatten(1, (-1, n)).sum(2)  # (b, h, n, d/2)
+            turn = torch.addcmul(g2 * y1, g1, y2, value=-1)  # (b, n·h, tokens, d/2)
+            change = change + (turn.unflatten(1, (-1, n)).sum(2) if n > 1 else turn)
         h, c, planes = frequencies.shape
         change = change.transpose(1, 2).flatten(2)  # (b, n, h d/2)
         if len(coords) == 1:

@@ -1,6 +1,7 @@
 """Prints what the kernels become on a Hopper GPU, which need not be there, for bfloat16 heads of the given d:
 
 python tests/kernels/hopper.py 64
+python tests/kernels/hopper.py 64 projection
 """
 
 import re
@@ -9,7 +10,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 
-from stringpe.kernels import fused, launch
+from stringpe.kernels import fused, fused_projection, launch
 
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -34,5 +35,26 @@ def main(d: int) -> None:
         print(built.asm["ttgir"], built.asm["ptx"])
 
 
+def projection(d: int) -> None:
+    heads, tokens, depth = fused_projection.heads_of_tile(d), fused_projection.TOKENS, fused_projection.DEPTH
+    sizes = {"DIM": 768, "C": 3, "PLANES": d // 2, "HEADS": heads, "SHARED": False, "PROGRAMS": 264}
+    sizes |= {"TOKENS": tokens, "DEPTH": depth, "r_c": 1, "t_d": 1}
+    tile = f"tensordesc<bf16[{tokens}, {heads * d}]>"
+    descriptors = {"x": f"tensordesc<bf16[{tokens}, {depth}]>", "q": tile, "k": tile}
+    descriptors["weight"] = f"tensordesc<bf16[2, {heads * d}, {depth}]>"
+    signature, constants, hints = {}, {}, {}
+    for i, name in enumerate(fused_projection.kernel.arg_names):
+        if name in sizes:
+            signature[name], constants[i,] = "constexpr", sizes[name]
+        elif name in ("bias", "coords", "theta"):
+            signature[name], hints[i,] = "*bf16" if name == "bias" else "*fp32", ALIGNED
+        else:
+            signature[name] = descriptors.get(name, "i32")
+    source = triton.compiler.ASTSource(fused_projection.kernel, signature, constants, hints)
+    options = {"num_warps": fused_projection.warps(d)[0], "num_stages": fused_projection.STAGES}
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    print(built.asm["ttgir"], built.asm["ptx"])
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    (projection if "projection" in sys.argv else main)(int(sys.argv[1]))

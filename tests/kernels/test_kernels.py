@@ -22,7 +22,7 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
-@pytest.mark.parametrize("file", ["test_fused_values.py", "test_fused_operators.py", "test_fused_inverse.py"])
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_fused_*.py")))
 def test_in_the_interpreter(file: str) -> None:
     pytest.importorskip("triton")
     run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")
@@ -42,3 +42,13 @@ def test_compiled_for_hopper(d: int) -> None:
     assert not re.findall(r"convert_layout.*tensor<\d+x\d+xf", listing)
     assert re.findall(r"ld\.global[.\w]*\.v4\.b32", listing)
     assert not re.findall(r"(ld|st)\.global[.\w]*(b16|v2)", listing)
+
+
+@pytest.mark.parametrize("d", [32, 64, 128])
+def test_projection_compiled_for_hopper(d: int) -> None:
+    """One loop over tiles and channels together; the float32 tile is turned in the threads that hold it."""
+    pytest.importorskip("triton")
+    listing = run(str(HERE / "hopper.py"), str(d), "projection", TRITON_INTERPRET="0")
+    assert not re.findall(r"convert_layout.*tensor<\d+x\d+xf32", listing)
+    assert listing.count("scf.for") == 1
+    assert "wgmma.mma_async" in listing

@@ -1,9 +1,10 @@
 """An attention block and a ViT with each encoding: training and inference steps, against the same without rotation."""
 
+import copy
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from ..basis import Skew
 from ..encoding import Encoding, PositionEncoding, create, names
 from ..frequencies import Mixed
 from ..vision import ViT, vit
-from .timing import Timing, measure
+from .timing import Timing, measure, measure_in_turns
 from .ways import WAYS, Way
 
 
@@ -108,54 +109,58 @@ def vit_rows(
     seconds: float = 3.0,
 ) -> Iterator[Row]:
     """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates, for
-    about `seconds` each."""
+    about `seconds` each. The first way is the base: every other is timed in turns with it."""
     random = torch.Generator(device).manual_seed(0)
     image = torch.randn(batch, 3, image_size, image_size, device=device, generator=random)
     depth = torch.rand(batch, image_size, image_size, device=device, generator=random) * 5 + 0.5
     target = torch.randint(0, 1000, (batch,), device=device, generator=random)
-    for way in ways:
-        inputs = (image,) if way == "absolute" else (image, depth)
-        for mode in modes:
-            torch.compiler.reset()
-            model = vit_of(way, size, device)
-            train = _train(model, inputs, target, dtype, mode == "compiled", seconds)
-            inference = _inference(model, inputs, dtype, mode == "compiled", seconds)
+    for mode in modes:
+        base: Steps | None = None
+        for way in ways:
+            inputs = (image,) if way == "absolute" else (image, depth)
+            own = _steps(vit_of(way, size, device), inputs, target, dtype, mode == "compiled")
+            base = base or own
+            train, inference = (measure_in_turns(b, o, device, seconds=seconds) for b, o in zip(base, own, strict=True))
             yield Row(way, mode, train, inference)
-            del model
+            del own
 
 
 def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
-def _train(
-    model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool, seconds: float
-) -> Timing:
+class Steps(NamedTuple):
+    """What a model does, ready and warm."""
+
+    train: Callable[[], Any]
+    infer: Callable[[], Any]
+
+
+def _steps(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.dtype, compiled: bool) -> Steps:
     device = target.device
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
-    network: Callable[..., Tensor] = torch.compile(model) if compiled else model
-    model.train()
+    folded = fold(copy.deepcopy(model).eval())
+    # one code object for many models: the compiler takes them for versions of one, and gives up after eight
+    with torch._dynamo.config.patch(recompile_limit=64):
+        learner: Callable[..., Tensor] = torch.compile(model.train()) if compiled else model.train()
+        viewer: Callable[..., Tensor] = torch.compile(folded) if compiled else folded
 
-    def step() -> Any:
-        optimiser.zero_grad(set_to_none=True)
-        with _autocast(device, dtype):
-            loss = F.cross_entropy(network(*inputs), target)
-        loss.backward()
-        optimiser.step()
+        def train() -> None:
+            optimiser.zero_grad(set_to_none=True)
+            with _autocast(device, dtype):
+                loss = F.cross_entropy(learner(*inputs), target)
+            loss.backward()
+            optimiser.step()
 
-    return measure(step, device, seconds=seconds, calls=5)
+        @torch.no_grad()
+        def infer() -> Tensor:
+            with _autocast(device, dtype):
+                return viewer(*inputs)
 
-
-def _inference(model: ViT, inputs: tuple[Tensor, ...], dtype: torch.dtype, compiled: bool, seconds: float) -> Timing:
-    model = fold(model.eval())
-    network: Callable[..., Tensor] = torch.compile(model) if compiled else model
-
-    @torch.no_grad()
-    def run() -> Tensor:
-        with _autocast(inputs[0].device, dtype):
-            return network(*inputs)
-
-    return measure(run, inputs[0].device, seconds=seconds / 3, calls=5)
+        for _ in range(3):
+            train()
+            infer()
+    return Steps(train, infer)
 
 
 def block_rows(

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ..rotate import backend, rotate_pair
-from .timing import Timing, measure
+from .timing import Timing, graph, measure
 from .ways import WAYS, peers
 
 CALLS = 10  # in a row, so that the host prepares one while the device does another
+
+Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Row:
-    """One way on one shape: forward, forward + backward (None where it gives no gradient), and the floor of forward."""
+    """One way on one shape: forward, forward + backward (None where it gives no gradient), and the floor of forward.
+    On a GPU these are replays of a graph, which is what the device does; forward_call and both_call are calls from
+    Python, the host's share included. A way that cannot be captured has its calls in both places."""
 
     way: str
     shape: str
@@ -40,6 +44,8 @@ class Row:
     both: Timing | None
     floor: float
     backend: str = ""
+    forward_call: Timing | None = None
+    both_call: Timing | None = None
 
 
 class Job:
@@ -55,19 +61,29 @@ class Job:
         lower = torch.randn(h, d, d, generator=random, device=device).tril(-1) * 0.1
         self.skew = lower - lower.mT
         self.grad_q, self.grad_k = (torch.randn_like(self.q) for _ in range(2))
-        self.packed, self.device = packed, device
+        self.packed, self.device, self.shape = packed, device, shape
 
     def floor(self) -> float:
         """Milliseconds to read and write q and k once."""
         target = torch.empty_like(self.packed)
         return measure(lambda: target.copy_(self.packed), self.device, calls=CALLS).median
 
-    def forward(self, way: Callable[..., tuple[Tensor, Tensor]]) -> Timing:
-        with torch.no_grad():
-            run = partial(way, self.q, self.k, self.coords, self.frequencies, self.skew)
-            return measure(run, self.device, calls=CALLS)
+    def row(self, name: str, way: Rotation, floor: float, *, gradient: bool = True, backend: str = "") -> Row:
+        forward, forward_call = self._timed(partial(self.forward, way))
+        both, both_call = self._timed(self.both(way)) if gradient else (None, None)
+        return Row(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
 
-    def both(self, way: Callable[..., tuple[Tensor, Tensor]]) -> Timing:
+    def _timed(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
+        """The device's share, and a call."""
+        call = measure(run, self.device, calls=CALLS)
+        replay = graph(run, self.device)
+        return call if replay is None else measure(replay, self.device, calls=CALLS), call
+
+    @torch.no_grad()
+    def forward(self, way: Rotation) -> tuple[Tensor, Tensor]:
+        return way(self.q, self.k, self.coords, self.frequencies, self.skew)
+
+    def both(self, way: Rotation) -> Callable[[], Any]:
         """Forward and backward, with gradients to q, k, frequencies and S."""
         leaves = [t.detach().requires_grad_() for t in (self.q, self.k, self.frequencies, self.skew)]
         q, k, frequencies, skew = leaves
@@ -76,7 +92,7 @@ class Job:
             turned = way(q, k, self.coords, frequencies, skew)
             return torch.autograd.grad(turned, leaves, (self.grad_q, self.grad_k), allow_unused=True)
 
-        return measure(run, self.device, calls=CALLS)
+        return run
 
 
 def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,15 +104,14 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
     """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
     job = Job(shape, dtype, device)
     floor = job.floor()
-    yield Row("ours", str(shape), job.forward(ours), job.both(ours), floor, backend(job.q))
+    yield job.row("ours", ours, floor, backend=backend(job.q))
     for name, way in WAYS.items():
-        yield Row(name, str(shape), job.forward(way), job.both(way), floor)
+        yield job.row(name, way, floor)
         if compiled and way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
             torch.compiler.reset()
-            fast = torch.compile(way, dynamic=False)
-            yield Row(f"{name}, compiled", str(shape), job.forward(fast), job.both(fast), floor)
+            yield job.row(f"{name}, compiled", torch.compile(way, dynamic=False), floor)
     for name, way in peers().items():
-        yield Row(name, str(shape), job.forward(way), None, floor)
+        yield job.row(name, way, floor, gradient=False)
 
 
 def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, Row]]:
@@ -113,4 +128,4 @@ def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int,
         for value in values:
             shape = Shape(**{**start.__dict__, axis: value})
             job = Job(shape, dtype, device)
-            yield axis, value, Row("ours", str(shape), job.forward(ours), job.both(ours), job.floor(), backend(job.q))
+            yield axis, value, job.row("ours", ours, job.floor(), backend=backend(job.q))

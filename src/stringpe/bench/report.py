@@ -18,7 +18,8 @@ from . import models, op
 BOTH = 2.5  # floors of forward + backward: forward reads x and writes y, backward reads g and y and writes dx
 FLOOR = (
     "Floor: the time of a copy of q and k for forward (each tensor read once and written once), and 2.5 of it for"
-    " forward + backward, which also reads the gradient and what was rotated, and writes a gradient."
+    " forward + backward, which also reads the gradient and what was rotated, and writes a gradient. On a GPU, times"
+    " are those of a replayed graph, the device alone; `call` is a call from Python, ten in a row."
 )
 PARTS = ("op", "block", "vit", "growth")
 OP_SHAPES = {
@@ -122,7 +123,11 @@ def markdown(results: dict[str, Any]) -> str:
     lines = ["# Benchmark", ""]
     for run in results["runs"]:
         lines += ["- " + ", ".join(f"{key} `{value}`" for key, value in run.items())]
-    lines += ["", "Milliseconds are medians with quartiles.", ""]
+    lines += [
+        "",
+        "Milliseconds are medians with quartiles; so are ratios of models, each timed in turns with the first.",
+        "",
+    ]
     if "op" in results:
         lines += ["## Rotating q and k", "", FLOOR, ""]
         lines += _op_table(results["op"])
@@ -148,13 +153,15 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def _op_table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| shape | way | forward | × floor | forward + backward | × floor |", "|---|---|---|---|---|---|"]
+    head = ["shape", "way", "forward", "× floor", "call", "forward + backward", "× floor", "call"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         forward, both, floor = row["forward"], row["both"], row["floor"]
         name = f"{row['way']} ({row['backend']})" if row["backend"] else row["way"]
-        pair = (_spread(both), f"{both['median'] / (BOTH * floor):.2f}") if both else ("–", "–")
-        ratio = f"{forward['median'] / floor:.2f}"
-        lines.append(f"| {row['shape']} | {name} | {_spread(forward)} | {ratio} | {pair[0]} | {pair[1]} |")
+        cells = [row["shape"], name, _spread(forward), f"{forward['median'] / floor:.2f}", _median(row["forward_call"])]
+        ratio = f"{both['median'] / (BOTH * floor):.2f}" if both else "–"
+        cells += [_spread(both) if both else "–", ratio, _median(row["both_call"])]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
@@ -165,10 +172,21 @@ def _model_table(rows: list[dict[str, Any]]) -> list[str]:
         train, inference = row["train"], row["inference"]
         memory = f"{train['memory'] / base['train']['memory']:.3f}" if train["memory"] else "–"
         lines.append(
-            f"| {row['way']} | {row['mode']} | {_spread(train)} | {train['median'] / base['train']['median']:.3f} "
-            f"| {memory} | {_spread(inference)} | {inference['median'] / base['inference']['median']:.3f} |"
+            f"| {row['way']} | {row['mode']} | {_spread(train)} | {_ratio(train, base['train'])} "
+            f"| {memory} | {_spread(inference)} | {_ratio(inference, base['inference'])} |"
         )
     return [*lines, ""]
+
+
+def _ratio(timing: dict[str, Any], base: dict[str, Any]) -> str:
+    if timing["ratio"]:
+        low, median, high = timing["ratio"]
+        return f"{median:.3f} ({low:.3f}–{high:.3f})"
+    return f"{timing['median'] / base['median']:.3f}"
+
+
+def _median(timing: dict[str, Any] | None) -> str:
+    return f"{timing['median']:.3f}" if timing else "–"
 
 
 def _spread(timing: dict[str, Any]) -> str:

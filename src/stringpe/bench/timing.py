@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,13 +11,15 @@ import torch
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: median and quartiles of `repeats` runs, and peak memory above what was there before, in MiB."""
+    """Milliseconds: median and quartiles of `repeats` runs, and peak memory above what was there before, in MiB. ratio:
+    lower quartile, median and upper quartile of the ratio to what was timed in turns with it."""
 
     median: float
     low: float
     high: float
     repeats: int
     memory: float | None = None
+    ratio: tuple[float, float, float] | None = None
 
 
 def measure(
@@ -26,24 +28,67 @@ def measure(
     """Time `run`, on a GPU with events around each sample, for about `seconds` and at least `least` samples. A sample
     is `calls` calls in a row, given per call: a training loop does not wait for the device between its steps."""
 
-    def clock(run: Callable[[], Any]) -> float:
-        timed = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
-        return timed(lambda: [run() for _ in range(calls)]) / calls
-
     for _ in range(3):
         run()
-    once = clock(run) * calls
-    repeats = max(least, min(200, int(1e3 * seconds / max(once, 1e-3))))
-    if device.type == "cuda":
+    clock = _clock(device, calls)
+    repeats = max(least, min(200, int(1e3 * seconds / max(clock(run) * calls, 1e-3))))
+    memory = _peak(run, device)
+    return _timing([clock(run) for _ in range(repeats)], memory)
+
+
+def measure_in_turns(
+    base: Callable[[], Any], run: Callable[[], Any], device: torch.device, *, seconds: float = 3.0, calls: int = 5
+) -> Timing:
+    """Time `run` in turns with `base`, both warm, for about `seconds`: a GPU's clock drifts with its heat, and the
+    ratio of neighbours does not."""
+    clock = _clock(device, calls)
+    rounds = max(7, min(200, int(1e3 * seconds / max((clock(base) + clock(run)) * calls, 1e-3))))
+    memory = _peak(run, device)
+    pairs = [(clock(base), clock(run)) for _ in range(rounds)]
+    low, median, high = statistics.quantiles([own / other for other, own in pairs], n=4)
+    return replace(_timing([own for _, own in pairs], memory), ratio=(low, median, high))
+
+
+def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
+    """`run` without its host: a replay of what it launches. None where there is no GPU, or where it waits for one."""
+    if device.type != "cuda":
+        return None
+    try:
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                run()
+        torch.cuda.current_stream(device).wait_stream(side)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            run()
+    except RuntimeError:
         torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    times = [clock(run) for _ in range(repeats)]
-    memory = None
-    if device.type == "cuda":
-        memory = (torch.cuda.max_memory_allocated(device) - before) / 2**20
+        return None
+    return captured.replay
+
+
+def _clock(device: torch.device, calls: int) -> Callable[[Callable[[], Any]], float]:
+    timed = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
+    return lambda run: timed(lambda: [run() for _ in range(calls)]) / calls
+
+
+def _timing(times: Sequence[float], memory: float | None) -> Timing:
     low, median, high = statistics.quantiles(times, n=4)
-    return Timing(median, low, high, repeats, memory)
+    return Timing(median, low, high, len(times), memory)
+
+
+def _peak(run: Callable[[], Any], device: torch.device) -> float | None:
+    """MiB that one call takes at most, above what was there."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
 def _cuda_milliseconds(run: Callable[[], Any]) -> float:

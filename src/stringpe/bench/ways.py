@@ -97,7 +97,7 @@ def _table(coords: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def _liger(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    from liger_kernel.transformers.rope import liger_rotary_pos_emb  # type: ignore[import-not-found]
+    from liger_kernel.transformers.rope import liger_rotary_pos_emb
 
     angle = _table(coords, frequencies)
     angle = torch.cat([angle, angle], dim=-1)[None]
@@ -106,7 +106,7 @@ def _liger(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tens
 
 
 def _flash(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    from flash_attn.layers.rotary import apply_rotary_emb  # type: ignore[import-not-found]
+    from flash_attn.layers.rotary import apply_rotary_emb
 
     angle = _table(coords, frequencies)
     cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
@@ -115,7 +115,7 @@ def _flash(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tens
 
 
 def _timm(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    from timm.layers import apply_rot_embed_cat  # type: ignore[import-not-found,attr-defined,unused-ignore]
+    from timm.layers import apply_rot_embed_cat
 
     angle = _table(coords, frequencies).repeat_interleave(2, dim=-1)
     table = torch.cat([angle.sin(), angle.cos()], dim=-1).to(q.dtype)

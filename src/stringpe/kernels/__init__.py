@@ -3,8 +3,10 @@
     rotate_pair(q, k, coords, frequencies)     queries and keys of the same tokens, in one launch
     rotate_packed(qk, coords, frequencies)     the same, as a projection leaves them side by side
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
+    project(x, weight, bias, coords, frequencies)  the projection to queries and keys, rotated before they reach memory
     inverse(a)                                 many small inverses without pivoting
-    unavailable(x)                             why a kernel cannot take x, or None
+    unavailable(x)                             why a kernel cannot rotate x, or None
+    can_project(x, dtype, frequencies)         whether `project` takes x, multiplied in this dtype
 
 The rotations are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a
 buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole.
@@ -34,6 +36,23 @@ def unavailable(x: Tensor) -> str | None:
     if x.device.type == "cuda" or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
         return None
     return f"the kernel runs on CUDA devices, not on {x.device.type}"
+
+
+def can_project(x: Tensor, dtype: torch.dtype, frequencies: Tensor) -> bool:
+    """Whether the fused projection takes x (b, n, m) with operands of this dtype: half precision, heads of 32, 64 or
+    128 that fill its tiles, and a GPU that loads tiles by itself (Hopper and later), or Triton's interpreter."""
+    h, _, planes = frequencies.shape
+    half = dtype in (torch.bfloat16, torch.float16) and unavailable(x.new_empty(0, dtype=dtype)) is None
+    fits = planes in (16, 32, 64) and h % max(1, 32 // planes) == 0 and x.shape[-1] % 64 == 0
+    return half and fits and (x.device.type == "cpu" or torch.cuda.get_device_properties(x.device).major >= 9)
+
+
+def project(
+    x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """RoPE(r Θ) (W x + b) for x (b, n, m): queries and keys (b, h, n, d), of weight (2 h d, m) and bias (2 h d)."""
+    projected: tuple[Tensor, Tensor] = torch.ops.stringpe.project.default(x, weight, bias, coords, frequencies)
+    return projected
 
 
 def inverse(a: Tensor) -> Tensor:

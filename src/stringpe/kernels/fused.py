@@ -21,12 +21,13 @@ ROUNDER = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²: adding it to a floa
 
 
 @triton.jit
-def _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH):
-    """sin and cos of a = Σ_k r_k θ_k, for coords and theta of one batch entry and head: (TOKENS, WIDTH) in float32."""
+def sin_cos(coords, theta, row, column, rows, columns, r_c, t_c, C, TOKENS, WIDTH):
+    """sin and cos of a = Σ_k r_k θ_k: (TOKENS, WIDTH) in float32. r_0 of a token is at coords + row and θ_0 of a plane
+    at theta + column, where `rows` and `columns` say that there is one."""
     turns = tl.zeros((TOKENS, WIDTH), tl.float64)
     for k in tl.static_range(C):
-        r = tl.load(coords + token * r_n + k * r_c, mask=token < n, other=0.0).to(tl.float64)
-        t = tl.load(theta + k * t_c + plane * t_d, mask=plane < PLANES, other=0.0).to(tl.float64) * QUARTER_TURNS
+        r = tl.load(coords + row + k * r_c, mask=rows, other=0.0).to(tl.float64)
+        t = tl.load(theta + column + k * t_c, mask=columns, other=0.0).to(tl.float64) * QUARTER_TURNS
         turns = tl.fma(r[:, None], t[None, :], turns)
     rounded = turns + ROUNDER
     f = (turns - (rounded - ROUNDER)).to(tl.float32)  # in [−1/2, 1/2], of a quarter turn
@@ -99,7 +100,8 @@ def forward(
     head, _, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
     coords += chunk * BATCH * r_b
     theta += head * t_h
-    sin, cos = _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH)
+    known, real = token < n, plane < PLANES
+    sin, cos = sin_cos(coords, theta, token * r_n, plane * t_d, known, real, r_c, t_c, C, TOKENS, WIDTH)
     for entry in range(BATCH):
         b = chunk * BATCH + entry
         mask = inside & (b < batch)
@@ -132,7 +134,8 @@ def backward(
     head, block, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
     coords += chunk * BATCH * r_b
     theta += head * t_h
-    sin, cos = _sin_cos(coords, theta, token, plane, n, r_n, r_c, t_c, t_d, C, PLANES, TOKENS, WIDTH)
+    known, real = token < n, plane < PLANES
+    sin, cos = sin_cos(coords, theta, token * r_n, plane * t_d, known, real, r_c, t_c, C, TOKENS, WIDTH)
     da = tl.zeros((TOKENS, WIDTH), tl.float32)
     for entry in range(BATCH):
         b = chunk * BATCH + entry

@@ -28,6 +28,11 @@ library.define(
     "(Tensor qk, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
+library.define(
+    "stringpe::project",
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor coords, Tensor frequencies) -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
 # The derivatives that nobody asked for come back as tensors of no elements: a schema has no optional results.
 library.define(
     "stringpe::rotate_pair_backward",
@@ -152,6 +157,14 @@ def _(
     return dx, *launch.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
 
 
+@library.impl("stringpe::project", "default")
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    from . import fused_projection
+
+    q, k = fused_projection.forward(x, weight, bias, coords, frequencies)
+    return q.transpose(1, 2), k.transpose(1, 2)
+
+
 # Fake results: shapes, dtypes and strides ---------------------------------------------------------------------------
 
 
@@ -176,6 +189,13 @@ def _(
     grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _packed_like(q, k), *_fake_sums(coords, frequencies, *needs)
+
+
+@library.register_fake("stringpe::project")
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    h, _, planes = frequencies.shape
+    shape = (*x.shape[:2], h, 2 * planes)
+    return x.new_empty(shape).transpose(1, 2), x.new_empty(shape).transpose(1, 2)
 
 
 def _packed_like(q: Tensor, k: Tensor) -> Tensor:
@@ -223,6 +243,11 @@ def _save_one(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(output, coords, frequencies)
 
 
+def _save_project(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, coords, frequencies = inputs
+    ctx.save_for_backward(x, weight, *output, coords, frequencies)
+
+
 def _pair_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[2:4]
     op = torch.ops.stringpe.rotate_pair_backward.default
@@ -243,6 +268,20 @@ def _one_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dx, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
 
 
+def _project_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, *saved = ctx.saved_tensors
+    need_x, need_weight, need_bias, *needs = ctx.needs_input_grad
+    op = torch.ops.stringpe.rotate_packed_backward.default
+    d_qk, *sums = op(grad_q, grad_k, *saved, 1, *needs)
+    rows = d_qk.flatten(0, 1)
+    return (
+        d_qk @ weight if need_x else None,
+        rows.T @ x.flatten(0, 1) if need_weight else None,
+        rows.sum(0) if need_bias else None,
+        *(s if need else None for s, need in zip(sums, needs, strict=True)),
+    )
+
+
 def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(
         "the fused rotation has first derivatives only: for second ones (create_graph=True) use stringpe.rotate.rotate"
@@ -252,6 +291,7 @@ def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
 library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
 library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
 library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
+library.register_autograd("stringpe::project", _project_backward, setup_context=_save_project)
 library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
 library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
 library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)
