@@ -200,7 +200,7 @@ def test_placed_rectangles_are_disjoint(seed):
 
 # Floating-point operations that every device rounds alike, or that only move and choose numbers. A division by a Python
 # number is one of them for powers of two alone: a GPU multiplies by the rounded inverse of others.
-ROUNDED = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "sqrt.default")
+ROUNDED = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor")
 MOVING = (
     *("_to_copy", "_unsafe_view", "abs", "amax", "amin", "cat", "clamp", "clone", "copy_", "expand", "fill_"),
     *("flip", "full_like", "gather", "index", "lift_fresh", "masked_fill", "maximum", "minimum", "neg", "new_full"),
@@ -230,6 +230,8 @@ class Recorder(TorchDispatchMode):
     def exact(name, args, kwargs):
         if name == "div.Tensor" and not isinstance(args[1], Tensor):
             return math.frexp(args[1])[0] == 0.5
+        if name == "sqrt.default":
+            return args[0].dtype == torch.float64  # rounded once more, to float32
         if name == "pow.Tensor_Scalar":
             return args[1] == 2  # x · x
         if kwargs.get("alpha", 1) != 1:
@@ -248,7 +250,7 @@ def test_layouts_use_only_operations_that_all_devices_round_alike():
 def test_the_recorder_sees_what_a_device_may_round_in_its_own_way():
     x = torch.rand(3)
     with Recorder() as recorder:
-        x / 6, x / 4, torch.linalg.cross(x, x), torch.add(x, x, alpha=2.0), x.sin()
+        x / 6, x / 4, torch.linalg.cross(x, x), torch.add(x, x, alpha=2.0), x.sqrt(), x.double().sqrt()
     assert {name for name, *_ in recorder.loose} == {
-        "div.Tensor", "linalg_cross.default", "add.Tensor", "sin.default"
+        "div.Tensor", "linalg_cross.default", "add.Tensor", "sqrt.default"
     }  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .constant import constant
-from .dice import TURN, Dice, cos_sin
+from .dice import TURN, Dice, cos_sin, root
 
 ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4)
 """Width / height of the images that lenses are drawn for."""
@@ -19,8 +19,8 @@ _TRIES = 16
 def look_at(eye: Tensor, target: Tensor) -> Tensor:
     """World from camera (b, 4, 4) for a camera at `eye` (b, 3) that looks at `target` with the horizon level."""
     z = target - eye
-    z = z / (z[..., 0] ** 2 + z[..., 1] ** 2 + z[..., 2] ** 2).sqrt()[..., None]
-    level = (z[..., 0] ** 2 + z[..., 1] ** 2).sqrt()
+    z = z / root(z[..., 0] ** 2 + z[..., 1] ** 2 + z[..., 2] ** 2)[..., None]
+    level = root(z[..., 0] ** 2 + z[..., 1] ** 2)
     x = torch.stack([z[..., 1] / level, -z[..., 0] / level, torch.zeros_like(level)], -1)
     # z × x, written out: a kernel for cross products may fuse a product and a sum, and then rounds differently.
     y = torch.stack(
@@ -68,7 +68,7 @@ def _best(eye: Tensor, target: Tensor, room: Tensor, obstacles: Obstacles, margi
 
 def _lens(dice: Dice, low: float, high: float) -> Tensor:
     """A focal length of low .. high image sides (square root of the area), and a principal point near the middle."""
-    aspect = constant(ASPECTS, dice.device)[dice.below(len(ASPECTS))].sqrt()
+    aspect = root(constant(ASPECTS, dice.device)[dice.below(len(ASPECTS))])
     focal = dice.uniform(low=low, high=high)
     middle = dice.uniform(2, low=0.47, high=0.53)
     return torch.cat([torch.stack([focal / aspect, focal * aspect], -1), middle], -1)
@@ -88,7 +88,7 @@ def in_room(dice: Dice, room: Tensor, focus: Tensor, obstacles: Obstacles) -> tu
     """A camera at the height of a person or a robot that looks across the room: pose (b, 4, 4) and lens (b, 4)."""
     near_wall = dice.uniform(_TRIES, 2, low=-1.0, high=1.0)
     # √|u| prefers the walls, from where there is more of the room to see.
-    spot = near_wall.sign() * near_wall.abs().sqrt() * (room[:, None, :2] / 2 - 0.3)
+    spot = near_wall.sign() * root(near_wall.abs()) * (room[:, None, :2] / 2 - 0.3)
     eye = torch.cat([spot, dice.uniform(_TRIES, 1, low=1.2, high=2.2)], -1)
     target = focus + dice.uniform(3, low=-0.3, high=0.3)
     far = (spot - focus[:, None, :2]).abs().amax(-1) > 0.4 * room[:, :2].amax(-1, keepdim=True)

@@ -2,7 +2,7 @@
 
 A scene must be the same whatever batch it is drawn in and wherever torch runs. So there is no generator state: number
 n of scene i is a hash of (seed, i, n), computed in 64-bit integers that never overflow and are therefore exact on every
-device. Downstream, the layout uses only operations that IEEE 754 rounds exactly (+ − × ÷ √, comparisons, table
+device. Downstream, the layout uses only operations that are rounded exactly (+ − × ÷, `root`, comparisons, table
 look-ups), so that no decision can flip between a CPU and a GPU. Division by a Python number is exact for powers of two
 alone: a GPU multiplies by the rounded inverse.
 """
@@ -79,6 +79,12 @@ def _circle(device: torch.device) -> Tensor:
 def cos_sin(angle: Tensor) -> Tensor:
     """(..., 2): cosine and sine of an angle given in 1024ths of a turn."""
     return _circle(angle.device)[angle % TURN]
+
+
+def root(x: Tensor) -> Tensor:
+    """√x in float32, rounded the same everywhere. Vector libraries of CPUs give float32 roots that are off by one place
+    now and then; one in float64, off as it may be, still rounds to the right float32."""
+    return x.double().sqrt().float()
 
 
 def turned(vector: Tensor, angle: Tensor) -> Tensor:
