@@ -107,6 +107,12 @@ def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)
 
 
+def test_training_keeps_off_the_attention_whose_gradients_may_be_nan(toy, tmp_path):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    train(toy, tmp_path, quiet=True)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_shared_encodings_are_saved_and_resumed(changed, tmp_path):
     recipe = changed(model={"share_layers": True}, loop={"steps": 10})
     whole = train(recipe, tmp_path / "a", quiet=True)

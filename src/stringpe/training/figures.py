@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Points = list[tuple[int, float]]
 
+_DASHES = ("-", "--", ":", "-.")
+
 
 def read_curve(path: Path, key: str) -> Points:
     """(step, value) of every line of a metrics.jsonl that has `key`."""
@@ -31,21 +33,31 @@ def mean_curve(curves: Sequence[Points]) -> tuple[list[int], list[float], list[f
 
 def draw_curves(runs: Mapping[str, Sequence[Path]], metric: str, metric_name: str) -> bytes:
     """SVG: training loss and validation score over steps; the line is the mean over seeds, the band their range."""
-    figure = _figure(9.6, 3.6)
+    figure = _figure(11.6, 3.6)
     left, right = figure.subplots(1, 2)
+    looks = line_looks(list(runs))
     for ax, key, scale in ((left, "loss", 1.0), (right, f"val/{metric}", 100.0)):
         for label, paths in runs.items():
             steps, mean, low, high = mean_curve([read_curve(p, key) for p in paths])
-            (line,) = ax.plot(steps, [scale * v for v in mean], label=label, linewidth=1.4, marker=".", markersize=3)
-            ax.fill_between(
-                steps, [scale * v for v in low], [scale * v for v in high], color=line.get_color(), alpha=0.12
-            )
+            colour, dashes = looks[label]
+            ax.plot(steps, [scale * v for v in mean], color=colour, linestyle=dashes, label=label, linewidth=1.4)
+            ax.fill_between(steps, [scale * v for v in low], [scale * v for v in high], color=colour, alpha=0.12)
         ax.set_xlabel("step")
         ax.grid(alpha=0.25)
     left.set_title("training loss")
     right.set_title(f"{metric_name} on validation (%)")
-    right.legend(frameon=False, fontsize=8)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     return _svg(figure)
+
+
+def line_looks(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and dashes of every row: an encoding has its colour, and what a row changes after the colon its dashes."""
+    parts = {label: label.partition(":")[::2] for label in labels}
+    names, changes = (list(dict.fromkeys(column)) for column in zip(*parts.values(), strict=True))
+    return {
+        label: (f"C{names.index(name) % 10}", _DASHES[changes.index(change) % len(_DASHES)])
+        for label, (name, change) in parts.items()
+    }
 
 
 def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
