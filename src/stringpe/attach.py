@@ -21,7 +21,7 @@ from .vision.vit import ViT
 
 Model = TypeVar("Model", bound=nn.Module)
 
-START = 1e-6  # of the gates: see `attach`
+START = 1e-7  # of the gates: see `attach`
 
 
 def attach(
@@ -44,7 +44,7 @@ def attach(
     units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred".
 
     How "same" can be the same and still learn: with an exact identity R(r) = I, no gradient reaches S, since
-    P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-6, not at 0:
+    P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-7, not at 0:
     outputs agree to rounding, the gate has gradient of order one, and frequencies and S have gradient of the order of
     the gate, which grows with it. A model that has RoPE keeps it, exactly: its frequencies become Θ of every layer
     (fixed for "rope", else learned), its channel layout part of the basis, and P = I at the start.
@@ -85,9 +85,8 @@ def _attach_tower(
         if not getattr(layer, "batch_first", True):
             raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
         weight = next(layer.parameters())
-        heads: int = getattr(layer, parts.heads)
-        own = getattr(layer, "head_dim", weight.shape[1] // heads)
-        sizes = {"head_dim": own, "num_heads": getattr(layer, "num_kv_heads", None) or heads}
+        heads = getattr(layer, "num_kv_heads", None) or getattr(layer, parts.heads)
+        sizes: Any = {"head_dim": layer.head_dim, "num_heads": heads}
         one = _gated(encoding, sizes, start, options) if rope is None else _kept(encoding, sizes, rope, i, options)
         placed = HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, kind=attention)
         module.set_submodule(name, placed)
@@ -133,8 +132,7 @@ def _follow_dropout(module: nn.Module, path: str, places: Places) -> None:
     if type(drop).__name__ == "PatchDropoutWithIndices":
         drop.register_forward_hook(places.see_kept)
         return
-    prefix = int(getattr(drop, "num_prefix_tokens", getattr(drop, "exclude_first_token", 0)))
-    setattr(module, path, DropPatches(drop.prob, prefix, getattr(drop, "ordered", False), places))
+    setattr(module, path, DropPatches(drop.prob, getattr(drop, "ordered", False), places))
 
 
 @torch.no_grad()

@@ -31,6 +31,12 @@ class Places:
             raise ValueError("attention was called before any image was embedded: call the model, not one of its parts")
         return with_prefix(self.coords, count - self.coords.shape[-2])
 
+    @property
+    def count(self) -> int:
+        """How many patches there are."""
+        assert self.coords is not None
+        return self.coords.shape[-2]
+
     def see_image(self, module: nn.Module, args: Any, output: Tensor) -> None:
         """Forward hook of the patch convolution: output (b, dim, rows, columns)."""
         height, width = output.shape[-2:]
@@ -102,16 +108,17 @@ class Places:
 class DropPatches(nn.Module):
     """Patch dropout that tells which patches are left; otherwise the one that it takes the place of."""
 
-    def __init__(self, prob: float, prefix: int, ordered: bool, places: Places):
+    def __init__(self, prob: float, ordered: bool, places: Places):
         super().__init__()
-        self.prob, self.prefix, self.ordered = prob, prefix, ordered
+        self.prob, self.ordered = prob, ordered
         self.places = (places,)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.prob == 0:
             return x
-        front, patches = x.tensor_split([self.prefix], dim=1)
-        b, n, dim = patches.shape
+        n = self.places[0].count
+        front, patches = x.tensor_split([x.shape[1] - n], dim=1)
+        b, _, dim = patches.shape
         index = torch.randn(b, n, device=x.device).argsort(dim=-1)[:, : max(1, int(n * (1 - self.prob)))]
         index = index.sort(dim=-1).values if self.ordered else index
         self.places[0].keep(index)

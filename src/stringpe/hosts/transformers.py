@@ -28,8 +28,8 @@ def _two_in_front(tower: nn.Module) -> int:
 _VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_in_front)
 _DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_in_front)
 _CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_in_front)
-_SIGLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding")
-_SIGLIP2 = Tower("embeddings", "embeddings.position_embedding")  # images of any shape, as patches
+_SIGLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", blocks="encoder")
+_SIGLIP2 = Tower("embeddings", "embeddings.position_embedding", blocks="encoder")  # images of any shape, as patches
 _DINOV3 = Tower("embeddings.patch_embeddings", rope=_dinov3_rope)
 _O = Layer(heads="num_attention_heads", out="o_proj", dropout="attention_dropout", pair=True)
 _OUT = Layer(out="out_proj", dropout="dropout", pair=True)
