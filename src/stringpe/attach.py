@@ -13,7 +13,7 @@ from .basis import Identity, Interleaved
 from .encoding import Encoding, create, names
 from .frequencies import Gated, Given, with_depth
 from .hosts.attention import KINDS, HostAttention
-from .hosts.parts import Grid, Rope, Tower
+from .hosts.parts import Grid, Layer, Rope, Tower
 from .hosts.places import DropPatches, Places
 from .projection import MultiHead
 from .vision.depth import DepthLift
@@ -50,9 +50,16 @@ def attach(
     (fixed for "rope", else learned), its channel layout part of the basis, and P = I at the start.
     """
     _check(model, encoding, coord_dim, start, attention)
-    towers = hosts.find(model)
-    for tower in towers:
-        _attach_tower(tower, encoding, start, attention, units, options)
+    for found in hosts.find(model):
+        layers = [layer for layer, _ in found.layers.values()]
+        rope = found.tower.rope(found.module, layers) if start == "same" else None
+        if rope is None:
+            encodings = [_fresh(encoding, sizes, start, options) for sizes in map(_sizes, found.layers.values())]
+            _place(found, encodings, Grid(units), attention)
+        else:
+            _place(found, _kept(found, rope, encoding, options), rope.grid, attention)
+        if start == "replace" and found.tower.table and hosts.has_path(found.module, found.tower.table):
+            _drop_table(found.module, found.tower)
     asked = {"encoding": encoding, "start": start, "attention": attention, "units": units, **options}
     record(model, "attach", asked)
     return lift(model) if coord_dim == 3 else model
@@ -72,25 +79,26 @@ def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attentio
         raise ValueError(f"this {type(model).__name__} has an encoding attached already: start from a fresh model")
 
 
-def _attach_tower(
-    found: hosts.Found, encoding: str, start: str, attention: str, units: str, options: dict[str, Any]
-) -> None:
-    module, tower, layers = found.module, found.tower, found.layers
-    rope = tower.rope(module, [layer for layer, _ in layers.values()]) if start == "same" else None
+def carry_rope(model: Model, rope: Rope, encoding: str) -> Model:
+    """Attach a RoPE that stands elsewhere (in a checkpoint, say) to a model that has none."""
+    _check(model, encoding, 2, "same", "softmax")
+    (found,) = hosts.find(model)
+    _place(found, _kept(found, rope, encoding, {}), rope.grid, "softmax")
+    return model
+
+
+def _place(found: hosts.Found, encodings: list[Encoding], grid: Grid, attention: str) -> None:
+    """Encodings into the attention of a tower, and hooks where its coordinates come from."""
+    module, tower = found.module, found.tower
     patches = module.get_submodule(tower.patches)
-    convolution = isinstance(patches, nn.Conv2d)
-    size: Any = patches.stride if convolution else None
-    places = Places(Grid(units) if rope is None else rope.grid, size)
-    for i, (name, (layer, parts)) in enumerate(layers.items()):
+    size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
+    places = Places(grid, size)
+    for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
         if not getattr(layer, "batch_first", True):
             raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
         weight = next(layer.parameters())
-        heads = getattr(layer, "num_kv_heads", None) or getattr(layer, parts.heads)
-        sizes: Any = {"head_dim": layer.head_dim, "num_heads": heads}
-        one = _gated(encoding, sizes, start, options) if rope is None else _kept(encoding, sizes, rope, i, options)
-        placed = HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, kind=attention)
-        module.set_submodule(name, placed)
-    if convolution:
+        module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, attention))
+    if isinstance(patches, nn.Conv2d):
         patches.register_forward_hook(places.see_image)
     else:
         patches.register_forward_hook(places.see_sizes, with_kwargs=True)
@@ -98,30 +106,39 @@ def _attach_tower(
         setattr(module, tower.rope_path, None)
     if tower.dropout:
         _follow_dropout(module, tower.dropout, places)
-    if start == "replace" and tower.table and hosts.has_path(module, tower.table):
-        _drop_table(module, tower)
 
 
-def _gated(encoding: str, sizes: dict[str, int], start: str, options: dict[str, Any]) -> Encoding:
+def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
+    layer, parts = entry
+    heads = getattr(layer, "num_kv_heads", None) or getattr(layer, parts.heads)
+    return {"head_dim": layer.head_dim, "num_heads": heads}
+
+
+def _fresh(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
     one = create(encoding, coord_dim=2, **sizes, **options)
     if start == "same":
         one.frequencies = Gated(one.frequencies, start=START)
     return one
 
 
-def _kept(encoding: str, sizes: dict[str, int], rope: Rope, index: int, options: dict[str, Any]) -> Encoding:
-    """The host's RoPE as an encoding of that name."""
+def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
+    """A RoPE as encodings of that name, one a layer."""
     if encoding == "circulant":
         raise ValueError(
             "this model has RoPE, whose planes are not those of a circulant basis: attach 'rope', 'rope_mixed', "
             "'cayley' or 'general' to go on from it, or use start='replace'"
         )
-    if set(options) - {"sparsity", "method", "share_heads"}:
-        raise ValueError(f"this model has RoPE, which sets the frequencies: drop {', '.join(options)}, or replace it")
-    theta = rope.theta[index].expand(sizes["num_heads"], -1, -1)
-    basis = create(encoding, **sizes, **options).basis
-    frequencies = Given(theta.clone(), learnable=encoding != "rope")
-    return Encoding(Interleaved(basis) if rope.interleaved else basis, frequencies, name=encoding)
+    if set(options) - {"sparsity", "method"}:
+        raise ValueError(
+            f"this model has RoPE, which sets the frequencies: drop {', '.join(options)}, or use start='replace'"
+        )
+    encodings = []
+    for theta, sizes in zip(rope.theta, map(_sizes, found.layers.values()), strict=True):
+        basis = create(encoding, **sizes, **options).basis
+        basis = Interleaved(basis) if rope.interleaved else basis
+        frequencies = Given(theta.expand(sizes["num_heads"], -1, -1).clone(), learnable=encoding != "rope")
+        encodings.append(Encoding(basis, frequencies, name=encoding))
+    return encodings
 
 
 def _follow_dropout(module: nn.Module, path: str, places: Places) -> None:

@@ -45,8 +45,8 @@ class HostAttention(nn.Module):
         layer: Layer,
         encoding: Encoding,
         places: Places,
-        *,
         kind: str = "softmax",
+        *,
         num_features: int = 256,
     ):
         super().__init__()
