@@ -73,7 +73,7 @@ class PositionEncoding(nn.Module, ABC):
             )
         check_coords(coords, self.coord_dim)
         b, _, n, _ = x.shape
-        if coords.shape == (n, self.coord_dim):
+        if coords.ndim == 2 and coords.shape[0] == n:  # comparing shapes of other lengths would compare b with n
             return coords[None]
         if coords.shape != (b, n, self.coord_dim):
             raise ValueError(

@@ -57,7 +57,7 @@ class Places:
     def keep(self, index: Tensor) -> None:
         """Patch dropout kept these patches: (b, k)."""
         assert self.coords is not None
-        coords = self.coords.expand(len(index), -1, -1)
+        coords = self.coords.expand(index.shape[0], -1, -1)
         self.coords = coords.gather(1, index[..., None].expand(-1, -1, coords.shape[-1]))
 
     def see_kept(self, module: nn.Module, args: Any, output: tuple[Tensor, Tensor | None]) -> None:
@@ -91,7 +91,7 @@ class Places:
                 f"depth gives {height.shape[1]} patches and the image {plane.shape[-2]}: pass one value a pixel, "
                 f"(b, H, W), or one a patch, (b, n); got {tuple(self.depth.shape)}"
             )
-        return torch.cat([plane.expand(len(height), -1, -1), height[..., None]], dim=-1)
+        return torch.cat([plane.expand(height.shape[0], -1, -1), height[..., None]], dim=-1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         from copy import deepcopy
