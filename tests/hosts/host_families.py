@@ -1,7 +1,7 @@
 """The list that the tests of attached models run over: small models with random weights, of the real libraries."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ class Family:
 
     build: options to a new model. output: what is compared. image: how the model takes an image. resize: options for
     `build` and for the call under which images of another size work, or None. drop: options for `build` that drop
-    patches in training, or None. rope: whether it has RoPE, interleaved or in halves.
+    patches in training, or None. rope: whether it has RoPE. table: whether it has an absolute embedding. masks: whether
+    it pads and masks tokens.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Family:
     drop: dict[str, Any] | None = None
     rope: bool = False
     table: bool = True
-    extra: dict[str, Any] = field(default_factory=dict)
+    masks: bool = False
 
     def model(self, **options: Any) -> nn.Module:
         torch.manual_seed(0)
@@ -160,7 +161,7 @@ FAMILIES = [
            lambda out: out.image_embeds, _with_text, _INTERPOLATE),
     Family("SigLIP", "transformers", _hf("SiglipVisionModel", "SiglipVisionConfig"), _hidden, _pixels, _INTERPOLATE),
     Family("SigLIP2", "transformers", _hf("Siglip2VisionModel", "Siglip2VisionConfig", num_patches=GRID**2),
-           lambda out: out.last_hidden_state[:, :-2], _patches, _ALWAYS),
+           lambda out: out.last_hidden_state[:, :-2], _patches, _ALWAYS, masks=True),
     Family("DINOv2", "transformers", _hf("Dinov2Model", "Dinov2Config"), _hidden, _pixels, _ALWAYS),
     Family("DINOv2 with registers", "transformers", _hf("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig"),
            _hidden, _pixels, _ALWAYS),
@@ -178,3 +179,27 @@ FAMILIES = [
 
 def images(size: tuple[int, int] = (SIZE, SIZE), seed: int = 1) -> Tensor:
     return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed))
+
+
+FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the test behind it, and whom it is for
+    "same start": ("test_starts_as_the_same_function", lambda f: True),
+    "gradient to all": ("test_gradient_reaches_every_new_parameter_of_every_layer", lambda f: True),
+    "own RoPE kept": ("test_rope_stays_exactly_and_can_be_upgraded", lambda f: f.rope),
+    "invariant after replace": ("test_replace_makes_the_model_translation_invariant", lambda f: True),
+    "other sizes": ("test_resolution_change", lambda f: f.resize is not None),
+    "patch dropout": ("test_patch_dropout_keeps_coordinates_with_their_patches", lambda f: f.drop is not None),
+    "depth": ("test_lift", lambda f: True),
+    "performer": ("test_performer", lambda f: not f.masks),
+    "fold": ("test_fold_changes_nothing", lambda f: True),
+    "save, load": ("test_saved_and_loaded_models_compute_the_same", lambda f: True),
+    "compile": ("test_torch_compile_takes_it_whole", lambda f: True),
+}
+
+
+def feature_table(passed: Callable[[str, Family], bool]) -> str:
+    """Families × features in Markdown; `passed` says whether a test passed for a family."""
+    lines = ["| family | " + " | ".join(FEATURES) + " |", "|---" * (1 + len(FEATURES)) + "|"]
+    for family in FAMILIES:
+        cells = [("✓" if passed(test, family) else "✗") if fits(family) else "–" for test, fits in FEATURES.values()]
+        lines.append(f"| {family.library} {family.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

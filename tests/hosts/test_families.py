@@ -1,13 +1,15 @@
 """What every family must keep, with an encoding attached."""
 
 import copy
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
 import stringpe
 from cases import perturbed
-from host_families import FAMILIES, GRID, LARGER, PATCH, SIZE, images
+from host_families import FAMILIES, FEATURES, GRID, LARGER, PATCH, SIZE, feature_table, images
 from stringpe.hosts import attached
 
 each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.library} {f.name}")
@@ -115,7 +117,7 @@ def test_torch_compile_takes_it_whole(family):
     torch.compiler.reset()
     model = moved(stringpe.attach(family.model(), "cayley"))
     expected = family.call(model, images())
-    whole = family.name != "SigLIP2"  # which loops over the sizes of its images in Python
+    whole = not family.masks  # which loops over the sizes of its images in Python
     compiled = torch.compile(model, fullgraph=whole, backend="aot_eager" if family is FAMILIES[0] else "eager")
     torch.testing.assert_close(family.call(compiled, images()), expected, atol=1e-5, rtol=1e-4)
 
@@ -196,7 +198,7 @@ def test_lift(family):
     before = family.call(model, images())
     stringpe.lift(model)
     depth = torch.rand(2, SIZE, SIZE) + 0.5
-    depth = depth if family.name != "SigLIP2" else torch.rand(2, GRID**2 + 2)
+    depth = depth if not family.masks else torch.rand(2, GRID**2 + 2)
     assert torch.equal(family.call(model, images()), before)
     out = family.call(model, images(), depth=depth)
     assert torch.equal(out, before)
@@ -211,7 +213,7 @@ def test_lift(family):
 @each
 def test_performer(family):
     model = stringpe.attach(family.model(), "cayley", attention="performer")
-    if family.name == "SigLIP2":
+    if family.masks:
         with pytest.raises(ValueError, match="no masks"):
             family.call(model, images())
         return
@@ -221,3 +223,15 @@ def test_performer(family):
         assert all(p.grad.abs().max() > 0 for p in layer.encoding.parameters())
     with pytest.raises(ValueError, match="feature map"):
         stringpe.fold(model)
+
+
+def test_the_table_in_the_docs_lists_what_runs():
+    """Every cell of the table stands for a test of this folder that runs for that family; one that fails shows here as
+    a failed test, and as ✗ after `pytest tests/hosts --write-table`."""
+    page = (Path(__file__).parents[2] / "docs" / "attach.md").read_text(encoding="utf-8")
+    assert feature_table(lambda test, family: True) in page
+    modules = [import_module(name) for name in ("test_families", "test_attach", "test_pretrained")]
+    for test, fits in FEATURES.values():
+        (found,) = [getattr(m, test) for m in modules if hasattr(m, test)]
+        runs = [f for mark in found.pytestmark if mark.name == "parametrize" for f in mark.args[1]]
+        assert all(family in runs for family in FAMILIES if fits(family)), test
