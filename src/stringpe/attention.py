@@ -213,7 +213,8 @@ def linear_mix(q: Tensor, k: Tensor, v: Tensor, turned: tuple[Tensor, Tensor] | 
 
 
 def positive_features(x: Tensor, directions: Tensor, *, keys: bool = False) -> Tensor:
-    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d), directions (f, d), (b, h, n, f)."""
+    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to
+    (b, h, n, f)."""
     x = x * x.shape[-1] ** -0.25
     exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
     # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.

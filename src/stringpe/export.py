@@ -2,7 +2,7 @@
 
     stringpe export runs/train --to onnx --out model.onnx
 
-The basis is folded into the projections first, or, where something stands between, put down as numbers: what is exported
+The basis is folded into the projections first, or put down as numbers where something stands between: what is exported
 are plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it.
 """
 
@@ -35,7 +35,7 @@ class Exported(NamedTuple):
 
 
 class _Plain(nn.Module):
-    """A model as a function of tensors: image (b, 3, H, W), and depth (b, H, W) if it takes it, to a tuple of tensors."""
+    """A model as a function of tensors: image (b, 3, H, W), and depth (b, H, W) if it takes it, to tensors."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -45,7 +45,7 @@ class _Plain(nn.Module):
         out: Any = self.model(image) if depth is None else self.model(image, depth=depth)
         parts = [out] if isinstance(out, Tensor) else out.values() if hasattr(out, "values") else out
         for _, layer in attached(self.model):
-            layer.places[0].coords = None  # type: ignore[union-attr,index]
+            layer.places[0].coords = None
         return tuple(part for part in parts if isinstance(part, Tensor))
 
 
@@ -165,7 +165,7 @@ def _patch(model: nn.Module) -> tuple[int, int]:
     if isinstance(model, ViT):
         return model.patch_size, model.patch_size
     for _, layer in attached(model):
-        size: Any = layer.places[0].patch_size  # type: ignore[union-attr,index]
+        size: Any = layer.places[0].patch_size
         if size is not None:
             return size
     raise ValueError(

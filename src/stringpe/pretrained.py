@@ -61,10 +61,12 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
     if not (folder / "config.json").exists():
         raise ValueError(f"there is no config.json in {folder}: pass a folder that stringpe.save_pretrained wrote")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "calls" not in config or "host" not in config:
-        raise ValueError(f"{folder / 'config.json'} is not of an attached model: it has {', '.join(config)}")
+    dtype = getattr(torch, str(config.get("dtype")), None)
+    known = all(call in _CALLS for call, _ in config.get("calls", [("", {})]))
+    if not known or "host" not in config or not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{folder / 'config.json'} is not of an attached model, or of a later version of stringpe")
     model = _built(config["host"], folder) if model is None else model
-    model = model.to(getattr(torch, config["dtype"]))
+    model = model.to(dtype)
     for call, options in config["calls"]:
         _CALLS[call](model, **options)
     state = load_file(folder / "model.safetensors")

@@ -208,7 +208,7 @@ def fold_projections(layers: Sequence[MultiHead], turns: Sequence[Tensor]) -> li
 
 
 def turn_rows(p: Tensor, rows: Tensor) -> Tensor:
-    """Pᵀ W, or Pᵀ b, of one projection: rows (heads·d, …) and P (h_kv, d, d), of which head i takes P[i·h_kv // heads]."""
+    """Pᵀ W, or Pᵀ b, of one projection: rows (heads·d, …), P (h_kv, d, d). Query heads share their key head's P."""
     with full_precision(rows):
         split = rows.to(p.dtype).unflatten(0, (len(p), -1, p.shape[-1]))  # (h_kv, groups, d, …)
         columns = split.flatten(3) if rows.ndim > 1 else split[..., None]

@@ -3,7 +3,7 @@
     import timm, stringpe.timm
     model = timm.create_model("vit_base_patch16_224.string_cayley", num_classes=10)
 
-The tag names the encoding: string_rope, string_rope_mixed, string_cayley, string_circulant or string_general. The models
+The tag names the encoding: string_rope, string_rope_mixed, string_cayley, string_circulant, string_general. The models
 are timm's own ViTs without an absolute embedding and with the encoding in every attention, so timm's training script,
 feature extraction and optimisers take them as they are; encodings are exempt from weight decay. They take two options
 of their own: `coord_dim=3`, for `model(image, depth=…)`, and `encoding_options`, as of `stringpe.create`.

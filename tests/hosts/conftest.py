@@ -14,7 +14,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("--write-table"):
+    if config.getoption("--write-table", False):
         config.pluginmanager.register(Table())
 
 

@@ -81,7 +81,13 @@ def _two_towers(model: str, name: str, **fixed: Any) -> Callable[..., nn.Module]
             "image_size": SIZE, "patch_size": PATCH,
         }  # fmt: skip
         text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-        text |= {"vocab_size": 50, "max_position_embeddings": 8, "eos_token_id": 1, "bos_token_id": 0, "pad_token_id": 2}
+        text |= {
+            "vocab_size": 50,
+            "max_position_embeddings": 8,
+            "eos_token_id": 1,
+            "bos_token_id": 0,
+            "pad_token_id": 2,
+        }
         config = getattr(transformers, f"{name}Config")
         return getattr(transformers, model)(config(text_config=text, vision_config=vision, **fixed, **options))
 

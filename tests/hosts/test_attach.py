@@ -5,11 +5,11 @@ import copy
 import pytest
 import timm
 import torch
+from host_families import FAMILIES, PATCH, SIZE, images
 from torch import nn
 
 import stringpe
 from cases import perturbed
-from host_families import FAMILIES, PATCH, SIZE, images
 from stringpe.basis import Identity, Interleaved
 from stringpe.hosts import attached
 
@@ -74,6 +74,20 @@ def test_units_decide_what_a_larger_image_is():
     assert small["normalised"].amax() < 1
 
 
+def test_images_that_the_host_pads_to_whole_patches():
+    model = VIT.model(dynamic_img_size=True, dynamic_img_pad=True)
+    before = VIT.call(model, images((36, 44)))
+    stringpe.attach(model, "cayley", coord_dim=3)
+    assert (VIT.call(model, images((36, 44))) - before).abs().max() <= 1e-5
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    depth = torch.full((2, 36, 44), 3.0)
+    model(images((36, 44)), depth=depth)
+    coords = next(attached(model))[1].places[0].coords
+    assert coords.shape == (2, 5 * 6, 3)
+    torch.testing.assert_close(coords[..., 2], torch.full((2, 30), 3.0))  # padding is a hole, not a distance of zero
+
+
 def test_norms_between_projection_and_encoding():
     """LayerNorm and gains do not commute with P: it goes to the tokens, and fold says which module is in the way."""
     model = VIT.model(qk_norm=True)
@@ -109,6 +123,16 @@ def test_grouped_heads_share_the_basis_of_their_key_head():
     moved = eva.call(model, images())
     assert (moved - before).abs().max() > 1e-3
     torch.testing.assert_close(eva.call(stringpe.fold(model), images()), moved, atol=1e-5, rtol=1e-4)
+
+
+def test_masks_of_the_host_are_obeyed():
+    model = VIT.model()
+    mask = torch.rand(17, 17) > 0.3
+    mask.fill_diagonal_(True)
+    before = model.forward_features(images(), attn_mask=mask)
+    assert (before - model.forward_features(images())).abs().max() > 1e-3
+    stringpe.attach(model, "cayley")
+    assert (model.forward_features(images(), attn_mask=mask) - before).abs().max() <= 1e-5
 
 
 def test_projections_that_are_more_than_a_matrix():
@@ -269,7 +293,9 @@ def test_autocast_and_half_precision():
 
 def test_errors_say_what_was_found_and_what_is_supported():
     swin = timm.create_model("swin_tiny_patch4_window7_224", embed_dim=32, depths=(1, 1, 1, 1), num_classes=2)
-    with pytest.raises(ValueError, match=r"does not know SwinTransformer: its attention is .*WindowAttention.*timm: Vi"):
+    with pytest.raises(
+        ValueError, match=r"does not know SwinTransformer: its attention is .*WindowAttention.*timm: Vi"
+    ):
         stringpe.attach(swin)
     odd = timm.create_model("vit_tiny_patch16_224", embed_dim=32, depth=1, num_heads=2, attn_layer="diff")
     with pytest.raises(ValueError, match="DiffAttention"):

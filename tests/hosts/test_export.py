@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from host_families import FAMILIES
 
 import stringpe
 from cases import perturbed
-from host_families import FAMILIES
 from stringpe import cli
 from stringpe.export import bake, export, load
 from stringpe.hosts import attached

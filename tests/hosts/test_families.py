@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from host_families import FAMILIES, FEATURES, GRID, LARGER, PATCH, SIZE, feature_table, images
 
 import stringpe
 from cases import perturbed
-from host_families import FAMILIES, FEATURES, GRID, LARGER, PATCH, SIZE, feature_table, images
 from stringpe.hosts import attached
 
 each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.library} {f.name}")

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from host_families import FAMILIES, images
 
 import stringpe
 from cases import perturbed
-from host_families import FAMILIES, images
 from stringpe.basis import Identity, Interleaved, convert_layout
 from stringpe.encoding import Encoding
 from stringpe.frequencies import Given
@@ -69,6 +69,9 @@ def test_what_cannot_be_built_says_so(tmp_path):
         from_pretrained(tmp_path, model=family.model(layers=3))
     with pytest.raises(ValueError, match=r"no config\.json"):
         from_pretrained(tmp_path / "elsewhere")
+    (tmp_path / "config.json").write_text('{"host": null, "calls": [["run", {}]], "dtype": "float32"}')
+    with pytest.raises(ValueError, match="not of an attached model"):
+        from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"host": {"library": "os"}, "calls": [], "dtype": "float32"}')
     with pytest.raises(ValueError, match="names the library 'os'"):
         from_pretrained(tmp_path)
@@ -132,5 +135,5 @@ def test_rope_mixed_checkpoints_compute_what_they_did(kind, tmp_path):
     save_pretrained(model, tmp_path, build={"model_name": "vit_tiny_patch16_224", **sizes, "pos_embed": "none",
                                             "init_values": 1e-5})  # fmt: skip
     assert torch.equal(from_pretrained(tmp_path)(images()), model(images()))
-    with pytest.raises(ValueError, match="timm.*rope-vit"):
+    with pytest.raises(ValueError, match=r"timm.*rope-vit"):
         load_rope_mixed(host, {})

@@ -8,10 +8,10 @@ import timm
 import timm.optim
 import timm.utils
 import torch
+from host_families import images
 
 import stringpe
 import stringpe.timm
-from host_families import images
 from stringpe.hosts import attached
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import nn
 
 from . import open_clip, timm, transformers
+from .attention import HostAttention
 from .parts import Host, Layer, Tower
 
 HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)
@@ -64,10 +65,11 @@ def _is_attention(module: nn.Module) -> bool:
 
 def _unsupported(model: nn.Module) -> str:
     seen = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
+    classes = ", ".join(seen) or "of no class that has Attention in its name"
     known = "; ".join(f"{h.library}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
     return (
-        f"attach does not know {type(model).__name__}: its attention is {', '.join(seen) or 'of no class that has Attention in its name'}. "
-        f"Supported are {known}. For other models use stringpe.Attention, or call an encoding on q and k yourself"
+        f"attach does not know {type(model).__name__}: its attention is {classes}. Supported are {known}. "
+        f"For other models use stringpe.Attention, or call an encoding on q and k yourself"
     )
 
 
@@ -80,8 +82,6 @@ def has_path(module: nn.Module, path: str) -> bool:
     return True
 
 
-def attached(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def attached(model: nn.Module) -> Iterator[tuple[str, HostAttention]]:
     """The attention layers of a model that carry an encoding of ours, by path."""
-    from .attention import HostAttention
-
     return ((name, m) for name, m in model.named_modules() if isinstance(m, HostAttention))

@@ -173,7 +173,9 @@ class HostAttention(nn.Module):
         with full_precision(q):  # sums over all tokens: not in half precision
             wide = torch.promote_types(v.dtype, torch.float32)
             features = positive_features(q.to(wide), self.directions)
-            return linear_mix(features, positive_features(k.to(wide), self.directions, keys=True), v.to(wide)).to(v.dtype)
+            return linear_mix(features, positive_features(k.to(wide), self.directions, keys=True), v.to(wide)).to(
+                v.dtype
+            )
 
     def _finished(self, x: Tensor, heads: Tensor) -> Tensor:
         """What the host does between attention and its residual: norm, gate, output projection, dropout."""

@@ -1,4 +1,5 @@
-"""Where the tokens of the running forward are. The patch convolution of a host says which grid it made, attention asks."""
+"""Where the tokens of the running forward are: the patch convolution of a host says which grid it made, attention
+asks."""
 
 from typing import Any, Self
 
@@ -40,9 +41,7 @@ class Places:
     def see_image(self, module: nn.Module, args: Any, output: Tensor) -> None:
         """Forward hook of the patch convolution: output (b, dim, rows, columns)."""
         height, width = output.shape[-2:]
-        plane = self.grid.measure(
-            grid(height, width, device=output.device), height, width, training=module.training
-        )
+        plane = self.grid.measure(grid(height, width, device=output.device), height, width, training=module.training)
         self.coords = self._lifted(plane, (height, width))
 
     def see_sizes(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
@@ -84,7 +83,8 @@ class Places:
         if self.depth.ndim == 2:
             height = self.lift.affine(self.depth)
         else:
-            assert size is not None and self.patch_size is not None
+            if size is None or self.patch_size is None:
+                raise ValueError("this model takes patches, not images: pass depth as one value a patch, (b, n)")
             height = self.lift.heights(_fitted(self.depth, size, self.patch_size))
         if height.shape[1] != plane.shape[-2]:
             raise ValueError(
