@@ -33,7 +33,7 @@ ARCHITECTURES = (
 )
 
 
-class StringVisionTransformer(VisionTransformer):  # type: ignore[misc]
+class StringVisionTransformer(VisionTransformer):
     """timm's VisionTransformer, with encodings that do not decay."""
 
     def no_weight_decay(self) -> set[str]:
@@ -72,27 +72,18 @@ def _with_strings(entry: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _register() -> None:
+    known: Any = registry
+    like = ("num_classes", "input_size", "crop_pct", "interpolation", "mean", "std", "first_conv", "classifier")
     for architecture in ARCHITECTURES:
-        registry._model_entrypoints[architecture] = _with_strings(registry._model_entrypoints[architecture])
-        for name in names():
-            tagged = f"{architecture}.{TAG}{name}"
-            plain = timm.models.get_pretrained_cfg(architecture)
-            cfg = timm.models.PretrainedCfg(
-                architecture=architecture,
-                tag=f"{TAG}{name}",
-                num_classes=plain.num_classes,
-                input_size=plain.input_size,
-                crop_pct=plain.crop_pct,
-                interpolation=plain.interpolation,
-                mean=plain.mean,
-                std=plain.std,
-                first_conv=plain.first_conv,
-                classifier=plain.classifier,
-            )
-            registry._model_pretrained_cfgs[tagged] = cfg
-            registry._model_with_tags[architecture].append(tagged)
-            registry._model_default_cfgs[architecture].cfgs[f"{TAG}{name}"] = cfg
-            registry._model_default_cfgs[architecture].tags.append(f"{TAG}{name}")
+        known._model_entrypoints[architecture] = _with_strings(known._model_entrypoints[architecture])
+        plain = timm.models.get_pretrained_cfg(architecture)
+        shared: dict[str, Any] = {key: getattr(plain, key) for key in like}
+        for tag in (f"{TAG}{name}" for name in names()):
+            cfg = timm.models.PretrainedCfg(architecture=architecture, tag=tag, **shared)
+            known._model_pretrained_cfgs[f"{architecture}.{tag}"] = cfg
+            known._model_with_tags[architecture].append(f"{architecture}.{tag}")
+            known._model_default_cfgs[architecture].cfgs[tag] = cfg
+            known._model_default_cfgs[architecture].tags.append(tag)
 
 
 _register()

@@ -160,6 +160,17 @@ def test_projections_that_are_more_than_a_matrix():
         stringpe.fold(model)
 
 
+def test_values_go_through_their_module():
+    """An adapter on the values alone is not passed by."""
+    which = family("transformers", "ViT")
+    model = stringpe.attach(which.model(), "cayley")
+    before = which.call(model, images())
+    for _, layer in attached(model):
+        layer.v_proj = nn.Sequential(layer.v_proj, nn.Linear(32, 32))
+    assert (which.call(model, images()) - before).abs().max() > 1e-3
+    stringpe.fold(model)
+
+
 @pytest.mark.parametrize("name", ["rope", "rope_mixed", "cayley", "general"])
 @pytest.mark.parametrize("which", [f for f in FAMILIES if f.rope], ids=lambda f: f"{f.library} {f.name}")
 def test_rope_stays_exactly_and_can_be_upgraded(which, name):

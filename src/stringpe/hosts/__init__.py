@@ -6,7 +6,7 @@ by name, so that nothing of timm, transformers or open_clip is imported.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from . import open_clip, timm, transformers
 from .attention import HostAttention
 from .parts import Host, Layer, Tower
 
+Entry = TypeVar("Entry", Tower, Layer)
 HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)
 
 
@@ -50,7 +51,7 @@ def _layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.M
     return layers
 
 
-def _named(module: nn.Module, library: str, table: Mapping[str, Tower] | Mapping[str, Layer]) -> "Tower | Layer | None":
+def _named(module: nn.Module, library: str, table: Mapping[str, Entry]) -> Entry | None:
     """The entry for a module's class, or for one that it derives from; torch's own classes belong to every library."""
     for cls in type(module).__mro__:
         if cls.__module__.split(".")[0] in (library, "torch") and cls.__name__ in table:

@@ -85,9 +85,13 @@ class HostAttention(nn.Module):
         out = self._finished(x, heads.transpose(1, 2).flatten(2))
         return (out, None) if self.layer.pair else out
 
-    def rows(self) -> tuple[Rows, Rows, Rows]:
-        """W and b of queries, keys and values."""
-        sizes = [self.num_heads * self.head_dim] + [self.num_kv_heads * self.head_dim] * 2
+    @property
+    def sizes(self) -> list[int]:
+        """How many channels queries, keys and values have."""
+        return [self.num_heads * self.head_dim] + [self.num_kv_heads * self.head_dim] * 2
+
+    def rows(self) -> tuple[Rows, ...]:
+        """W and b of queries and keys, and of values where one parameter holds all three."""
         biases: Any
         if self._child("qkv") is not None:
             weight, bias = self.qkv.weight, self.qkv.bias  # type: ignore[union-attr]
@@ -96,11 +100,11 @@ class HostAttention(nn.Module):
         elif self._child("in_proj_weight") is not None:
             weight, biases = self.in_proj_weight, self._child("in_proj_bias")
         else:
-            return tuple(Rows(p.weight, p.bias) for p in (self.q_proj, self.k_proj, self.v_proj))  # type: ignore
+            return tuple(Rows(p.weight, p.bias) for p in (self.q_proj, self.k_proj))  # type: ignore
         assert isinstance(weight, Tensor)
         if isinstance(biases, Tensor):
-            biases = biases.split(sizes)
-        return tuple(map(Rows, weight.split(sizes), biases or [None] * 3))  # type: ignore[return-value]
+            biases = biases.split(self.sizes)
+        return tuple(map(Rows, weight.split(self.sizes), biases or [None] * 3))
 
     def fold_obstacle(self) -> str | None:
         """What stands between projection and encoding so that P cannot move into the weights; None if nothing does."""
@@ -133,22 +137,27 @@ class HostAttention(nn.Module):
     def _encoded(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded."""
         coords = self.places[0].of(x.shape[1])
-        if self.fold_obstacle() is None:
-            q, k, v = self.rows()
-            if not isinstance(self.encoding.basis, Identity):
-                basis = self.encoding.basis()
-                q, k = (Rows(turn_rows(basis, r.weight), _turned(basis, r.bias)) for r in (q, k))
-            bias = None if q.bias is None and k.bias is None else torch.cat([_filled(q), _filled(k)])
-            values = F.linear(x, *v).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            packed = F.linear(x, torch.cat([q.weight, k.weight]), bias)
-            groups = self.num_heads // self.num_kv_heads
-            if isinstance(self._child("q_norm") or nn.Identity(), nn.Identity):
-                return *self.encoding.rotate_packed(packed, coords, groups=groups), values
-            queries, keys = packed.split([len(q.weight), len(k.weight)], dim=-1)
-            return *self._normed(queries, keys, coords, folded=True), values
-        queries, keys, values = self._projected(x)
+        folds = self.fold_obstacle() is None
+        if folds:
+            packed, values = self._projected_in_basis(x)
+            queries, keys = packed.split(self.sizes[:2], dim=-1)
+        else:
+            queries, keys, values = self._projected(x)
         values = values.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        return *self._normed(queries, keys, coords, folded=False), values
+        if folds and isinstance(self._child("q_norm") or nn.Identity(), nn.Identity):
+            groups = self.num_heads // self.num_kv_heads
+            return *self.encoding.rotate_packed(packed, coords, groups=groups), values
+        return *self._normed(queries, keys, coords, folded=folds), values
+
+    def _projected_in_basis(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys side by side, (b, n, (h + h_kv)·d), with P in their projections; and values."""
+        q, k, *others = self.rows()
+        if not isinstance(self.encoding.basis, Identity):
+            basis = self.encoding.basis()
+            q, k = (Rows(turn_rows(basis, r.weight), _turned(basis, r.bias)) for r in (q, k))
+        bias = None if q.bias is None and k.bias is None else torch.cat([_filled(q), _filled(k)])
+        values = F.linear(x, *others[0]) if others else self.v_proj(x)  # type: ignore[operator]
+        return F.linear(x, torch.cat([q.weight, k.weight]), bias), values
 
     def _normed(self, q: Tensor, k: Tensor, coords: Tensor, *, folded: bool) -> tuple[Tensor, Tensor]:
         q, k = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k))
@@ -164,10 +173,9 @@ class HostAttention(nn.Module):
         """Queries, keys and values side by side, (b, n, h·d) each, through the host's modules as they are."""
         if self._child("q_proj") is not None:
             return self.q_proj(x), self.k_proj(x), self.v_proj(x)  # type: ignore[operator]
-        parts = self.rows()
         if self._child("qkv") is not None and self._child("q_bias") is None:
-            return self.qkv(x).split([len(p.weight) for p in parts], dim=-1)  # type: ignore[operator]
-        return tuple(F.linear(x, *part) for part in parts)
+            return self.qkv(x).split(self.sizes, dim=-1)  # type: ignore[operator]
+        return tuple(F.linear(x, *part) for part in self.rows())
 
     def _performed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with full_precision(q):  # sums over all tokens: not in half precision

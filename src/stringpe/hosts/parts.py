@@ -51,7 +51,7 @@ class Grid:
         """(…, n, 2) indices on a grid of height × width, numbers or (b, 1) tensors, to coordinates (…, n, 2)."""
         sizes = (height, width)
         if self.over != "separate":
-            sizes = (max(sizes),) * 2 if self.over == "max" else (min(sizes),) * 2  # type: ignore[type-var,assignment]
+            sizes = (max(sizes),) * 2 if self.over == "max" else (min(sizes),) * 2
         columns = [self._axis(plane[..., k], sizes[k], k) for k in (0, 1)]
         coords = torch.stack(columns, dim=-1)
         if training and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
