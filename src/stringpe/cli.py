@@ -214,6 +214,25 @@ def bench(
     run(parts or PARTS, out=out, device=device or None, ways=ways or None, modes=modes)
 
 
+def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size: int = 0) -> None:
+    """Write a checkpoint as ONNX or a torch.export program, folded, and check it against the model.
+
+    Args:
+        checkpoint: Folder of a run, or of an attached model that stringpe.pretrained saved.
+        to: onnx or torch-export.
+        out: The file to write; by default model.onnx or model.pt2 in the folder.
+        size: Height and width of the images, in pixels; by default those that the model was made for.
+    """
+    from .export import export as write
+    from .export import load
+
+    model, trained = load(checkpoint)
+    path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
+    done = write(model, path, to=to, size=size or trained)
+    sizes = "any size in whole patches" if done.any_size else "this size only"
+    print(f"wrote {done.path}: any batch, {sizes}; differs from the model by {done.difference:.1e} at most")
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": compare,
     "train": train,
@@ -221,6 +240,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data": data,
     "bench": bench,
     "inspect": inspect,
+    "export": export,
 }
 TWO_WORDS: dict[str, Callable[..., Any]] = {"compare properties": compare_properties, "data scenes": data_scenes}
 

@@ -96,7 +96,7 @@ def lift_depth(
     pooled = pool_depth(depth, patch_size)
     plane = grid(*pooled.shape[1:], units=units, device=depth.device)
     z = (pooled.flatten(1) * scale + offset)[..., None]
-    coords = torch.cat([plane.to(z.dtype).expand(len(z), -1, -1), z], dim=-1)
+    coords = torch.cat([plane.to(z.dtype).expand(z.shape[0], -1, -1), z], dim=-1)
     return with_prefix(coords, prefix)
 
 

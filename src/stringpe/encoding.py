@@ -75,7 +75,7 @@ class PositionEncoding(nn.Module, ABC):
 
     def _batched_coords(self, coords: Tensor, b: int, n: int) -> Tensor:
         check_coords(coords, self.coord_dim)
-        if coords.shape == (n, self.coord_dim):
+        if coords.ndim == 2 and coords.shape[0] == n:  # comparing shapes of other lengths would compare b with n
             return coords[None]
         if coords.shape != (b, n, self.coord_dim):
             raise ValueError(

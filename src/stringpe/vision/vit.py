@@ -79,7 +79,7 @@ class MapPool(nn.Module):
         nn.init.trunc_normal_(self.query, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.attention(self.query.expand(len(tokens), -1, -1).to(tokens.dtype), context=tokens)
+        x = self.attention(self.query.expand(tokens.shape[0], -1, -1).to(tokens.dtype), context=tokens)
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 
@@ -197,7 +197,7 @@ class ViT(nn.Module):
         if self.fuse is not None and depth is not None:
             tokens, places = self._with_normals(tokens, places, depth)
         if self.prefix is not None:
-            prefix = self.prefix.expand(len(tokens), -1, -1).to(tokens.dtype)
+            prefix = self.prefix.expand(tokens.shape[0], -1, -1).to(tokens.dtype)
             tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
         front, x = self._transform(tokens, places).tensor_split([self.front], dim=1)
         if self.fuse is not None:

@@ -1,0 +1,183 @@
+"""Out of Python: ONNX and torch.export, from a run's checkpoint or the folder of an attached model.
+
+    stringpe export runs/train --to onnx --out model.onnx
+
+The basis is folded into the projections first, or put down as numbers where something stands between: what is exported
+are plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it.
+"""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .attach import fold
+from .basis import Given
+from .encoding import Encoding
+from .hosts import attached
+from .pretrained import from_pretrained
+from .vision.vit import ViT
+
+FORMATS = ("onnx", "torch-export")
+AGREES = 1e-4
+
+
+class Exported(NamedTuple):
+    """What was written: the file, whether images may have any size in whole patches, and the largest difference between
+    its outputs and the model's, on another batch than it was traced with."""
+
+    path: Path
+    any_size: bool
+    difference: float
+
+
+class _Plain(nn.Module):
+    """A model as a function of tensors: image (b, 3, H, W), and depth (b, H, W) if it takes it, to tensors."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, ...]:
+        out: Any = self.model(image) if depth is None else self.model(image, depth=depth)
+        parts = [out] if isinstance(out, Tensor) else out.values() if hasattr(out, "values") else out
+        for _, layer in attached(self.model):
+            layer.places[0].coords = None
+        return tuple(part for part in parts if isinstance(part, Tensor))
+
+
+def load(checkpoint: str | Path) -> tuple[nn.Module, int | None]:
+    """The model in a folder, and the image size that it was trained at where the folder says so. Of a run it is the
+    vision transformer, with its classes if it has any."""
+    path = Path(checkpoint)
+    config = path / "config.json"
+    if config.exists() and "calls" in json.loads(config.read_text(encoding="utf-8")):
+        return from_pretrained(path), None
+    from .tasks.backbone import backbone
+    from .training.checkpoint import read_model
+
+    recipe, weights = read_model(path)
+    starts = [name.removesuffix("patch.weight") for name in weights if name.split(".")[-2:] == ["patch", "weight"]]
+    if len(starts) != 1:
+        raise ValueError(f"export takes a run with one vision transformer, this {recipe.task} has {len(starts)}")
+    own = {name.removeprefix(starts[0]): t for name, t in weights.items() if name.startswith(starts[0])}
+    classes = len(own["head.weight"]) if starts == [""] and "head.weight" in own else 0
+    model = backbone(recipe.model, image_size=recipe.data.image_size, num_classes=classes)
+    model.load_state_dict({name: own[name] for name in model.state_dict()})
+    return model.eval(), recipe.data.image_size
+
+
+def bake(model: nn.Module) -> nn.Module:
+    """A copy without anything to solve for: P in the projections, or as numbers where it cannot be folded."""
+    model = copy.deepcopy(model).eval()
+    try:
+        return fold(model)
+    except ValueError:
+        for module in model.modules():
+            if isinstance(module, Encoding):
+                module.basis = Given(module.basis().detach().contiguous())
+        return model
+
+
+@torch.no_grad()
+def export(
+    model: nn.Module, path: str | Path, *, to: str = "onnx", size: int | tuple[int, int] | None = None
+) -> Exported:
+    """Write a model to a file and check what was written against it.
+
+    model: a `stringpe.ViT` or an attached model that takes an image, and depth if it is 3D.
+    to: "onnx" or "torch-export". size: of the image, in pixels; by default the one that the model was made for.
+    """
+    if to not in FORMATS:
+        raise ValueError(f"export goes to {' or '.join(FORMATS)}, got {to!r}")
+    height, width = _size(model, size)
+    plain = _Plain(bake(model)).eval()
+    patch, depth = _patch(model), _takes_depth(model)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check = _example(3, height, width, depth)
+    try:  # traced on another shape than the one it is checked on, neither of them square by chance
+        other = _example(2, height + patch[0], width + 2 * patch[1], depth)
+        difference = _written(plain, other, check, patch, path, to)
+        if difference <= AGREES:
+            return Exported(path, True, difference)
+    except Exception:  # hosts refuse other sizes in many ways, from an assertion to a failed trace: then this one it is
+        pass
+    return Exported(path, False, _written(plain, _example(2, height, width, depth), check, None, path, to))
+
+
+def _written(
+    plain: nn.Module,
+    example: tuple[Tensor, ...],
+    check: tuple[Tensor, ...],
+    patch: tuple[int, int] | None,
+    path: Path,
+    to: str,
+) -> float:
+    """Trace on one batch, write, run the file on another, and return how far it is from the model there."""
+    depth = len(example) == 2
+    program = _program(plain, example, patch)
+    if to == "onnx":
+        torch.onnx.export(program, (), path, dynamo=True, verbose=False, input_names=_names(depth), external_data=False)
+    else:
+        torch.export.save(program, path)
+    pairs = zip(_run(path, to, check, depth), plain(*check), strict=True)
+    return max((found - wanted).abs().max().item() for found, wanted in pairs)
+
+
+def _program(plain: nn.Module, example: tuple[Tensor, ...], patch: tuple[int, int] | None) -> Any:
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    rows, columns = torch.export.Dim("rows", min=1, max=512), torch.export.Dim("columns", min=1, max=512)
+    sizes = None if patch is None else (patch[0] * rows, patch[1] * columns)
+    image: dict[int, Any] = {0: batch} if sizes is None else {0: batch, 2: sizes[0], 3: sizes[1]}
+    depth: dict[int, Any] = {0: batch} if sizes is None else {0: batch, 1: sizes[0], 2: sizes[1]}
+    return torch.export.export(plain, example, dynamic_shapes=(image, depth)[: len(example)])
+
+
+def _run(path: Path, to: str, inputs: tuple[Tensor, ...], depth: bool) -> list[Tensor]:
+    if to == "torch-export":
+        return list(torch.export.load(path).module()(*inputs))
+    import onnxruntime  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feeds = {name: x.numpy() for name, x in zip(_names(depth), inputs, strict=True)}
+    return [torch.from_numpy(out) for out in session.run(None, feeds)]
+
+
+def _names(depth: bool) -> list[str]:
+    return ["image", "depth"] if depth else ["image"]
+
+
+def _example(batch: int, height: int, width: int, depth: bool) -> tuple[Tensor, ...]:
+    random = torch.Generator().manual_seed(0)
+    image = torch.randn(batch, 3, height, width, generator=random)
+    return (image, torch.rand(batch, height, width, generator=random) + 0.5) if depth else (image,)
+
+
+def _takes_depth(model: nn.Module) -> bool:
+    return model.depth != "none" if isinstance(model, ViT) else hasattr(model, "depth_lift")
+
+
+def _patch(model: nn.Module) -> tuple[int, int]:
+    if isinstance(model, ViT):
+        return model.patch_size, model.patch_size
+    for _, layer in attached(model):
+        size: Any = layer.places[0].patch_size
+        if size is not None:
+            return size
+    raise ValueError(
+        f"export takes a stringpe.ViT or an attached model that is called with an image, not {type(model).__name__}"
+    )
+
+
+def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    if size is None:
+        known: Any = model
+        for holder in (getattr(known, "patch_embed", None), getattr(known, "config", None), known):
+            size = size or getattr(holder, "img_size", None) or getattr(holder, "image_size", None)
+    if size is None:
+        raise ValueError("the model does not say which size of image it is made for: pass size")
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -1,0 +1,335 @@
+"""What does not depend on the family: encodings, norms, grouped heads, RoPE that stays, depth, errors."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from host_families import FAMILIES, PATCH, SIZE, images
+from torch import nn
+
+import stringpe
+from cases import perturbed
+from stringpe.basis import Identity, Interleaved
+from stringpe.hosts import attached
+
+
+def family(library, name):
+    return next(f for f in FAMILIES if (f.library, f.name) == (library, name))
+
+
+VIT = family("timm", "ViT")
+
+
+def encodings(model):
+    return [layer.encoding for _, layer in attached(model)]
+
+
+@pytest.mark.parametrize("name", stringpe.names())
+def test_every_encoding_starts_as_the_same_function_and_learns(name):
+    model = VIT.model()
+    before = VIT.call(model, images())
+    stringpe.attach(model, name)
+    assert (VIT.call(model, images()) - before).abs().max() <= 1e-5
+    VIT.call(model, images()).square().sum().backward()
+    for encoding in encodings(model):
+        assert all(p.grad.abs().max() > 0 for p in encoding.parameters())
+
+
+def test_gates_open_in_training():
+    """From 1e-7 to something that matters in a few steps, at the speed of the learning rate."""
+    torch.manual_seed(0)
+    model = stringpe.attach(VIT.model(), "cayley")
+    skews = [encoding.basis.weight for encoding in encodings(model)]
+    optimiser = torch.optim.AdamW(stringpe.param_groups(model, lr=1e-3, weight_decay=0.1, encoding_lr_scale=10.0))
+    target = torch.tensor([1, 4])
+    losses = []
+    for _ in range(10):
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(images()), target)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(encoding.frequencies.weight.abs().max() > 0.01 for encoding in encodings(model))
+    assert all(skew.abs().max() > 0.01 for skew in skews)
+
+
+@pytest.mark.parametrize("options", [{"sparsity": 3}, {"share_heads": True}, {"method": "solve"}, {"base": 10.0}])
+def test_options_of_the_encoding(options):
+    model = VIT.model()
+    before = VIT.call(model, images())
+    stringpe.attach(model, "cayley", **options)
+    assert (VIT.call(model, images()) - before).abs().max() <= 1e-5
+
+
+def test_units_decide_what_a_larger_image_is():
+    small = {}
+    for units in ("index", "centred", "normalised"):
+        model = stringpe.attach(VIT.model(dynamic_img_size=True), units=units)
+        VIT.call(model, images((64, 64)))
+        small[units] = next(attached(model))[1].places[0].coords
+    assert small["index"].amax() == 7
+    assert small["centred"].amax() == 3.5
+    assert small["normalised"].amax() < 1
+
+
+def test_images_that_the_host_pads_to_whole_patches():
+    model = VIT.model(dynamic_img_size=True, dynamic_img_pad=True)
+    before = VIT.call(model, images((36, 44)))
+    stringpe.attach(model, "cayley", coord_dim=3)
+    assert (VIT.call(model, images((36, 44))) - before).abs().max() <= 1e-5
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    depth = torch.full((2, 36, 44), 3.0)
+    model(images((36, 44)), depth=depth)
+    coords = next(attached(model))[1].places[0].coords
+    assert coords.shape == (2, 5 * 6, 3)
+    torch.testing.assert_close(coords[..., 2], torch.full((2, 30), 3.0))  # padding is a hole, not a distance of zero
+
+
+def test_norms_between_projection_and_encoding():
+    """LayerNorm and gains do not commute with P: it goes to the tokens, and fold says which module is in the way."""
+    model = VIT.model(qk_norm=True)
+    before = VIT.call(model, images())
+    stringpe.attach(model, "cayley")
+    assert (VIT.call(model, images()) - before).abs().max() <= 1e-5
+    perturbed(nn.ModuleList(encodings(model)), 0.3)
+    weights = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"cannot fold blocks\.0\.attn.*q_norm, a LayerNorm"):
+        stringpe.fold(model)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_a_norm_without_gain_commutes_and_folds():
+    model = VIT.model()
+    stringpe.attach(model, "cayley")
+    perturbed(nn.ModuleList(encodings(model)), 0.3)
+    for _, layer in attached(model):
+        layer.q_norm = layer.k_norm = nn.RMSNorm(16, elementwise_affine=False)
+    before = VIT.call(model, images())
+    torch.testing.assert_close(VIT.call(stringpe.fold(model), images()), before, atol=1e-5, rtol=1e-4)
+
+
+def test_grouped_heads_share_the_basis_of_their_key_head():
+    eva = family("timm", "DINOv3")
+    options = {"attn_type": "rope", "qkv_fused": False, "num_heads": 4, "num_kv_heads": 2}
+    model = eva.model(**options)
+    before = eva.call(model, images())
+    stringpe.attach(model, "cayley")
+    assert [e.num_heads for e in encodings(model)] == [2, 2]
+    assert (eva.call(model, images()) - before).abs().max() <= 1e-5
+    perturbed(nn.ModuleList(encodings(model)), 0.3)
+    moved = eva.call(model, images())
+    assert (moved - before).abs().max() > 1e-3
+    torch.testing.assert_close(eva.call(stringpe.fold(model), images()), moved, atol=1e-5, rtol=1e-4)
+
+
+def test_masks_of_the_host_are_obeyed():
+    model = VIT.model()
+    mask = torch.rand(17, 17) > 0.3
+    mask.fill_diagonal_(True)
+    before = model.forward_features(images(), attn_mask=mask)
+    assert (before - model.forward_features(images())).abs().max() > 1e-3
+    stringpe.attach(model, "cayley")
+    assert (model.forward_features(images(), attn_mask=mask) - before).abs().max() <= 1e-5
+
+
+def test_projections_that_are_more_than_a_matrix():
+    """A low-rank adapter around a projection is called, not read: P then multiplies tokens."""
+
+    class Adapted(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.weight, self.bias, self.base = base.weight, base.bias, base
+            self.down, self.up = nn.Linear(32, 2, bias=False), nn.Linear(2, 96, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x))
+
+    model = stringpe.attach(VIT.model(), "cayley")
+    plain = VIT.call(model, images())
+    for _, layer in attached(model):
+        layer.qkv = Adapted(layer.qkv)
+        nn.init.zeros_(layer.qkv.up.weight)
+    torch.testing.assert_close(VIT.call(model, images()), plain, atol=1e-5, rtol=0)
+    for _, layer in attached(model):
+        nn.init.normal_(layer.qkv.up.weight)
+    assert (VIT.call(model, images()) - plain).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="qkv, a Adapted"):
+        stringpe.fold(model)
+
+
+def test_values_go_through_their_module():
+    """An adapter on the values alone is not passed by."""
+    which = family("transformers", "ViT")
+    model = stringpe.attach(which.model(), "cayley")
+    before = which.call(model, images())
+    for _, layer in attached(model):
+        layer.v_proj = nn.Sequential(layer.v_proj, nn.Linear(32, 32))
+    assert (which.call(model, images()) - before).abs().max() > 1e-3
+    stringpe.fold(model)
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_mixed", "cayley", "general"])
+@pytest.mark.parametrize("which", [f for f in FAMILIES if f.rope], ids=lambda f: f"{f.library} {f.name}")
+def test_rope_stays_exactly_and_can_be_upgraded(which, name):
+    model = which.model()
+    before = which.call(model, images())
+    stringpe.attach(model, name)
+    assert (which.call(model, images()) - before).abs().max() <= 1e-5
+    for encoding in encodings(model):
+        assert encoding.frequencies().abs().max() > 0.1
+        assert isinstance(encoding.frequencies.weight, nn.Parameter) == (name != "rope")
+        stringpe.testing.check(encoding)
+    if name in ("cayley", "general"):
+        which.call(model, images()).square().sum().backward()
+        scale = max(p.grad.abs().max() for p in model.parameters() if p.grad is not None)
+        assert all(e.basis.parameters() and _skew(e).grad.abs().max() > 1e-5 * scale for e in encodings(model))
+
+
+def _skew(encoding):
+    basis = encoding.basis.inner if isinstance(encoding.basis, Interleaved) else encoding.basis
+    return basis.weight
+
+
+def test_interleaved_layouts_fold_away():
+    mixed = family("timm", "RoPE-ViT mixed")
+    model = stringpe.attach(mixed.model(), "rope_mixed")
+    assert all(isinstance(e.basis, Interleaved) for e in encodings(model))
+    before = mixed.call(model, images())
+    stringpe.fold(model)
+    assert all(isinstance(e.basis, Identity) for e in encodings(model))
+    torch.testing.assert_close(mixed.call(model, images()), before, atol=1e-5, rtol=0)
+
+
+def test_rope_can_be_replaced():
+    mixed = family("timm", "RoPE-ViT mixed")
+    model = stringpe.attach(mixed.model(), "circulant", start="replace")
+    assert not any("rope" in name for name, _ in model.named_parameters())
+    assert (model.pos_embed[:, 1:] == 0).all()
+    assert (model.pos_embed[:, :1] != 0).any() or model.no_embed_class
+    with pytest.raises(ValueError, match="not those of a circulant basis"):
+        stringpe.attach(mixed.model(), "circulant")
+    with pytest.raises(ValueError, match="sets the frequencies: drop base"):
+        stringpe.attach(mixed.model(), "cayley", base=10.0)
+
+
+def test_training_coordinates_of_dinov3_are_drawn_anew():
+    dino = family("transformers", "DINOv3")
+    model = stringpe.attach(dino.model(pos_embed_rescale=2.0), "cayley")
+    seen = []
+    for training in (False, False, True, True):
+        model.train(training)
+        dino.call(model, images())
+        seen.append(next(attached(model))[1].places[0].coords)
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[2], seen[3])
+
+
+def test_lift_is_the_2d_model_until_the_depth_layer_moves():
+    torch.manual_seed(0)
+    model = stringpe.lift(VIT.model(), "circulant", block_size=8)  # attaches first
+    assert [call for call, _ in model.stringpe_calls] == ["attach", "lift"]
+    depth = torch.rand(2, SIZE, SIZE) + 0.5
+    depth[:, :PATCH] = float("nan")  # holes
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    nn.functional.cross_entropy(model(images(), depth=depth), torch.tensor([0, 1])).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    optimiser.step()
+    assert model.depth_lift.scale.abs() > 1e-3
+    assert (model(images(), depth=depth) - model(images())).abs().max() > 1e-6
+    with pytest.raises(ValueError, match="encodings are 2D"):
+        stringpe.lift(model)
+
+
+def test_coord_dim_3_attaches_and_lifts():
+    model = stringpe.attach(VIT.model(), "cayley", coord_dim=3, start="replace")
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    depth = torch.rand(2, SIZE, SIZE)
+    patches = stringpe.coords.pool_depth(depth, PATCH).flatten(1)
+    assert torch.equal(model(images(), depth=depth), model(images(), depth=patches))
+    with pytest.raises(ValueError, match="depth gives 3 patches and the image 16"):
+        model(images(), depth=torch.rand(2, 3))
+
+
+@pytest.mark.parametrize("name", ["rope", "cayley", "circulant"])
+def test_our_own_vit_is_lifted(name):
+    torch.manual_seed(0)
+    model = perturbed(stringpe.vit("vit_test_patch8", encoding=name, num_classes=3, pool="cls"), 0.1).eval()
+    before = model(images())
+    stringpe.lift(model)
+    depth = torch.rand(2, SIZE, SIZE) + 0.5
+    assert torch.equal(model(images()), before)
+    out = model(images(), depth)
+    assert torch.equal(out, before)
+    out.square().sum().backward()
+    assert model.lift.scale.grad.abs() > 0
+    with torch.no_grad():
+        model.lift.scale.fill_(2.0)
+    moved = model(images(), depth)
+    assert (moved - before).abs().max() > 1e-4
+    torch.testing.assert_close(stringpe.fold(model)(images(), depth), moved, atol=1e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match="encodings are 2D"):
+        stringpe.lift(stringpe.vit("vit_test_patch8", encoding="absolute"))
+
+
+def test_the_performer_estimates_the_softmax():
+    """More features, less error: the linear attention is of the same q and k."""
+    torch.manual_seed(0)
+    model = VIT.build().eval()  # as timm starts it: scores of order one, where few features are enough
+    before = VIT.call(model, images())
+    errors = []
+    for count in (16, 4096):
+        torch.manual_seed(0)
+        linear = stringpe.attach(copy.deepcopy(model), "cayley", attention="performer")
+        for _, layer in attached(linear):
+            layer.directions = stringpe.attention.random_directions(count, layer.head_dim)
+        errors.append((VIT.call(linear, images()) - before).norm().item())
+    assert errors[1] < 0.2 * errors[0]
+
+
+def test_autocast_and_half_precision():
+    model = stringpe.attach(VIT.model(), "cayley")
+    perturbed(nn.ModuleList(encodings(model)), 0.3)
+    exact = VIT.call(model, images())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = VIT.call(model, images())
+    torch.testing.assert_close(rough.float(), exact, atol=0.1, rtol=0.1)
+    half = copy.deepcopy(model).bfloat16()
+    assert encodings(half)[0].frequencies.weight.dtype == torch.float32
+    torch.testing.assert_close(half(images().bfloat16()).float(), exact, atol=0.1, rtol=0.1)
+
+
+def test_errors_say_what_was_found_and_what_is_supported():
+    swin = timm.create_model("swin_tiny_patch4_window7_224", embed_dim=32, depths=(1, 1, 1, 1), num_classes=2)
+    with pytest.raises(
+        ValueError, match=r"does not know SwinTransformer: its attention is .*WindowAttention.*timm: Vi"
+    ):
+        stringpe.attach(swin)
+    odd = timm.create_model("vit_tiny_patch16_224", embed_dim=32, depth=1, num_heads=2, attn_layer="diff")
+    with pytest.raises(ValueError, match="DiffAttention"):
+        stringpe.attach(odd)
+    with pytest.raises(ValueError, match="no class that has Attention"):
+        stringpe.attach(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="attached already"):
+        stringpe.attach(stringpe.attach(VIT.model()))
+    with pytest.raises(ValueError, match="start must be one of same, replace, got 'fresh'"):
+        stringpe.attach(VIT.model(), start="fresh")
+    with pytest.raises(ValueError, match="did you mean 'cayley'"):
+        stringpe.attach(VIT.model(), "caley")
+    with pytest.raises(ValueError, match="one of index, centred, normalised"):
+        stringpe.attach(VIT.model(), units="metres")
+    layer = next(attached(stringpe.attach(VIT.model())))[1]
+    with pytest.raises(ValueError, match="call the model"):
+        layer(torch.randn(1, 17, 32))
+
+
+def test_a_failed_attach_leaves_the_model_as_it_was():
+    model = VIT.model()
+    before = VIT.call(model, images())
+    with pytest.raises(ValueError, match="block_size"):
+        stringpe.attach(model, "circulant", block_size=5)
+    assert not list(attached(model))
+    assert torch.equal(VIT.call(model, images()), before)

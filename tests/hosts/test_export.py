@@ -1,0 +1,105 @@
+"""Out of Python, and the same numbers there."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from host_families import FAMILIES
+
+import stringpe
+from cases import perturbed
+from stringpe import cli
+from stringpe.export import bake, export, load
+from stringpe.hosts import attached
+from stringpe.pretrained import save_pretrained
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),  # torch's exporter, on itself
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
+
+
+def host(library, name, **options):
+    family = next(f for f in FAMILIES if (f.library, f.name) == (library, name))
+    model = family.model(**options)
+    stringpe.attach(model, "cayley")
+    for _, layer in attached(model):
+        perturbed(layer.encoding, 0.3)
+    return model
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_vit_with_depth_takes_any_batch_and_size(to, tmp_path):
+    torch.manual_seed(0)
+    model = perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", coord_dim=3, num_classes=5, pool="cls"), 0.1)
+    done = export(model, tmp_path / "model", to=to, size=32)
+    assert done.any_size
+    assert done.difference <= 1e-4
+
+
+def test_hosts_of_one_size_and_of_any(tmp_path):
+    fixed = export(host("timm", "ViT"), tmp_path / "fixed.onnx")
+    assert not fixed.any_size
+    assert fixed.difference <= 1e-4
+    free = export(host("timm", "DINOv3", dynamic_img_size=True), tmp_path / "free.onnx", size=(32, 48))
+    assert free.any_size
+    assert free.difference <= 1e-4
+    transformer = export(host("transformers", "ViT"), tmp_path / "program.pt2", to="torch-export")
+    assert transformer.difference <= 1e-4
+
+
+def test_what_is_exported_has_nothing_to_solve(tmp_path):
+    model = bake(host("timm", "ViT"))
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached(model))
+    family = FAMILIES[0]
+    normed = stringpe.attach(family.model(qk_norm=True), "cayley")
+    before = normed(torch.ones(1, 3, 32, 32))
+    baked = bake(normed)
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Given) for _, layer in attached(baked))
+    torch.testing.assert_close(baked(torch.ones(1, 3, 32, 32)), before)
+
+
+def test_the_command_exports_a_saved_model(monkeypatch, tmp_path, capsys):
+    import timm
+
+    build = {"model_name": "vit_tiny_patch16_224", "img_size": 32, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    save_pretrained(stringpe.lift(timm.create_model(**build)), tmp_path, build=build)
+    monkeypatch.setattr(sys, "argv", ["stringpe", "export", str(tmp_path), "--to", "torch-export"])
+    cli.main()
+    assert "any batch, this size only" in capsys.readouterr().out
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    assert program(torch.randn(3, 3, 32, 32), torch.rand(3, 32, 32))[0].shape == (3, 1000)
+
+
+def test_a_run_is_exported_without_its_data(tmp_path):
+    from stringpe.tasks.backbone import backbone
+    from stringpe.training.checkpoint import Checkpoint, write
+    from stringpe.training.recipe import Data, Model, Recipe
+
+    recipe = Recipe(
+        model=replace(Model(), dim=32, layers=1, heads=2, patch_size=8, depth="lift"),
+        data=Data(source="shards", train="gone.tar", image_size=32, num_classes=4),
+    )
+    vit = backbone(recipe.model, image_size=32, num_classes=4).eval()
+    for prefix, answer in (("", (1, 4)), ("vit.", (1, 32))):
+        state = {f"{prefix}{name}": value for name, value in vit.state_dict().items()}
+        write(
+            tmp_path / f"run{prefix}",
+            Checkpoint(1, recipe, state, None, {"state": {}, "param_groups": []}, {"cpu": torch.zeros(1)}, {}),
+            keep=1,
+        )
+        model, size = load(tmp_path / f"run{prefix}")
+        assert size == 32
+        image, depth = torch.randn(1, 3, 32, 32), torch.rand(1, 32, 32)
+        assert model(image, depth).shape == answer
+        assert torch.equal(model.features(image, depth).pooled, vit.features(image, depth).pooled)
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="onnx or torch-export"):
+        export(host("timm", "ViT"), tmp_path / "x", to="tensorrt")
+    with pytest.raises(ValueError, match="called with an image"):
+        export(torch.nn.Linear(3, 3), tmp_path / "x", size=32)
+    with pytest.raises(ValueError, match="pass size"):
+        export(stringpe.vit("vit_test_patch8"), tmp_path / "x")
