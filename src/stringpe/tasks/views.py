@@ -31,7 +31,7 @@ MIN_SHARE, MIN_VISIBILITY = 0.003, 0.4
 FACTS, CAPTIONS = 2, 6
 """Facts a caption, and captions an image, at most."""
 
-_CHUNK = 64
+_CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
 Fact = tuple[int, int]
 """Slots (i, j): i is nearer than j in the first view and farther in the second."""
 
@@ -103,9 +103,9 @@ def _make(data: Data, split: str) -> Frames:
     depths: list[Tensor] = []
     captions: list[list[str]] = []
     tell = teller(count)
-    first = 0
+    first, chunk = 0, _CHUNKS[device.type]
     while len(captions) < count:  # rooms without such a pair of objects are passed over
-        frames = scenes.render(scenes.sample(world, range(first, first + _CHUNK), views=2, device=device), size)
+        frames = scenes.render(scenes.sample(world, range(first, first + chunk), views=2, device=device), size)
         kinds, colours = frames.kind[::2].tolist(), frames.colour[::2].tolist()
         rows = []
         for room, found in enumerate(facts(frames)):
@@ -118,7 +118,7 @@ def _make(data: Data, split: str) -> Frames:
                 rows += [2 * room, 2 * room + 1]
         images.append((frames.rgb[rows] * 255).round().to(torch.uint8).cpu())
         depths.append(frames.depth[rows].half().cpu())  # 2 mm at 4 m
-        first += _CHUNK
+        first += chunk
         tell(len(captions))
     text = torch.tensor(list(json.dumps(captions).encode()), dtype=torch.uint8)
     return {"rgb": torch.cat(images), "depth": torch.cat(depths), "captions": text}
