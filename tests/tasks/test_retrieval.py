@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from test_captioned import depth, picture, shard, words
 
+from captioned_files import depth, picture, shard, words
 from stringpe import scenes
 from stringpe.scenes.captions import phrase
 from stringpe.tasks import views
@@ -245,6 +245,8 @@ def test_parts_of_a_batch_are_no_contrastive_batch(recipe):
         Retrieval(override(recipe, ["loop.accumulate=2"]))
     with pytest.raises(ValueError, match=r"loss.kind for retrieval is siglip or clip, got 'softmax'"):
         Retrieval(override(recipe, ["loss.kind=softmax"]))
+    with pytest.raises(ValueError, match=r"use data.source=stream"):
+        Retrieval(override(recipe, ["data.in_memory=false"]))
     with pytest.raises(ValueError, match=r"a number or 'auto', got 'ten'"):
         Retrieval(override(recipe, ["loss.pair_bias=ten"])).model()
 
