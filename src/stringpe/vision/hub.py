@@ -57,7 +57,12 @@ class TransformersOwl(Detector):
     def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
         if depth is not None:
             raise ValueError("OWL-ViT checkpoints of transformers take no depth: pass the image alone")
-        if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % self.patch_size or image.shape[3] % self.patch_size:
+        if (
+            image.ndim != 4
+            or image.shape[1] != 3
+            or image.shape[2] % self.patch_size
+            or image.shape[3] % self.patch_size
+        ):
             raise ValueError(
                 f"image must be (b, 3, H, W) with H and W multiples of {self.patch_size}, got {tuple(image.shape)}"
             )
@@ -93,7 +98,7 @@ def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def owl_kind(folder: str | Path) -> str:
-    """"owlvit" or "owlv2", from the folder's config.json."""
+    """ "owlvit" or "owlv2", from the folder's config.json."""
     import json
 
     path = Path(folder) / "config.json"
