@@ -1,6 +1,6 @@
 """Average precision of boxes as COCO defines it, with LVIS's federated rules.
 
-`average_precision` asks the package faster-coco-eval where it is installed. `measured` is the same number in numpy alone,
+`average_precision` asks the package faster-coco-eval where it is installed. `measured` is the same number in numpy,
 for machines without it; tests hold both equal to pycocotools to 1e-9.
 """
 
@@ -24,8 +24,8 @@ MOST, MOST_LVIS = 100, 300
 
 
 class _Judged(NamedTuple):
-    """Detections of one class in one image: scores (d,), whether each is right and whether it is left out (t, d); and the
-    number of objects to find."""
+    """Detections of one class in one image: scores (d,), whether each is right and whether it is left out (t, d); and
+    the number of objects to find."""
 
     score: Array
     right: NDArray[np.bool_]
@@ -43,7 +43,7 @@ def average_precision(
     {"image_id", "category_id", "bbox": [x, y, w, h], "score"}. lvis: an image's detections count only for classes that
     are known to be in it or not in it, and not against classes that are not annotated in full."""
     try:
-        import faster_coco_eval
+        import faster_coco_eval  # type: ignore[import-untyped]
     except ImportError:
         return measured(dataset, results, lvis=lvis)
     quiet: Any = _silent

@@ -15,9 +15,9 @@ _IN_A_CROWD = 0.5  # of a box's area: as in COCO's evaluation
 
 
 class Truth(NamedTuple):
-    """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), an image's query numbers; valid
-    (b, m), false for padding; crowd (b, m), true for regions where nothing is known one by one (COCO's iscrowd, VOC's
-    difficult, objects mostly cut off): they are no targets, and tokens in them are not wrong."""
+    """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), an image's query numbers;
+    valid (b, m), false for padding; crowd (b, m), true for regions where nothing is known one by one (COCO's iscrowd,
+    VOC's difficult, objects mostly cut off): they are no targets, and tokens in them are not wrong."""
 
     boxes: Tensor
     labels: Tensor
