@@ -55,7 +55,7 @@ def test_queries_by_image_and_by_index():
     assert torch.allclose(picked[1], whole[1][:, [1, 1]], atol=1e-6)
     own = model(image, queries=model.queries(TEXT)).logits
     assert torch.allclose(own, whole, atol=1e-6)
-    with pytest.raises(ValueError, match="either text .* or queries"):
+    with pytest.raises(ValueError, match=r"either text .* or queries"):
         model(image)
 
 

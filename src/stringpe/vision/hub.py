@@ -23,6 +23,8 @@ class TransformersOwl(Detector):
     """The towers of a transformers OwlViTForObjectDetection or Owlv2ForObjectDetection, which it takes apart."""
 
     anchor = "corner"
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, model: Any):
         config = model.config
@@ -57,16 +59,10 @@ class TransformersOwl(Detector):
     def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
         if depth is not None:
             raise ValueError("OWL-ViT checkpoints of transformers take no depth: pass the image alone")
-        if (
-            image.ndim != 4
-            or image.shape[1] != 3
-            or image.shape[2] % self.patch_size
-            or image.shape[3] % self.patch_size
-        ):
-            raise ValueError(
-                f"image must be (b, 3, H, W) with H and W multiples of {self.patch_size}, got {tuple(image.shape)}"
-            )
-        size = (image.shape[2] // self.patch_size, image.shape[3] // self.patch_size)
+        patch = self.patch_size
+        if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % patch or image.shape[3] % patch:
+            raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {patch}, got {tuple(image.shape)}")
+        size = (image.shape[2] // patch, image.shape[3] // patch)
         pixels = ((image + 1) / 2 - self.mean) / self.std
         other = image.shape[2:] != (self.image_size, self.image_size)
         seen = self.vision(pixel_values=pixels, interpolate_pos_encoding=other).last_hidden_state

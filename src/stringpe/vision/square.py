@@ -1,7 +1,7 @@
 """Images on padded squares, and boxes back from them.
 
-An image keeps its aspect: it lies at the top left of a grey square whose side is the image's long side, and the square is
-resized. A box on the square is in units of that long side in x *and* y, never of width and height.
+An image keeps its aspect: it lies at the top left of a grey square whose side is the image's long side, and the square
+is resized. A box on the square is in units of that long side in x *and* y, never of width and height.
 """
 
 from typing import TYPE_CHECKING
