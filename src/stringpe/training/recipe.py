@@ -11,7 +11,9 @@ OptionValue = bool | int | float | str
 @dataclass(frozen=True)
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
-    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D."""
+    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D. `start`: the
+    folder of a run whose towers a new model starts from; {encoding}, {seed} and {depth} in it stand for the recipe's
+    own, so that every row of a comparison starts from its like."""
 
     dim: int = 192
     layers: int = 12
@@ -29,6 +31,7 @@ class Model:
     drop_path: float = 0.0
     attention: str = "softmax"
     qk_norm: str = ""
+    start: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Data:
     and `cache` is where they are kept.
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
     a frame of the task objects. seed: of what is made up, not of the run.
+    train_boxes, val_boxes: of detection, COCO or LVIS annotation files; by default the .json beside the pictures.
+    negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
     """
 
     source: str = "synthetic"
@@ -54,12 +59,16 @@ class Data:
     workers: int = 0
     queries: int = 8
     seed: int = 0
+    train_boxes: str = ""
+    val_boxes: str = ""
+    negatives: int = 50
 
 
 @dataclass(frozen=True)
 class Augment:
     """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
-    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none."""
+    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
+    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures."""
 
     crop: float = 1.0
     flip: bool = False
@@ -67,6 +76,7 @@ class Augment:
     randaugment: int = 0
     magnitude: float = 15.0
     mixup: float = 0.0
+    mosaic: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters."""
+    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
+    a model's text tower."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -90,6 +101,7 @@ class Optim:
     clip: float = 1.0
     warmup_steps: int = 0
     encoding_lr_scale: float = 1.0
+    text_lr_scale: float = 1.0
     ema: float = 0.0
 
 
