@@ -68,7 +68,7 @@ def test_one_tile_without_augmentation_is_the_picture():
 
 
 def test_objects_that_a_crop_cuts_are_crowds_and_those_it_leaves_out_are_gone():
-    image, truth, made = drawn([1.0], Augment(crop=0.1), batch=64)
+    image, truth, _ = drawn([1.0], Augment(crop=0.1), batch=64)
     assert 0 < int(truth.crowd[truth.valid].sum()) < int(truth.valid.sum())
     gone = (~truth.valid).all(1)
     assert gone.any()

@@ -48,7 +48,8 @@ class Coco:
 
     def dataset(self) -> dict[str, Any]:
         """What is used of the file, in its own format, for evaluation."""
-        images, annotations = [], []
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
         for p in self.pictures:
             lists = {"neg_category_ids": p.negative, "not_exhaustive_category_ids": p.partial}
             listed = {k: [self.ids[c] for c in sorted(v)] for k, v in lists.items()} if self.lvis else {}

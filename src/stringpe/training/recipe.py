@@ -45,6 +45,7 @@ class Data:
     a frame of the task objects. seed: of what is made up, not of the run.
     train_boxes, val_boxes: of detection, COCO or LVIS annotation files; by default the .json beside the pictures.
     negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
+    results: of detection, a file that an evaluation writes its boxes to, in COCO's results format.
     """
 
     source: str = "synthetic"
@@ -62,6 +63,7 @@ class Data:
     train_boxes: str = ""
     val_boxes: str = ""
     negatives: int = 50
+    results: str = ""
 
 
 @dataclass(frozen=True)
