@@ -6,7 +6,12 @@ from importlib import import_module
 from ..training.recipe import Recipe
 from ..training.task import Task
 
-_TASKS = {"classification": ("classification", "Classification"), "objects": ("objects", "Objects")}
+_TASKS = {
+    "classification": ("classification", "Classification"),
+    "objects": ("objects", "Objects"),
+    "retrieval": ("retrieval", "Retrieval"),
+    "detection2d": ("detection2d", "Detection2D"),
+}
 
 
 def names() -> list[str]:

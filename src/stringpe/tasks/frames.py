@@ -4,6 +4,7 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,11 +28,17 @@ kind (n, o) int16, −1 where there is no object or too little of it is seen."""
 @lru_cache(maxsize=4)
 def frames(data: Data, split: str) -> Frames:
     """The split's frames, from the cache or made now; kept for the next run in this process."""
+    return kept("scenes", data, split, _make, __file__)
+
+
+def kept(what: str, data: Data, split: str, make: Callable[[Data, str], Frames], source: str) -> Frames:
+    """What `make` makes of a split, from its file in the cache, which is written if it is not there. `source`: the file
+    of `make`, whose content is part of the name."""
     from safetensors.torch import load_file
 
-    path = _path(data, split)
+    path = _path(what, data, split, source)
     if not path.exists():
-        _write(path, _make(data, split))
+        _write(path, make(data, split))
     return load_file(path)
 
 
@@ -50,16 +57,16 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _path(data: Data, split: str) -> Path:
-    """Named after everything that the frames depend on, the source of the renderer and of this file included."""
-    source = hashlib.blake2b(digest_size=8)
-    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__)]:
-        source.update(file.read_bytes())
+def _path(what: str, data: Data, split: str, source: str) -> Path:
+    """Named after everything that the frames depend on, the source of the renderer and of their maker included."""
+    sources = hashlib.blake2b(digest_size=8)
+    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source)]:
+        sources.update(file.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(data.cache) if data.cache else Path(base).expanduser() / "stringpe"
     count = data.train_size if split == "train" else data.val_size
-    name = f"scenes-{__version__}-{source.hexdigest()}-{split}-{count}-{data.image_size}px-seed{data.seed}.safetensors"
-    return folder / name
+    made = f"{split}-{count}-{data.image_size}px-seed{data.seed}"
+    return folder / f"{what}-{__version__}-{sources.hexdigest()}-{made}.safetensors"
 
 
 def _make(data: Data, split: str) -> Frames:
@@ -70,18 +77,29 @@ def _make(data: Data, split: str) -> Frames:
     world = 2 * data.seed + (split == "val")  # no room is in both splits
     size = (data.image_size, data.image_size)
     parts: list[Frames] = []
-    began = told = time.monotonic()
+    tell = teller(count)
     for first in range(0, count, _CHUNK):
         numbers = range(first, min(first + _CHUNK, count))
         parts.append(_plain(scenes.render(scenes.sample(world, numbers, device=device), size)))
-        if time.monotonic() - told > _LINE_EVERY:
-            told = time.monotonic()
-            rate = numbers.stop / (told - began)
-            print(f"scenes: {numbers.stop} / {count} frames ({rate:.0f}/s)", file=sys.stderr, flush=True)
+        tell(numbers.stop)
     widest = max(part["kind"].shape[1] for part in parts)
     for part in parts:
         part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def teller(count: int) -> Callable[[int], None]:
+    """A line every few seconds with how many of `count` frames are made."""
+    state = {"told": time.monotonic()}
+    began = time.monotonic()
+
+    def tell(done: int) -> None:
+        now = time.monotonic()
+        if now - state["told"] > _LINE_EVERY:
+            state["told"] = now
+            print(f"scenes: {done} / {count} frames ({done / (now - began):.0f}/s)", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _plain(rendered: scenes.Frames) -> Frames:
