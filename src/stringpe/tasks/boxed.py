@@ -78,7 +78,9 @@ def squares(split: Boxed, requests: Iterable[Tensor], workers: int, place: Place
         yield drawn.to(place.device, non_blocking=True), list(bad)
 
 
-def validation(split: Boxed, batch: int, workers: int, place: Place) -> Iterator[tuple[Tensor, Tensor, Tensor, list[str]]]:
+def validation(
+    split: Boxed, batch: int, workers: int, place: Place
+) -> Iterator[tuple[Tensor, Tensor, Tensor, list[str]]]:
     """Pixels, picture numbers (b,), weights (b,) and what could not be decoded, for this process's share of a split."""
     first, second = itertools.tee(shares(len(split), batch, place))
     drawn = squares(split, (index for index, _ in first), workers, place)
@@ -141,7 +143,10 @@ def _decoded(found: Coco, files: PictureFiles, side: int) -> Boxed:
 def _whole(found: Coco, pixels: Tensor | None, files: PictureFiles | None, side: int, bad: tuple[str, ...]) -> Boxed:
     tables: list[Tensor | None] = [None, None]
     if found.lvis:
-        tables = [_table(found, [p.negative for p in found.pictures]), _table(found, [p.partial for p in found.pictures])]
+        tables = [
+            _table(found, [p.negative for p in found.pictures]),
+            _table(found, [p.partial for p in found.pictures]),
+        ]
     return Boxed(found, tensors(found), pixels, files, side, tables[0], tables[1], bad)
 
 
@@ -149,7 +154,11 @@ def tensors(found: Coco) -> Pictures:
     """The annotations as padded tensors, on the padded square."""
     count, most = len(found.pictures), max(1, *(len(p.boxes) for p in found.pictures))
     size, boxes = torch.zeros(count, 2), torch.zeros(count, most, 4)
-    labels, valid, crowd = torch.zeros(count, most).long(), torch.zeros(count, most).bool(), torch.zeros(count, most).bool()
+    labels, valid, crowd = (
+        torch.zeros(count, most).long(),
+        torch.zeros(count, most).bool(),
+        torch.zeros(count, most).bool(),
+    )
     for i, p in enumerate(found.pictures):
         long, n = max(p.width, p.height), len(p.boxes)
         size[i] = torch.tensor([p.width, p.height]) / long

@@ -21,7 +21,7 @@ from ..vision.square import from_square
 from .asked import ask
 from .augment import colour, to_unit
 from .boxed import Boxed, boxed, squares, validation
-from .detectors import detector, files_of, owl_config, tokenizer_of
+from .detectors import context_of, detector, files_of, owl_config, tokenizer_of
 from .mosaic import Plan, mosaics, plan, shares_of
 from .prompts import prompt_tokens, prompts
 
@@ -180,13 +180,13 @@ class Detection2D(Task):
 
     @cached_property
     def _prompts(self) -> Tensor:
-        context = _context(self.recipe)
-        return prompt_tokens(self.tokenizer, self.train_set.coco.names, context, TEMPLATES).flatten(0, 1)
+        names = self.train_set.coco.names
+        return prompt_tokens(self.tokenizer, names, context_of(self.recipe), TEMPLATES).flatten(0, 1)
 
     def _queries(self, model: nn.Module, image: Tensor) -> Tensor:
         """Query embeddings (classes, e) of the validation classes, whose logits are means over the templates. Read by
         whole calls of the model, beside one image: a wrapped model can do nothing else."""
-        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, _context(self.recipe), TEMPLATES)
+        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, context_of(self.recipe), TEMPLATES)
         parts = tokens.flatten(0, 1).to(image.device).split(_PART)
         read = torch.cat([model(image, part).queries for part in parts])
         return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)

@@ -12,6 +12,7 @@ from ..vision.hub import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_t
 from .retrieval import TOKENIZER, towers
 from .start import start_folder, start_tokenizer, start_towers
 
+_OWL_CONTEXT = 16  # what transformers leaves out of a configuration
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
@@ -70,6 +71,14 @@ def owl_config(recipe: Recipe) -> dict[str, Any] | None:
         return None
     path = folder / "config.json" if is_owl(folder) else checkpoints.model_folder(folder) / OWL
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def context_of(recipe: Recipe) -> int:
+    """The longest text of the recipe's model, in tokens."""
+    config = owl_config(recipe)
+    if config is None:
+        return recipe.text.context
+    return int(config.get("text_config", {}).get("max_position_embeddings", _OWL_CONTEXT))
 
 
 def load(path: str | Path) -> tuple[Detector, Tokenizer, int]:

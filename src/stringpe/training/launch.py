@@ -69,8 +69,10 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     from .statistics import wilson
 
     recipe, weights = checkpoints.read_model(Path(path))
-    tokenizer = checkpoints.model_folder(Path(path)) / "tokenizer.json"
+    folder = checkpoints.model_folder(Path(path))
+    tokenizer = folder / "tokenizer.json"
     own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
+    own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
     recipe = override(recipe, [*own, *(changes or [])])
     accelerator = accelerator_for(recipe)
     task = build(recipe)
