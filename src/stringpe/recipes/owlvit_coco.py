@@ -5,11 +5,11 @@
         data.val=/data/coco/val2017 data.val_boxes=/data/coco/annotations/instances_val2017.json \\
         model.start='runs/webli3d/{encoding}' --out runs/owlvit-cayley
 
-Data: pictures in folders, zips or tars, and COCO or LVIS annotation files; LVIS takes pictures of both COCO splits, so its
-data.train and data.val are a folder that holds train2017 and val2017.
+Data: pictures in folders, zips or tars, and COCO or LVIS annotation files; LVIS takes pictures of both COCO splits, so
+its data.train and data.val are a folder that holds train2017 and val2017.
 Towers: those of the recipe webli3d on RGB, or model.start=FOLDER of an OWL-ViT or OWLv2 that transformers wrote.
-Expected, from the paper (AP): COCO baseline 32.44, RoPE 33.66, RoPE-Mixed 32.74, Circulant 33.24, Cayley 33.47; LVIS 21.98,
-22.71, 22.43, 22.60, 23.01. No full run of this file has been made yet, so its time and its number are not known.
+Expected, from the paper (AP): COCO baseline 32.44, RoPE 33.66, RoPE-Mixed 32.74, Circulant 33.24, Cayley 33.47; LVIS
+21.98, 22.71, 22.43, 22.60, 23.01. No full run of this file has been made yet, so its time and its number are not known.
 """
 
 from dataclasses import replace

@@ -5,10 +5,10 @@
     python -m stringpe.training compare voc2007 data.train=… data.val=… --seeds 3 --jobs 5 --out runs/voc2007 \\
         --encodings absolute rope rope_mixed circulant cayley model.start='runs/flickr8k/runs/{encoding}/seed{seed}'
 
-Data: pictures of 224 px on the long side in a tar, boxes beside them as COCO JSON (voc2007-train.json; difficult objects
-are crowds), 3,961 / 991 pictures. Decoded once, kept on the device, mosaics made there.
-Towers: those of the recipe flickr8k, the image tower at 128 px, both with random weights unless model.start names runs of
-it; {encoding} and {seed} give every row the towers of its own encoding and seed.
+Data: pictures of 224 px on the long side in a tar, boxes beside them as COCO JSON (voc2007-train.json; difficult
+objects are crowds), 3,961 / 991 pictures. Decoded once, kept on the device, mosaics made there.
+Towers: those of the recipe flickr8k, the image tower at 128 px, both with random weights unless model.start names runs
+of it; {encoding} and {seed} give every row the towers of its own encoding and seed.
 Time and expected number: no full run has been made yet; what it gives belongs in results/.
 """
 

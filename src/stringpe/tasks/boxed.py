@@ -26,8 +26,8 @@ _NAMED = 3  # corrupt pictures that a warning names
 
 @dataclass(frozen=True)
 class Boxed:
-    """A split: its annotations, the pictures' tensors, and their pixels, uint8 (n, 3, S, S) padded squares, or None where
-    they are read when they are wanted. negative and partial: (n, classes) of LVIS, else None, as in `Annotated`.
+    """A split: its annotations, the pictures' tensors, and their pixels, uint8 (n, 3, S, S) padded squares, or None
+    where they are read when they are wanted. negative and partial: (n, classes) of LVIS, else None, as in `Annotated`.
     problems: what was left out, one line each."""
 
     coco: Coco
@@ -60,8 +60,8 @@ def boxed(data: Data, split: str) -> Boxed:
 
 
 def squares(split: Boxed, requests: Iterable[Tensor], workers: int, place: Place) -> Iterator[tuple[Tensor, list[str]]]:
-    """Pixels uint8 (u, 3, S, S) on the device for every request, picture numbers (u,); and the names of those that could
-    not be decoded, which are grey."""
+    """Pixels uint8 (u, 3, S, S) on the device for every request, picture numbers (u,); and the names of those that
+    could not be decoded, which are grey."""
     if split.pixels is not None:
         pixels = split.pixels.to(place.device)  # once: as many bytes as the set has
         for request in requests:

@@ -1,4 +1,5 @@
-"""Finding what texts name, with a box around each: OWL-ViT on COCO, LVIS or the procedural world (section 4.2, in 2D)."""
+"""Finding what texts name, with a box around each: OWL-ViT on COCO, LVIS or the procedural world (section 4.2, in
+2D)."""
 
 import itertools
 import json
@@ -122,7 +123,8 @@ class Detection2D(Task):
         return {name: torch.tensor(value, dtype=torch.float64, device=place.device) for name, value in sums.items()}
 
     def results(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
-        """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all processes."""
+        """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
+        processes."""
         coco, workers = self.val_set.coco, self.recipe.data.workers
         queries: Tensor | None = None
         parts: list[Tensor] = []
@@ -199,8 +201,8 @@ class Detection2D(Task):
 
 
 def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
-    """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and class.
-    Every class is one, the first as well: there is no class for the background."""
+    """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
+    class. Every class is one, the first as well: there is no class for the background."""
     classes = found.logits.shape[2]
     score, place = found.logits.float().sigmoid().flatten(1).topk(min(top, found.logits[0].numel()), dim=1)
     boxes = found.boxes.gather(1, (place // classes)[..., None].expand(-1, -1, 4))
@@ -209,7 +211,8 @@ def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
 
 
 def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """COCO's results from what `best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without padding."""
+    """COCO's results from what `best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
+    padding."""
     results = []
     for row in rows:
         number = int(row[0, 0])
