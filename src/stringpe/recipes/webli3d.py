@@ -1,5 +1,4 @@
-"""Retrieval on WebLI-3D as in the paper: ViT-B/16 at 256 px, SigLIP, batch 8192, 20 epochs, cosine, lr 1e-3, warm-up 5
-%.
+"""Retrieval on WebLI-3D as in the paper: ViT-B/16 at 256 px, SigLIP, batch 8192, 20 epochs, lr 1e-3, 5 % warm-up.
 
     stringpe data depth images/ webli3d/ --model depth-anything-v2-metric-indoor-small
     accelerate launch --num_processes 64 -m stringpe.training train webli3d 'data.train=webli3d/{000000..059999}.tar' \\
@@ -10,9 +9,9 @@
 The baseline (absolute, model.depth=none) sees RGB, the others RGB-D with depth as third coordinate. WebLI is not
 public: any captioned images will do. Data: a stream of shards (data.source=shards reads a set that fits in memory);
 data.train_size is what the paper's 155k steps take. The text tower is SigLIP's B: 12 layers, 768 wide, 64 tokens,
-32,000 words; weight decay 1e-4 and β₂ 0.95 are SigLIP's, where the paper says Adam with 0.999, which is kept. Depth
-is used as it is. Expected, from the paper, mean recall: ViT 68.77, RoPE 69.86, RoPE-Mixed 69.85, Circulant 70.21,
-Cayley 70.48 %. No full run of this file has been made, so its time and its number are not known.
+32,000 words; weight decay is SigLIP's 1e-4. Expected, from the paper, mean recall: ViT 68.77, RoPE 69.86, RoPE-Mixed
+69.85, Circulant 70.21, Cayley 70.48 %. No full run of this file has been made, so its time and its number are not
+known.
 """
 
 from ..training.recipe import Data, Loop, Loss, Model, Optim, Recipe, Text

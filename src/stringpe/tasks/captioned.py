@@ -145,13 +145,15 @@ def captions_of(files: Mapping[str, bytes], name: str) -> list[str]:
 
 def picture_of(files: Mapping[str, bytes], name: str) -> "Image":
     """The image of a sample as RGB."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     kind = picture_kind(files)
     if kind is None:
         raise CorruptImage(f"{name}: it has no image")
     try:
         return Image.open(io.BytesIO(files[kind])).convert("RGB")
+    except UnidentifiedImageError as error:
+        raise CorruptImage(f"{name}: not an image that Pillow knows") from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise CorruptImage(f"{name}: {error}") from error
 

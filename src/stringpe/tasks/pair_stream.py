@@ -20,8 +20,9 @@ from .pair_feed import PairFeed, batch_of, mirrored, texts
 from .pairs import pairs, stretched, stretched_depth
 from .stream import raw_samples
 
-Item = tuple[Tensor, Tensor, Tensor, Tensor, int]
-"""Image uint8, depth (empty without), tokens, tokens of its mirror image, corrupt samples before it in this worker."""
+Item = tuple[Tensor, Tensor, Tensor, Tensor, str]
+"""Image uint8, depth (empty without), tokens, tokens of its mirror image, and what was wrong with the samples that were
+passed over before it in this worker, a line each."""
 
 
 class _Captioned(IterableDataset[Item]):
@@ -37,18 +38,18 @@ class _Captioned(IterableDataset[Item]):
         worker = (self.start + number) % workers  # workers take turns: whose turn it is at `start` must come first
         skip = len(range(worker, self.start, workers)) * self.place.share(self.recipe.loop.batch_size)
         part, parts = self.place.rank * workers + worker, self.place.world * workers
-        tokenizer, corrupt = Tokenizer.from_json(self.tokenizer), 0
+        tokenizer, problems = Tokenizer.from_json(self.tokenizer), list[str]()
         for count, sample in enumerate(raw_samples(self.recipe, part, parts)):
             if count < skip:
                 continue
             dice = random.Random(derive(self.recipe.seed, "captions", part, count))
             try:
                 item = self._item(sample, tokenizer, dice)
-            except CorruptImage:
-                corrupt += 1
+            except CorruptImage as error:
+                problems.append(str(error))
                 continue
-            yield *item, corrupt
-            corrupt = 0
+            yield *item, "\n".join(problems)
+            problems.clear()
 
     def _item(
         self, sample: dict[str, bytes], tokenizer: Tokenizer, dice: random.Random
@@ -89,10 +90,11 @@ class PairStream(PairFeed):
             num_workers=recipe.data.workers,
             pin_memory=place.device.type == "cuda",
         )
-        for step, (image, depth, plain, mirror, corrupt) in enumerate(loader, start):
-            if bad := int(corrupt.sum()):
-                self.corrupt += bad
-                warnings.warn(f"{bad} samples in the stream cannot be read and are skipped", RuntimeWarning, 2)
+        for step, (image, depth, plain, mirror, told) in enumerate(loader, start):
+            if problems := [line for lines in told for line in lines.splitlines()]:
+                self.corrupt += len(problems)
+                text = f"{len(problems)} samples in the stream cannot be read and are skipped: {'; '.join(problems)}"
+                warnings.warn(text, RuntimeWarning, 2)
             image, depth, plain, mirror = (t.to(place.device, non_blocking=True) for t in (image, depth, plain, mirror))
             u = uniforms(recipe.seed, step, batch, place)
             tokens = torch.where(flipped(u, recipe.augment)[:, None], mirror, plain)
