@@ -5,7 +5,7 @@
 
 Data: 3,000 + 600 frames at 64 px, the ones of the recipe scenes, rendered on the first run and kept in the user's cache
 folder. 57 classes, each frame asked about those it shows and 20 others.
-Time and expected number: TODO
+Time and expected number: no full run has been made yet.
 """
 
 from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
