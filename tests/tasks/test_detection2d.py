@@ -74,6 +74,8 @@ def test_pictures_read_when_they_are_wanted_give_the_same_batches(task, recipe):
         assert torch.equal(one[name], two[name])
     model = task.model().eval()
     assert lazy.results(model, Place()) == task.results(model, Place())
+    busy = Detection2D(replace(recipe, data=replace(recipe.data, in_memory=False, workers=1)))
+    assert torch.equal(next(busy.batches(1, Place()))["image"], one["image"])
 
 
 def test_results_are_the_same_in_batches_of_any_size(task, recipe):
