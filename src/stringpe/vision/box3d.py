@@ -17,6 +17,7 @@ from torch import Tensor
 # Corner i has the signs of its three bits, the first axis the slowest: 0 is (−, −, −), 1 is (−, −, +), 7 is (+, +, +).
 _SIGNS = [[1.0 if i & bit else -1.0 for bit in (4, 2, 1)] for i in range(8)]
 _SAME = 1e-10  # relative to the boxes: planes, and lines in a plane, that are closer than this count as one
+_SMALLEST = 1e-12  # a predicted column shorter than this has no direction
 _PARALLEL = 1e-8  # sines below this are zero: planes and lines do not cross
 
 
@@ -36,8 +37,20 @@ def rotation(box: Tensor) -> Tensor:
     """R (…, 3, 3) in SO(3): the first column normalised, the second made orthogonal to it, the third their product."""
     first, second = _checked(box)[..., 3:6], box[..., 6:9]
     x = _unit(first, "the first column of a rotation is zero")
-    y = _unit(second - (x * second).sum(-1, keepdim=True) * x, "the columns of a rotation are parallel")
+    y = _unit(_beside(second, x), "the columns of a rotation are parallel")
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1)
+
+
+def completed(box: Tensor) -> Tensor:
+    """The boxes with orthonormal columns whatever theirs were, for predictions, which nothing keeps from degenerating:
+    a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
+    are those of `rotation`, and zero through what was replaced."""
+    axes = torch.eye(3, dtype=box.dtype, device=box.device)
+    x = _direction(_checked(box)[..., 3:6], axes[0].expand_as(box[..., 3:6]), box[..., 3:6])
+    spare = axes[x.detach().abs().argmin(-1)]  # the axis that x is furthest from
+    spare = _direction(_beside(spare, x.detach()), spare, spare)
+    y = _direction(_beside(box[..., 6:9], x), spare, box[..., 6:9])
+    return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
 
 
 def corners(box: Tensor) -> Tensor:
@@ -160,6 +173,19 @@ def _checked(box: Tensor) -> Tensor:
             f"boxes must be (…, 12) floats: centre 3, two columns of R 6, size 3; got {box.dtype} {tuple(box.shape)}"
         )
     return box
+
+
+def _beside(v: Tensor, x: Tensor) -> Tensor:
+    """The part of v at right angles to the unit vector x."""
+    return v - (x * v).sum(-1, keepdim=True) * x
+
+
+def _direction(v: Tensor, otherwise: Tensor, whole: Tensor) -> Tensor:
+    """v / |v|, or `otherwise` where v is not a number or nothing beside the vector `whole` that it is a part of."""
+    size, floor = v.detach().norm(dim=-1, keepdim=True), whole.detach().norm(dim=-1, keepdim=True)
+    sound = v.isfinite().all(-1, keepdim=True) & (size > 1e-6 * floor) & (size > _SMALLEST)
+    v = torch.where(sound, v, otherwise)
+    return v / v.norm(dim=-1, keepdim=True)
 
 
 def _unit(v: Tensor, complaint: str) -> Tensor:
