@@ -1,0 +1,71 @@
+"""Boxes in the image plane, (…, 4) floats: as corners (x0, y0, x1, y1) or as centre and size (cx, cy, w, h).
+
+Overlaps take corners and broadcast over leading shapes: `iou(a[:, None], b[None])` is the table of all pairs.
+"""
+
+import torch
+from torch import Tensor
+
+
+def to_corners(box: Tensor) -> Tensor:
+    """(cx, cy, w, h) to (x0, y0, x1, y1)."""
+    centre, half = box[..., :2], box[..., 2:] / 2
+    return torch.cat([centre - half, centre + half], dim=-1)
+
+
+def to_centre(box: Tensor) -> Tensor:
+    """(x0, y0, x1, y1) to (cx, cy, w, h)."""
+    low, high = box[..., :2], box[..., 2:]
+    return torch.cat([(low + high) / 2, high - low], dim=-1)
+
+
+def area(box: Tensor) -> Tensor:
+    """Of corners (…, 4): (…). A box with its corners the wrong way round has none."""
+    return (box[..., 2:] - box[..., :2]).clamp(min=0).prod(-1)
+
+
+def clip(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
+    """Corners moved into an image of that size; width and height: numbers, or tensors like `box` without its last."""
+    width, height = (torch.as_tensor(side, dtype=box.dtype, device=box.device) for side in (width, height))
+    x, y = box[..., 0::2], box[..., 1::2]
+    zero = torch.zeros((), dtype=box.dtype, device=box.device)
+    x, y = x.clamp(zero, width[..., None]), y.clamp(zero, height[..., None])
+    return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], dim=-1)
+
+
+def intersection(a: Tensor, b: Tensor) -> Tensor:
+    """Area of a ∩ b for corners (…, 4): (…)."""
+    low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
+    return (high - low).clamp(min=0).prod(-1)
+
+
+def iou(a: Tensor, b: Tensor) -> Tensor:
+    """Intersection over union of corners (…, 4), in [0, 1]; 0 where both are empty."""
+    shared = intersection(a, b)
+    return shared / (area(a) + area(b) - shared).clamp(min=_tiny(a))
+
+
+def giou(a: Tensor, b: Tensor) -> Tensor:
+    """Generalised IoU of corners (…, 4), in (−1, 1]: IoU less the share of the hull that neither covers, so that boxes
+    apart still have a gradient towards each other."""
+    shared = intersection(a, b)
+    union = area(a) + area(b) - shared
+    low, high = torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])
+    hull = (high - low).clamp(min=0).prod(-1)
+    tiny = _tiny(a)
+    return shared / union.clamp(min=tiny) - (hull - union) / hull.clamp(min=tiny)
+
+
+def nms(box: Tensor, score: Tensor, threshold: float) -> Tensor:
+    """Indices of the boxes (n, 4) to keep, best first: those that no better one overlaps by more than threshold."""
+    order = score.argsort(descending=True, stable=True)
+    overlaps = (iou(box[order][:, None], box[order][None]) > threshold).triu(1).cpu()
+    dropped = torch.zeros(len(order), dtype=torch.bool)
+    for i in range(len(order)):
+        if not dropped[i]:
+            dropped |= overlaps[i]
+    return order[~dropped.to(order.device)]
+
+
+def _tiny(box: Tensor) -> float:
+    return torch.finfo(box.dtype).tiny
