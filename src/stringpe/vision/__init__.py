@@ -1,6 +1,9 @@
-"""Vision transformers over RGB and RGB-D images, with any encoding."""
+"""Vision transformers over RGB and RGB-D images, with any encoding, and towers for text beside them."""
 
 from . import box3d
+from .contrastive import Contrastive
+from .text import TextTower
+from .tokens import Tokenizer
 from .vit import ViT, vit
 
-__all__ = ["ViT", "box3d", "vit"]
+__all__ = ["Contrastive", "TextTower", "Tokenizer", "ViT", "box3d", "vit"]

@@ -54,8 +54,11 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
         self.dropout, self.drop_path = nn.Dropout(dropout), drop_path
 
-    def forward(self, x: Tensor, coords: Tensor | None, prepared: Prepared | None = None) -> Tensor:
-        options = {} if prepared is None else {"prepared": prepared}
+    def forward(
+        self, x: Tensor, coords: Tensor | None, prepared: Prepared | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        given = {"prepared": prepared, "mask": mask}  # linear attention takes neither
+        options = {name: value for name, value in given.items() if value is not None}
         x = x + self._branch(self.attention(self.norm1(x), coords, **options))
         return x + self._branch(self.mlp(self.norm2(x)))
 
@@ -78,8 +81,9 @@ class MapPool(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
         nn.init.trunc_normal_(self.query, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.attention(self.query.expand(len(tokens), -1, -1).to(tokens.dtype), context=tokens)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(b, n, dim) to (b, dim); mask: boolean, False where a token is not to be looked at, as in `Attention`."""
+        x = self.attention(self.query.expand(len(tokens), -1, -1).to(tokens.dtype), context=tokens, mask=mask)
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 
@@ -140,7 +144,8 @@ class ViT(nn.Module):
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
         self.absolute = _absolute(encoding, dim, coord_dim, self.table_size)
-        each = self._encodings(encoding, dict(encoding_options or {}), share_layers, layers, num_heads)
+        sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
+        each = encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         rates = [drop_path * i / max(layers - 1, 1) for i in range(layers)]
         mlp_dim = int(dim * mlp_ratio)
         make = Attention if attention == "softmax" else LinearAttention
@@ -152,20 +157,6 @@ class ViT(nn.Module):
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
         self._initialise()
-
-    def _encodings(
-        self, encoding: str | PositionEncoding, options: dict[str, Any], shared: bool, layers: int, num_heads: int
-    ) -> list[PositionEncoding | None]:
-        if isinstance(encoding, PositionEncoding):
-            return [encoding] * layers
-        if encoding not in names():
-            return [None] * layers
-
-        def build() -> PositionEncoding:
-            sizes = {"head_dim": self.dim // num_heads, "num_heads": num_heads, "coord_dim": self.coord_dim}
-            return create(encoding, **sizes, **options)
-
-        return [build()] * layers if shared else [build() for _ in range(layers)]
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -199,7 +190,7 @@ class ViT(nn.Module):
         if self.prefix is not None:
             prefix = self.prefix.expand(len(tokens), -1, -1).to(tokens.dtype)
             tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
-        front, x = self._transform(tokens, places).tensor_split([self.front], dim=1)
+        front, x = self.norm(through(self.blocks, tokens, places)).tensor_split([self.front], dim=1)
         if self.fuse is not None:
             normals = x[:, count:] if depth is not None else torch.zeros_like(x)
             x = self.fuse(torch.cat([x[:, :count], normals], dim=-1))
@@ -211,15 +202,6 @@ class ViT(nn.Module):
             return self.lift(depth)
         plane = grid(*size, units=self.units, device=device)
         return nn.functional.pad(plane, (0, self.coord_dim - 2))
-
-    def _transform(self, x: Tensor, coords: Tensor) -> Tensor:
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
-        layers = [block.attention for block in blocks]
-        together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
-        prepared = prepare(layers) if together else [None] * len(blocks)
-        for block, own in zip(blocks, prepared, strict=True):
-            x = block(x, None if block.attention.encoding is None else coords, own)
-        return self.norm(x)
 
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
         if "channel" in self.depth:
@@ -258,6 +240,30 @@ class ViT(nn.Module):
         if depth.shape != (image.shape[0], *image.shape[2:]):
             wanted = (image.shape[0], *image.shape[2:])
             raise ValueError(f"depth must be {wanted}, one value a pixel in metres, got {tuple(depth.shape)}")
+
+
+def encodings(
+    encoding: str | PositionEncoding, options: Mapping[str, Any], layers: int, sizes: Mapping[str, int], *, shared: bool
+) -> list[PositionEncoding | None]:
+    """One encoding a layer: named ones of their own (or one, if shared), an object for all, None for other names."""
+    if isinstance(encoding, PositionEncoding):
+        return [encoding] * layers
+    if encoding not in names():
+        return [None] * layers
+    if shared:
+        return [create(encoding, **sizes, **options)] * layers
+    return [create(encoding, **sizes, **options) for _ in range(layers)]
+
+
+def through(blocks: nn.ModuleList, x: Tensor, coords: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Tokens (b, n, dim) at coords through all blocks; bases of all layers are made at once where that can be done."""
+    chain = [block for block in blocks if isinstance(block, Block)]
+    layers = [block.attention for block in chain]
+    together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
+    prepared = prepare(layers) if together else [None] * len(chain)
+    for block, own in zip(chain, prepared, strict=True):
+        x = block(x, None if block.attention.encoding is None else coords, own, mask)
+    return x
 
 
 def vit(name: str, **options: Any) -> ViT:
