@@ -3,9 +3,14 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import Any
 
+import numpy
+import numpy.typing
 import torch
 from torch import Tensor
+
+Array = numpy.typing.NDArray[Any]
 
 
 @torch.no_grad()
@@ -30,8 +35,8 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
             f"a matching cost of image {image} is NaN or infinite: a prediction or a box is not finite; "
             f"lower optim.lr, raise optim.warmup_steps, or check the boxes"
         )
-    rows = list(_pool().map(_assign, table, objects))
-    return torch.stack(rows).to(cost.device) if rows else valid.long()
+    rows = list(_pool().map(_assign, table.numpy(), objects.numpy()))
+    return torch.from_numpy(numpy.stack(rows)).to(cost.device) if rows else valid.long()
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -40,15 +45,14 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, rows.view(*rows.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:]))
 
 
-def _assign(cost: Tensor, valid: Tensor) -> Tensor:
-    """(n, m) and (m,) to (m,)."""
+def _assign(cost: Array, valid: Array) -> Array:
+    """(n, m) and (m,) to (m,). In NumPy: indexing small tensors would take several times as long as the assignment."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
-    found = torch.full(valid.shape, -1)
-    objects = valid.nonzero()[:, 0]
-    if len(objects):
-        predictions, places = linear_sum_assignment(cost[:, objects].numpy())
-        found[objects[torch.from_numpy(places)]] = torch.from_numpy(predictions)
+    found = numpy.full(valid.shape, -1, dtype=numpy.int64)
+    objects = valid.nonzero()[0]
+    predictions, places = linear_sum_assignment(cost[:, objects])
+    found[objects[places]] = predictions
     return found
 
 
