@@ -4,9 +4,9 @@
     evaluation.ap, evaluation.at[0.25], evaluation.by_label   # AP3D over 0.05 … 0.5, AP25, AP3D of every label
 
 AP3D: detections of an image and label, best score first and 100 at most, each take the free truth of the same label
-that they overlap most, if the IoU reaches the threshold. Precision is read at 101 recalls, as in COCO, and averaged over
-them, then over labels that have truths, then over the thresholds 0.05, 0.10 … 0.5. A detection that takes an ignored
-truth counts neither as right nor as wrong.
+that they overlap most, if the IoU reaches the threshold. Precision is read at 101 recalls, as in COCO, and averaged
+over them, then over labels that have truths, then over the thresholds 0.05, 0.10 … 0.5. A detection that takes an
+ignored truth counts neither as right nor as wrong.
 """
 
 from collections.abc import Sequence
@@ -105,8 +105,8 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
 
 def paired_iou(predicted: Tensor, target: Tensor, *, method: str = "exact") -> Tensor:
     """IoU (n,) of predictions with the objects they are paired with, (n, 12) each; its mean over all objects is the
-    number of the paper's table. Predicted rotations may be degenerate: `box3d.completed` mends them. method: "exact", or
-    "monte_carlo" with 100,000 points in the prediction, as in the paper."""
+    number of the paper's table. Predicted rotations may be degenerate: `box3d.completed` mends them. method: "exact",
+    or "monte_carlo" with 100,000 points in the prediction, as in the paper."""
     return box3d.iou(box3d.completed(predicted.double()), target.double(), method=method)
 
 

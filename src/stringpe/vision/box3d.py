@@ -53,10 +53,16 @@ def completed(box: Tensor) -> Tensor:
     return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
 
 
+def completed_corners(box: Tensor) -> Tensor:
+    """`corners` of `completed` boxes: never raises, and waits for no device."""
+    whole = completed(box)
+    x, y = whole[..., 3:6], whole[..., 6:9]
+    return _placed(whole, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
+
+
 def corners(box: Tensor) -> Tensor:
     """The eight corners (…, 8, 3) = centre + R (± size/2), in the fixed order of the bits of 0 … 7 (see `_SIGNS`)."""
-    offsets = box.new_tensor(_SIGNS) * box[..., None, 9:] / 2  # (…, 8, 3)
-    return box[..., None, :3] + offsets @ rotation(box).mT
+    return _placed(box, rotation(box))
 
 
 def volume(box: Tensor) -> Tensor:
@@ -173,6 +179,13 @@ def _checked(box: Tensor) -> Tensor:
             f"boxes must be (…, 12) floats: centre 3, two columns of R 6, size 3; got {box.dtype} {tuple(box.shape)}"
         )
     return box
+
+
+def _placed(box: Tensor, frame: Tensor) -> Tensor:
+    """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
+    offsets = box.new_tensor(_SIGNS) * box[..., None, 9:] / 2  # (…, 8, 3)
+    # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
+    return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
 
 
 def _beside(v: Tensor, x: Tensor) -> Tensor:
