@@ -1,0 +1,119 @@
+"""Losses over all pairs of a batch: SigLIP's sigmoid loss and CLIP's softmax loss, each dense, chunked or distributed.
+
+All forms are the same number with the same gradients. Chunked: only `chunk` rows of logits exist at a time, and the
+backward pass makes them again. Distributed: every process holds its own pairs (b of a global batch of B = b · world)
+and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean over
+processes, which is what data-parallel training takes of gradients, is the loss of the global batch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..rotate import full_precision
+
+KINDS = ("siglip", "clip")
+
+
+def siglip(
+    image: Tensor,
+    text: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    chunk: int = 0,
+    group: Any = None,
+) -> Tensor:
+    """−(1/B) Σ_ij log σ(z_ij (e^t s_ij + b)), z = 1 where text j belongs to image i and −1 elsewhere (Zhai et al.).
+
+    image and text (b, width), unit vectors, row i of one belonging to row i of the other; scale is e^t. chunk: images
+    at a time, 0 for all. group: the process group whose batch this is a part of; None is this process alone.
+    """
+    _check(image, text)
+    with full_precision(image):
+        texts, first = _gathered(text, group)
+        wanted = torch.arange(len(image), device=image.device) + first
+
+        def part(rows: Tensor, wanted: Tensor) -> Tensor:
+            logits = scale * (rows @ texts.mT) + bias
+            matches = F.one_hot(wanted, len(texts)).bool()
+            return -F.logsigmoid(torch.where(matches, logits, -logits)).sum()
+
+        return _in_chunks(part, image, wanted, chunk) / len(image)
+
+
+def clip(
+    image: Tensor,
+    text: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    chunk: int = 0,
+    group: Any = None,
+) -> Tensor:
+    """Half of the cross-entropy of each image over all texts and half of that of each text over all images, the mean
+    over pairs (Radford et al.). A bias changes nothing in a softmax: it is taken so that both losses are called alike,
+    and multiplied by zero so that it has a gradient."""
+    _check(image, text)
+    with full_precision(image):
+        (images, first), (texts, _) = _gathered(image, group), _gathered(text, group)
+        wanted = torch.arange(len(image), device=image.device) + first
+
+        def over(others: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+            return lambda rows, wanted: F.cross_entropy(scale * (rows @ others.mT), wanted, reduction="sum")
+
+        both = _in_chunks(over(texts), image, wanted, chunk) + _in_chunks(over(images), text, wanted, chunk)
+        loss = both / (2 * len(image))
+        return loss if bias is None else loss + 0 * bias.sum()
+
+
+def _in_chunks(part: Callable[[Tensor, Tensor], Tensor], rows: Tensor, wanted: Tensor, chunk: int) -> Tensor:
+    """The sum of `part` over chunks of rows, none of whose logits outlive it."""
+    if not 0 < chunk < len(rows):
+        return part(rows, wanted)
+    total = rows.new_zeros(())
+    for some, theirs in zip(rows.split(chunk), wanted.split(chunk), strict=True):
+        total = total + checkpoint(part, some, theirs, use_reentrant=False)
+    return total
+
+
+def _check(image: Tensor, text: Tensor) -> None:
+    if image.ndim != 2 or image.shape != text.shape:
+        raise ValueError(
+            f"image and text embeddings must be (b, width), one text an image, got {tuple(image.shape)} and "
+            f"{tuple(text.shape)}: choose one caption for every image"
+        )
+
+
+def _gathered(rows: Tensor, group: Any) -> tuple[Tensor, int]:
+    """The rows of all processes of the group, and where this process's begin."""
+    if group is None or dist.get_world_size(group) == 1:
+        return rows, 0
+    gathered: Tensor = _Gather.apply(rows, group)
+    return gathered, dist.get_rank(group) * len(rows)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows (b, width) of all processes, in order of rank. Backward: a process's rows were used by all of them, so their
+    gradient is the sum over processes."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, group: Any) -> Tensor:
+        context.group, context.count = group, len(rows)
+        parts = [
+            torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))
+        ]
+        dist.all_gather(parts, rows.contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=context.group)
+        first = dist.get_rank(context.group) * context.count
+        return total[first : first + context.count], None
