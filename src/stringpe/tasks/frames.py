@@ -1,9 +1,11 @@
 """Frames of the procedural world as a fixed training set: rendered once, kept in a file, loaded whole."""
 
 import hashlib
+import inspect
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,14 +26,27 @@ Frames = dict[str, Tensor]
 kind (n, o) int16, −1 where there is no object or too little of it is seen."""
 
 
+def named(rendered: scenes.Frames) -> Frames:
+    """What naming objects needs of a batch, without the frames in which no object is seen."""
+    seen = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
+    some = seen.any(1)
+    return {
+        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
+        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
+        "instance": rendered.instance[some].to(torch.uint8).cpu(),
+        "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
+    }
+
+
 @lru_cache(maxsize=4)
-def frames(data: Data, split: str) -> Frames:
-    """The split's frames, from the cache or made now; kept for the next run in this process."""
+def frames(data: Data, split: str, keep: Callable[[scenes.Frames], Frames] = named) -> Frames:
+    """The split's frames, from the cache or made now; kept for the next run in this process. keep: what to keep of a
+    batch, a module's function; its tensors are as long as frames are kept, and objects are in slots of equal number."""
     from safetensors.torch import load_file
 
-    path = _path(data, split)
+    path = _path(data, split, keep)
     if not path.exists():
-        _write(path, _make(data, split))
+        _write(path, _make(data, split, keep))
     return load_file(path)
 
 
@@ -50,19 +65,20 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _path(data: Data, split: str) -> Path:
+def _path(data: Data, split: str, keep: Callable[[scenes.Frames], Frames]) -> Path:
     """Named after everything that the frames depend on, the source of the renderer and of this file included."""
     source = hashlib.blake2b(digest_size=8)
-    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__)]:
+    kept_by = Path(inspect.getfile(keep))
+    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__), kept_by]:
         source.update(file.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(data.cache) if data.cache else Path(base).expanduser() / "stringpe"
     count = data.train_size if split == "train" else data.val_size
-    name = f"scenes-{__version__}-{source.hexdigest()}-{split}-{count}-{data.image_size}px-seed{data.seed}.safetensors"
-    return folder / name
+    name = f"scenes-{keep.__name__}-{__version__}-{source.hexdigest()}-{split}-{count}-{data.image_size}px"
+    return folder / f"{name}-seed{data.seed}.safetensors"
 
 
-def _make(data: Data, split: str) -> Frames:
+def _make(data: Data, split: str, keep: Callable[[scenes.Frames], Frames]) -> Frames:
     count = data.train_size if split == "train" else data.val_size
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
@@ -73,27 +89,12 @@ def _make(data: Data, split: str) -> Frames:
     began = told = time.monotonic()
     for first in range(0, count, _CHUNK):
         numbers = range(first, min(first + _CHUNK, count))
-        parts.append(_plain(scenes.render(scenes.sample(world, numbers, device=device), size)))
+        parts.append(keep(scenes.render(scenes.sample(world, numbers, device=device), size)))
         if time.monotonic() - told > _LINE_EVERY:
             told = time.monotonic()
             rate = numbers.stop / (told - began)
             print(f"scenes: {numbers.stop} / {count} frames ({rate:.0f}/s)", file=sys.stderr, flush=True)
-    widest = max(part["kind"].shape[1] for part in parts)
-    for part in parts:
-        part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _plain(rendered: scenes.Frames) -> Frames:
-    """What is kept of a batch, without the frames in which no object is seen."""
-    seen = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
-    some = seen.any(1)
-    return {
-        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
-        "instance": rendered.instance[some].to(torch.uint8).cpu(),
-        "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
-    }
 
 
 def _write(path: Path, made: Frames) -> None:

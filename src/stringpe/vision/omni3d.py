@@ -103,7 +103,7 @@ def corners(box: Tensor) -> Tensor:
 
 
 def from_corners(corner: Tensor) -> Tensor:
-    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is no cuboid or in another order."""
+    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is no cuboid in that order."""
     edges = torch.stack([corner[..., k, :] - corner[..., 0, :] for k in (1, 3, 4)], dim=-1)  # columns x, y, z
     size = edges.norm(dim=-2)
     if not bool(corner.isfinite().all()) or not bool((size > 0).all()):

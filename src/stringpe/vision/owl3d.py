@@ -23,8 +23,8 @@ from .owl import ClassHead, unit
 from .text import TextTower
 from .vit import ViT
 
-START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.4, 0.4, 0.4)
-"""The box that every token predicts, nearly, before anything is learned: 40 cm wide and upright, 2.5 m ahead."""
+START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
+"""The box that every token predicts, nearly, before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
 
 
 class Found(NamedTuple):
@@ -75,10 +75,8 @@ class BoxHead3D(nn.Module):
             last.bias.copy_(torch.tensor([*self.start[:9], *sizes]))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # The last layer in float32: bf16 knows a distance of 4 m to 16 mm only.
-        hidden = self.mlp[:-1](tokens)
-        with torch.autocast(tokens.device.type, enabled=False):
-            raw = self.mlp[-1](hidden.to(self.mlp[-1].weight.dtype))  # type: ignore[arg-type]
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 knows a distance of 4 m to 16 mm only
+            raw = self.mlp(tokens.float())
             return torch.cat([raw[..., :9], F.softplus(raw[..., 9:])], dim=-1)
 
 
@@ -88,15 +86,15 @@ class Detector3D(nn.Module):
     def __init__(self, image: ViT, text: TextTower):
         super().__init__()
         self.image, self.text = image, text
-        self.names = ClassHead(image.dim, text.width)
-        self.boxes = BoxHead3D(image.dim)
+        self.class_head, self.box_head = ClassHead(image.dim, text.width), BoxHead3D(image.dim)
+        image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
 
     def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:
         """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
         templates, over which logits are averaged; or embeddings (q, e), as `embed` gives them."""
         tokens = self.image.features(image, depth).tokens
         known = queries if queries.is_floating_point() else self.embed(queries)
-        return Found(self.names(tokens, known, normalised=True).logits, self.boxes(tokens))
+        return Found(self.class_head(tokens, known, normalised=True).logits, self.box_head(tokens))
 
     def embed(self, queries: Tensor) -> Tensor:
         """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
