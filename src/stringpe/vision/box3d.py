@@ -46,10 +46,11 @@ def completed(box: Tensor) -> Tensor:
     a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
     are those of `rotation`, and zero through what was replaced."""
     axes = torch.eye(3, dtype=box.dtype, device=box.device)
-    x = _direction(_checked(box)[..., 3:6], axes[0].expand_as(box[..., 3:6]), box[..., 3:6])
+    first, second = (torch.where(v.isfinite(), v, 0) for v in (_checked(box)[..., 3:6], box[..., 6:9]))
+    x = _direction(first, axes[0].expand_as(first), first)
     spare = axes[x.detach().abs().argmin(-1)]  # the axis that x is furthest from
     spare = _direction(_beside(spare, x.detach()), spare, spare)
-    y = _direction(_beside(box[..., 6:9], x), spare, box[..., 6:9])
+    y = _direction(_beside(second, x), spare, second)
     return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
 
 
@@ -194,9 +195,9 @@ def _beside(v: Tensor, x: Tensor) -> Tensor:
 
 
 def _direction(v: Tensor, otherwise: Tensor, whole: Tensor) -> Tensor:
-    """v / |v|, or `otherwise` where v is not a number or nothing beside the vector `whole` that it is a part of."""
+    """v / |v|, or `otherwise` where v is nothing beside the vector `whole` that it is a part of."""
     size, floor = v.detach().norm(dim=-1, keepdim=True), whole.detach().norm(dim=-1, keepdim=True)
-    sound = v.isfinite().all(-1, keepdim=True) & (size > 1e-6 * floor) & (size > _SMALLEST)
+    sound = (size > 1e-6 * floor) & (size > _SMALLEST)
     v = torch.where(sound, v, otherwise)
     return v / v.norm(dim=-1, keepdim=True)
 
