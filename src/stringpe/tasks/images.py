@@ -2,18 +2,18 @@
 
 import io
 import json
-import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .shards import Member, expand, samples
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_PICTURES = (".webp", ".jpg", ".jpeg", ".png", ".ppm", ".bmp")
+PICTURES = (".webp", ".jpg", ".jpeg", ".png", ".ppm", ".bmp")
 
 
 class CorruptImage(Exception):
@@ -46,14 +46,11 @@ class ImageSet(ABC):
 
 @dataclass(frozen=True)
 class _Entry:
-    """One sample of a shard: where its picture lies, or the bytes themselves for a compressed shard."""
+    """One sample of a shard."""
 
     key: str
     label: int
-    shard: Path
-    offset: int
-    size: int
-    content: bytes | None
+    picture: Member
 
 
 class ShardSet(ImageSet):
@@ -72,17 +69,12 @@ class ShardSet(ImageSet):
         return self.entries[i].label
 
     def name(self, i: int) -> str:
-        return f"{self.entries[i].shard.name}/{self.entries[i].key}"
+        return f"{self.entries[i].picture.shard.name}/{self.entries[i].key}"
 
     def open(self, i: int) -> "Image":
         from PIL import Image
 
-        entry = self.entries[i]
-        if entry.content is not None:
-            return Image.open(io.BytesIO(entry.content))
-        with entry.shard.open("rb") as file:
-            file.seek(entry.offset)
-            return Image.open(io.BytesIO(file.read(entry.size)))
+        return Image.open(io.BytesIO(self.entries[i].picture.read()))
 
 
 class FolderSet(ImageSet):
@@ -91,9 +83,9 @@ class FolderSet(ImageSet):
     def __init__(self, root: str):
         classes = sorted(p for p in Path(root).glob("*") if p.is_dir())
         files = [(file, i) for i, c in enumerate(classes) for file in sorted(c.rglob("*"))]
-        self.files = [(file, i) for file, i in files if file.suffix.lower() in _PICTURES]
+        self.files = [(file, i) for file, i in files if file.suffix.lower() in PICTURES]
         if not self.files:
-            raise ValueError(f"{root} has no images: it needs one directory a class, with {', '.join(_PICTURES)} files")
+            raise ValueError(f"{root} has no images: it needs one directory a class, with {', '.join(PICTURES)} files")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -147,23 +139,6 @@ def image_set(source: str, where: str) -> ImageSet:
     return _SOURCES[source](where)  # type: ignore[call-arg]
 
 
-def expand(pattern: str) -> list[Path]:
-    """Files of a pattern: commas between several, * as in a shell, {000..127} as in WebDataset."""
-    paths = []
-    for part in pattern.split(","):
-        head, brace, rest = part.partition("{")
-        if brace:
-            numbers, _, tail = rest.partition("}")
-            first, _, last = numbers.partition("..")
-            paths += [Path(f"{head}{n:0{len(first)}d}{tail}") for n in range(int(first), int(last) + 1)]
-        else:
-            paths += [Path(p) for p in sorted(glob(part))]
-    missing = [str(p) for p in paths if not p.exists()]
-    if missing or not paths:
-        raise ValueError(f"no such shards: {', '.join(missing[:3]) or pattern}: check data.train and data.val")
-    return paths
-
-
 def label_of(cls: bytes | None, record: bytes | None, key: str) -> int:
     """The class index of a sample, from its .cls file or the "label" of its .json file."""
     if cls is not None:
@@ -174,25 +149,8 @@ def label_of(cls: bytes | None, record: bytes | None, key: str) -> int:
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    compressed = path.suffix != ".tar"
-    pictures: dict[str, tuple[int, int, bytes | None]] = {}
-    texts: dict[str, dict[str, bytes]] = {}
-    with tarfile.open(path) as tar:
-        for member in tar:
-            if not member.isfile():
-                continue
-            key, _, kind = member.name.partition(".")
-            if f".{kind.lower()}" in _PICTURES:
-                content = _content(tar, member) if compressed else None
-                pictures[key] = (member.offset_data, member.size, content)
-            elif kind in ("cls", "json"):
-                texts.setdefault(key, {})[kind] = _content(tar, member)
-    for key, (offset, size, content) in pictures.items():
-        found = texts.get(key, {})
-        yield _Entry(key, label_of(found.get("cls"), found.get("json"), key), path, offset, size, content)
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    assert file is not None
-    return file.read()
+    for key, kinds in samples(path).items():
+        picture = next((member for kind, member in kinds.items() if f".{kind.lower()}" in PICTURES), None)
+        if picture is not None:
+            texts = {kind: kinds[kind].read() for kind in ("cls", "json") if kind in kinds}
+            yield _Entry(key, label_of(texts.get("cls"), texts.get("json"), key), picture)

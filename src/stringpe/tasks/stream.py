@@ -45,7 +45,7 @@ class _Shards(IterableDataset[Picture]):
         skip = len(range(worker, self.start, workers)) * self.place.share(self.recipe.loop.batch_size)
         part, parts = self.place.rank * workers + worker, self.place.world * workers
         corrupt = 0
-        for place, sample in enumerate(_samples(self.recipe, part, parts)):
+        for place, sample in enumerate(raw_samples(self.recipe, part, parts)):
             if place < skip:
                 continue
             dice = random.Random(derive(self.recipe.seed, "stream", part, place))
@@ -88,7 +88,7 @@ class Stream(Feed):
         return self._val.val(place, batch)
 
 
-def _samples(recipe: Recipe, part: int, parts: int) -> Iterator[dict[str, Any]]:
+def raw_samples(recipe: Recipe, part: int, parts: int) -> Iterator[dict[str, Any]]:
     """Raw samples of this part, epoch after epoch, shuffled by (seed, epoch)."""
     try:
         import webdataset as wds  # type: ignore[import-untyped]

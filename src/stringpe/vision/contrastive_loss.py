@@ -2,8 +2,8 @@
 
 All forms are the same number with the same gradients. Chunked: only `chunk` rows of logits exist at a time, and the
 backward pass makes them again. Distributed: every process holds its own pairs (b of a global batch of B = b · world)
-and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean over
-processes, which is what data-parallel training takes of gradients, is the loss of the global batch.
+and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean
+over processes, which is what data-parallel training takes of gradients, is the loss of the global batch.
 """
 
 from collections.abc import Callable
