@@ -19,8 +19,8 @@ from .text import TextTower
 from .vit import ViT
 
 ANCHORS = {"centre": 0.5, "corner": 1.0}
-"""Where in its patch a token's box starts. "corner" (right, bottom) is how OWL-ViT was trained; at the last row and column
-it saturates the sigmoid, so new models start from the centre."""
+"""Where in its patch a token's box starts. "corner" (right, bottom) is how OWL-ViT was trained; at the last row and
+column it saturates the sigmoid, so new models start from the centre."""
 
 _EPS = 1e-4
 _NEAR = 0.8  # of the best overlap: boxes this good compete for being the query
@@ -41,10 +41,10 @@ class BoxHead(nn.Module):
 
     def __init__(self, dim: int, out: int = 4):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, out)])
-        for layer in self.layers[-1:]:
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        last = nn.Linear(dim, out)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.layers = nn.ModuleList([nn.Linear(dim, dim), nn.Linear(dim, dim), last])
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.gelu(self.layers[0](tokens))

@@ -1,0 +1,43 @@
+"""Images on padded squares, and boxes back from them.
+
+An image keeps its aspect: it lies at the top left of a grey square whose side is the image's long side, and the square
+is resized. A box on the square is in units of that long side in x *and* y, never of width and height.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .boxes import clip, to_corners
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GREY = 128
+"""The padding: half of 255, zero in [−1, 1]. Black or white would be an edge to look at."""
+
+
+def to_square(image: "Image", size: int) -> Tensor:
+    """uint8 (3, size, size) of a Pillow image: padded first, then resized, so that pixels and boxes scale alike."""
+    from PIL import Image
+
+    image = image.convert("RGB")
+    side = max(image.size)
+    if image.size != (side, side):
+        square = Image.new("RGB", (side, side), (GREY, GREY, GREY))
+        square.paste(image)
+        image = square
+    if side != size:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return flat.view(size, size, 3).permute(2, 0, 1).contiguous()
+
+
+def from_square(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
+    """Corners in pixels of the image, from cxcywh in [0, 1] on its padded square, without what lies in the padding.
+
+    box: (…, 4); width and height: numbers, or tensors of the leading shape."""
+    width, height = (torch.as_tensor(side, dtype=box.dtype, device=box.device) for side in (width, height))
+    side = torch.maximum(width, height)
+    return clip(to_corners(box) * side[..., None], width, height)
