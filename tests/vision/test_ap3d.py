@@ -156,7 +156,9 @@ def test_agrees_with_brute_force(seed):
 def test_images_can_be_matched_in_parts():
     detections, truths = random_set(7)
     parts = [ap3d.match(detections[i : i + 2], truths[i : i + 2]) for i in (4, 0, 2)]
-    assert ap3d.accumulate(sum(parts, [])).ap == pytest.approx(ap3d.evaluate(detections, truths).ap, abs=1e-12)
+    assert ap3d.accumulate([m for part in parts for m in part]).ap == pytest.approx(
+        ap3d.evaluate(detections, truths).ap, abs=1e-12
+    )
 
 
 def test_pairs_that_cannot_meet_are_not_computed(monkeypatch):

@@ -143,7 +143,8 @@ class TestRead:
         assert out.images[0].ignore.tolist() == [True]
 
     @pytest.mark.parametrize(
-        "change", [{"visibility": 0.0}, {"truncation": 1.0}, {"lidar_pts": 0}, {"segmentation_pts": 0}, {"depth_error": 1}]
+        "change",
+        [{"visibility": 0.0}, {"truncation": 1.0}, {"lidar_pts": 0}, {"segmentation_pts": 0}, {"depth_error": 1}],
     )
     def test_objects_that_are_hardly_seen_do_not_count(self, tmp_path, change):
         out = omni3d.read(file(tmp_path, lambda content: content["annotations"][0].update(change)))
@@ -151,7 +152,11 @@ class TestRead:
 
     @pytest.mark.parametrize(
         ("change", "words"),
-        [({"K": [[0, 0, 0]] * 3}, "no camera"), ({"width": "640"}, "whole numbers"), ({"file_path": None}, "file_path")],
+        [
+            ({"K": [[0, 0, 0]] * 3}, "no camera"),
+            ({"width": "640"}, "whole numbers"),
+            ({"file_path": None}, "file_path"),
+        ],
     )
     def test_images_that_cannot_be_used(self, tmp_path, change, words):
         out = omni3d.read(file(tmp_path, lambda c: c["images"][0].update(change), [picture(1), picture(2)]))

@@ -1,7 +1,6 @@
 """Frames of the procedural world as a fixed training set: rendered once, kept in a file, loaded whole."""
 
 import hashlib
-import inspect
 import os
 import sys
 import time
@@ -26,27 +25,20 @@ Frames = dict[str, Tensor]
 kind (n, o) int16, −1 where there is no object or too little of it is seen."""
 
 
-def named(rendered: scenes.Frames) -> Frames:
-    """What naming objects needs of a batch, without the frames in which no object is seen."""
-    seen = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
-    some = seen.any(1)
-    return {
-        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
-        "instance": rendered.instance[some].to(torch.uint8).cpu(),
-        "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
-    }
-
-
 @lru_cache(maxsize=4)
-def frames(data: Data, split: str, keep: Callable[[scenes.Frames], Frames] = named) -> Frames:
-    """The split's frames, from the cache or made now; kept for the next run in this process. keep: what to keep of a
-    batch, a module's function; its tensors are as long as frames are kept, and objects are in slots of equal number."""
+def frames(data: Data, split: str) -> Frames:
+    """The split's frames, from the cache or made now; kept for the next run in this process."""
+    return kept("scenes", data, split, _make, __file__)
+
+
+def kept(what: str, data: Data, split: str, make: Callable[[Data, str], Frames], source: str) -> Frames:
+    """What `make` makes of a split, from its file in the cache, which is written if it is not there. `source`: the file
+    of `make`, whose content is part of the name."""
     from safetensors.torch import load_file
 
-    path = _path(data, split, keep)
+    path = _path(what, data, split, source)
     if not path.exists():
-        _write(path, _make(data, split, keep))
+        _write(path, make(data, split))
     return load_file(path)
 
 
@@ -65,20 +57,19 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _path(data: Data, split: str, keep: Callable[[scenes.Frames], Frames]) -> Path:
-    """Named after everything that the frames depend on, the source of the renderer and of this file included."""
-    source = hashlib.blake2b(digest_size=8)
-    kept_by = Path(inspect.getfile(keep))
-    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__), kept_by]:
-        source.update(file.read_bytes())
+def _path(what: str, data: Data, split: str, source: str) -> Path:
+    """Named after everything that the frames depend on, the source of the renderer and of their maker included."""
+    sources = hashlib.blake2b(digest_size=8)
+    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source)]:
+        sources.update(file.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(data.cache) if data.cache else Path(base).expanduser() / "stringpe"
     count = data.train_size if split == "train" else data.val_size
-    name = f"scenes-{keep.__name__}-{__version__}-{source.hexdigest()}-{split}-{count}-{data.image_size}px"
-    return folder / f"{name}-seed{data.seed}.safetensors"
+    made = f"{split}-{count}-{data.image_size}px-seed{data.seed}"
+    return folder / f"{what}-{__version__}-{sources.hexdigest()}-{made}.safetensors"
 
 
-def _make(data: Data, split: str, keep: Callable[[scenes.Frames], Frames]) -> Frames:
+def _make(data: Data, split: str) -> Frames:
     count = data.train_size if split == "train" else data.val_size
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
@@ -86,15 +77,41 @@ def _make(data: Data, split: str, keep: Callable[[scenes.Frames], Frames]) -> Fr
     world = 2 * data.seed + (split == "val")  # no room is in both splits
     size = (data.image_size, data.image_size)
     parts: list[Frames] = []
-    began = told = time.monotonic()
+    tell = teller(count)
     for first in range(0, count, _CHUNK):
         numbers = range(first, min(first + _CHUNK, count))
-        parts.append(keep(scenes.render(scenes.sample(world, numbers, device=device), size)))
-        if time.monotonic() - told > _LINE_EVERY:
-            told = time.monotonic()
-            rate = numbers.stop / (told - began)
-            print(f"scenes: {numbers.stop} / {count} frames ({rate:.0f}/s)", file=sys.stderr, flush=True)
+        parts.append(_plain(scenes.render(scenes.sample(world, numbers, device=device), size)))
+        tell(numbers.stop)
+    widest = max(part["kind"].shape[1] for part in parts)
+    for part in parts:
+        part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def teller(count: int) -> Callable[[int], None]:
+    """A line every few seconds with how many of `count` frames are made."""
+    state = {"told": time.monotonic()}
+    began = time.monotonic()
+
+    def tell(done: int) -> None:
+        now = time.monotonic()
+        if now - state["told"] > _LINE_EVERY:
+            state["told"] = now
+            print(f"scenes: {done} / {count} frames ({done / (now - began):.0f}/s)", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _plain(rendered: scenes.Frames) -> Frames:
+    """What is kept of a batch, without the frames in which no object is seen."""
+    seen = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
+    some = seen.any(1)
+    return {
+        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
+        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
+        "instance": rendered.instance[some].to(torch.uint8).cpu(),
+        "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
+    }
 
 
 def _write(path: Path, made: Frames) -> None:

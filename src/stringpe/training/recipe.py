@@ -32,6 +32,27 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Text:
+    """The text tower of tasks with language. `encoding`: as in `Model`, over the place in the text; "absolute" as SigLIP.
+    `pool`: "map", "last" or "mean". `tokenizer`: a tokenizer.json; without one, a BPE of `vocab` tokens is trained on the
+    training captions. `context`: the longest text in tokens. `width`: of the embeddings that texts share with images."""
+
+    dim: int = 192
+    layers: int = 4
+    heads: int = 3
+    encoding: str = "absolute"
+    encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
+    pool: str = "map"
+    width: int = 192
+    tokenizer: str = ""
+    vocab: int = 8000
+    context: int = 64
+    mlp_ratio: float = 4.0
+    dropout: float = 0.0
+    drop_path: float = 0.0
+
+
+@dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface" or "stream".
 
@@ -39,7 +60,9 @@ class Data:
     one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made,
     and `cache` is where they are kept.
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
-    a frame of the task objects. seed: of what is made up, not of the run.
+    a frame of the task objects. depth_step: metres a step of a stored depth.png, 0.001 for millimetres, unless a
+    sample's json says "depth_step" itself. images, depths: folders of what an annotation file names; depth maps have the
+    images' names, as .png. seed: of what is made up, not of the run.
     """
 
     source: str = "synthetic"
@@ -53,6 +76,9 @@ class Data:
     in_memory: bool = True
     workers: int = 0
     queries: int = 8
+    depth_step: float = 0.001
+    images: str = ""
+    depths: str = ""
     seed: int = 0
 
 
@@ -71,11 +97,15 @@ class Augment:
 
 @dataclass(frozen=True)
 class Loss:
-    """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid)."""
+    """kind: "softmax" or "sigmoid" cross-entropy; for retrieval "siglip" or "clip". head_bias: start of the classifier's
+    bias (−6.9 with sigmoid). pair_bias: start of b in retrieval, a number (−10 as SigLIP) or "auto" = −log(batch − 1).
+    chunk: images whose logits exist at a time in retrieval, 0 for all."""
 
     kind: str = "softmax"
     label_smoothing: float = 0.0
     head_bias: float = 0.0
+    pair_bias: str = "-10"
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +151,7 @@ class Recipe:
     task: str = "classification"
     seed: int = 0
     model: Model = Model()
+    text: Text = Text()
     data: Data = Data()
     augment: Augment = Augment()
     loss: Loss = Loss()

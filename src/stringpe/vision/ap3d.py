@@ -22,6 +22,7 @@ THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 SHOWN = (0.15, 0.25, 0.5)
 """Thresholds that Omni3D reports one by one."""
 
+_CHUNK = 256  # images matched together
 _RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
@@ -81,21 +82,29 @@ def match(
     if len(detections) != len(truths):
         raise ValueError(f"one entry an image: got detections of {len(detections)} images and truths of {len(truths)}")
     kept = [_best(found, most) for found in detections]
-    overlaps = _overlaps(kept, truths)
-    return [_greedy(d, t, iou, thresholds) for d, t, iou in zip(kept, truths, overlaps, strict=True)]
+    tables = _overlaps(kept, truths)
+    matched: list[Matched] = []
+    for first in range(0, len(kept), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        matched += _greedy(kept[part], truths[part], tables[part], thresholds)
+    return matched
 
 
 def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRESHOLDS) -> Evaluation:
     """AP3D of what `match` found, of any number of images in any order of processes."""
-    truth = torch.cat([m.truth for m in matched]) if matched else torch.zeros(0, dtype=torch.long)
+    if not matched:
+        return Evaluation(float("nan"), {}, {})
+    label, score, truth = (
+        torch.cat(column) for column in zip(*((m.label, m.score, m.truth) for m in matched), strict=True)
+    )
+    hit, ignored = (torch.cat(column, 1) for column in zip(*((m.hit, m.ignored) for m in matched), strict=True))
+    order = score.argsort(descending=True, stable=True)
+    label, hit, ignored = label[order], hit[:, order], ignored[:, order]
     precision = {}  # by label, (t,)
     for number in truth.unique().tolist():
-        parts = [(m, m.label == number) for m in matched]
-        score = torch.cat([m.score[own] for m, own in parts])
-        order = score.argsort(descending=True, stable=True)
-        hit = torch.cat([m.hit[:, own] for m, own in parts], 1)[:, order]
-        ignored = torch.cat([m.ignored[:, own] for m, own in parts], 1)[:, order]
-        precision[int(number)] = _average_precision(hit & ~ignored, ~hit & ~ignored, int((truth == number).sum()))
+        own = label == number
+        right, counted = hit[:, own] & ~ignored[:, own], ~ignored[:, own]
+        precision[int(number)] = _average_precision(right, counted, int((truth == number).sum()))
     if not precision:
         return Evaluation(float("nan"), {}, {})
     table = torch.stack(list(precision.values()))  # (labels, t)
@@ -144,33 +153,43 @@ def _near(a: Tensor, b: Tensor) -> Tensor:
     return apart <= (a[:, None, 9:].norm(dim=-1) + b[:, 9:].norm(dim=-1)) / 2
 
 
-def _greedy(found: Detections, truth: Truths, iou: Tensor, thresholds: Sequence[float]) -> Matched:
-    """Each detection, best first, takes the free truth that it overlaps most; ignored ones only if no other will do."""
+def _greedy(
+    found: Sequence[Detections], truths: Sequence[Truths], tables: Sequence[Tensor], thresholds: Sequence[float]
+) -> list[Matched]:
+    """Each detection, best first, takes the free truth that it overlaps most; ignored ones only if no other will do.
+    All images and thresholds take their turns together: b images, t thresholds, at most d detections and g truths."""
     bound = torch.tensor(thresholds, dtype=torch.float64).clamp(max=1 - 1e-10)[:, None]  # (t, 1)
-    ignore, label = truth.ignore.cpu(), truth.label.cpu()
-    free = torch.ones(len(bound), len(label), dtype=torch.bool)
-    hit = torch.zeros(len(bound), len(found.box), dtype=torch.bool)
+    detected, there = max(len(f.box) for f in found), max(1, *(len(t.box) for t in truths))
+    iou = torch.zeros(len(found), detected, there, dtype=torch.float64)
+    ignore = torch.zeros(len(found), there, dtype=torch.bool)
+    for i, (table, truth) in enumerate(zip(tables, truths, strict=True)):
+        iou[i, : table.shape[0], : table.shape[1]] = table
+        ignore[i, : len(truth.ignore)] = truth.ignore.cpu()
+    free = torch.ones(len(found), len(bound), there, dtype=torch.bool)
+    hit = torch.zeros(len(found), len(bound), detected, dtype=torch.bool)
     ignored = torch.zeros_like(hit)
-    rows = torch.arange(len(bound))
-    same = found.label.cpu()[:, None] == label
-    for i in (iou > 0).any(1).nonzero()[:, 0].tolist():
-        could = free & (iou[i] >= bound) & same[i]  # (t, g)
-        worth = torch.where(could, iou[i] + 2.0 * ~ignore, -1.0)  # any truth that counts beats any ignored one
-        best = worth.shape[1] - 1 - worth.flip(1).argmax(1)  # of equals the last, as in COCO
-        taken = could.any(1)
-        hit[:, i] = taken
-        ignored[:, i] = taken & ignore[best]
-        free[rows[taken], best[taken]] = False
-    return Matched(found.label.cpu(), found.score.double().cpu(), hit, ignored, label[~ignore])
+    for turn in range(detected):
+        own = iou[:, None, turn]  # (b, 1, g)
+        could = free & (own >= bound)  # thresholds are above 0, which the IoU is where labels differ
+        worth = torch.where(could, own + 2.0 * ~ignore[:, None], -1.0)  # what counts beats whatever is ignored
+        best = there - 1 - worth.flip(2).argmax(2, keepdim=True)  # (b, t, 1); of equals the last, as in COCO
+        taken = could.any(2)
+        hit[:, :, turn] = taken
+        ignored[:, :, turn] = taken & ignore.gather(1, best[..., 0])
+        free.scatter_(2, best, free.gather(2, best) & ~taken[..., None])
+    return [
+        Matched(f.label.cpu(), f.score.double().cpu(), h[:, : len(f.box)], i[:, : len(f.box)], t.label[~t.ignore].cpu())
+        for f, t, h, i in zip(found, truths, hit, ignored, strict=True)
+    ]
 
 
-def _average_precision(right: Tensor, wrong: Tensor, truths: int) -> Tensor:
+def _average_precision(right: Tensor, counted: Tensor, truths: int) -> Tensor:
     """Mean precision at 101 recalls (t,), of detections (t, d) in order of score; beyond the last recall it is 0."""
     if right.shape[1] == 0:
         return torch.zeros(len(right), dtype=torch.float64)
-    right_so_far, wrong_so_far = right.cumsum(1).double(), wrong.cumsum(1).double()
+    right_so_far = right.cumsum(1).double()
     recall = right_so_far / truths
-    precision = right_so_far / (right_so_far + wrong_so_far).clamp(min=1)
+    precision = right_so_far / counted.cumsum(1).clamp(min=1)
     precision = precision.flip(1).cummax(1).values.flip(1)  # the best precision at this recall or beyond
     place = torch.searchsorted(recall.contiguous(), _RECALLS.expand(len(right), -1).contiguous())
     padded = torch.nn.functional.pad(precision, (0, 1))
