@@ -9,7 +9,7 @@ from ..training.task import Task
 _TASKS = {
     "classification": ("classification", "Classification"),
     "objects": ("objects", "Objects"),
-    "detection3d": ("detection3d", "Detection3D"),
+    "retrieval": ("retrieval", "Retrieval"),
 }
 
 

@@ -31,22 +31,38 @@ def to_unit(image: Tensor) -> Tensor:
 
 def augment(image: Tensor, u: Tensor, how: Augment) -> Tensor:
     """uint8 (b, 3, H, W) and uniforms (b, 8) to float in [−1, 1], same size."""
+    return augment_rgbd(image, None, u, how)[0]
+
+
+def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
+    """The same with depth (b, H, W) cropped and flipped alongside. It is read at the nearest pixel: the mean of two
+    distances, or of one and a hole, is neither."""
     x = to_unit(image)
     if how.crop < 1 or how.flip:
-        x = _crop(x, u[:, :5], how)
-    return _colour(x, u[:, 5:], how.colour) if how.colour else x
+        places = _crop(u[:, :5], how, x.shape)
+        x = F.grid_sample(x, places, mode="bilinear", padding_mode="reflection", align_corners=False)
+        if depth is not None:
+            depth = F.grid_sample(
+                depth[:, None].float(), places, mode="nearest", padding_mode="border", align_corners=False
+            )[:, 0]
+    return _colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
 
 
-def _crop(x: Tensor, u: Tensor, how: Augment) -> Tensor:
+def flipped(u: Tensor, how: Augment) -> Tensor:
+    """(b,) bool: which images `augment` flips."""
+    return (u[:, 4] < 0.5) & how.flip
+
+
+def _crop(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
+    """Where each pixel of a crop is read: (b, H, W, 2)."""
     area = how.crop + (1 - how.crop) * u[:, 0]
     aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
     middle_x, middle_y = (1 - width) * (2 * u[:, 2] - 1), (1 - height) * (2 * u[:, 3] - 1)
-    mirror = torch.where(u[:, 4] < 0.5, -1.0, 1.0) if how.flip else torch.ones_like(width)
+    mirror = torch.where(flipped(u, how), -1.0, 1.0)
     zero = torch.zeros_like(width)
     rows = [torch.stack([width * mirror, zero, middle_x], -1), torch.stack([zero, height, middle_y], -1)]
-    places = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)  # (b, H, W, 2)
-    return F.grid_sample(x, places, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.affine_grid(torch.stack(rows, 1), list(shape), align_corners=False)
 
 
 def _colour(x: Tensor, u: Tensor, strength: float) -> Tensor:

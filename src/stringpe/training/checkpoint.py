@@ -2,17 +2,18 @@
 
 checkpoints/000500/
   pretrained_model/config.json, model.safetensors      the recipe and the weights to use (the average, if one is kept)
+                   and what else the task needs to use them, for example tokenizer.json
   training_state/optimizer.safetensors, optimizer.json, rng.safetensors, progress.json[, weights.safetensors]
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from .files import read_json, whole_folder, write_json
+from .files import read_json, whole_folder, write_json, write_text
 from .overrides import from_dict
 from .recipe import Recipe
 
@@ -22,7 +23,8 @@ State = dict[str, Tensor]
 @dataclass(frozen=True)
 class Checkpoint:
     """All of a run after `step` steps. model: the weights to use; weights: those in training, where an average is kept
-    beside them, else None. optimizer: {"state": {name: {key: tensor}}, "param_groups": […]}. rng: one row a process."""
+    beside them, else None. optimizer: {"state": {name: {key: tensor}}, "param_groups": […]}. rng: one row a process.
+    files: texts of the task that go with the model, by file name; written, and read by who needs them."""
 
     step: int
     recipe: Recipe
@@ -31,6 +33,7 @@ class Checkpoint:
     optimizer: dict[str, Any]
     rng: State
     progress: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
@@ -46,6 +49,8 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         training.mkdir()
         write_json(pretrained / "config.json", checkpoint.recipe.to_dict())
         save_file(_apart(checkpoint.model), pretrained / "model.safetensors")
+        for name, text in checkpoint.files.items():
+            write_text(pretrained / name, text)
         if checkpoint.weights is not None:
             save_file(_apart(checkpoint.weights), training / "weights.safetensors")
         tensors, plain = _split_optimizer(checkpoint.optimizer)
@@ -82,12 +87,18 @@ def read_model(path: Path) -> tuple[Recipe, State]:
     """Recipe and weights of a checkpoint; `path` is its folder, a run's (the newest is taken) or pretrained_model."""
     from safetensors.torch import load_file
 
+    folder = model_folder(path)
+    return from_dict(read_json(folder / "config.json")), load_file(folder / "model.safetensors")
+
+
+def model_folder(path: Path) -> Path:
+    """The folder pretrained_model of a checkpoint; `path` as in `read_model`."""
     folder = path if (path / "model.safetensors").exists() else path / "pretrained_model"
     if not folder.exists() and found(path):
         folder = found(path)[-1] / "pretrained_model"
     if not (folder / "model.safetensors").exists():
         raise ValueError(f"there is no checkpoint in {path}: pass a run's folder or one of its checkpoints/<step>")
-    return from_dict(read_json(folder / "config.json")), load_file(folder / "model.safetensors")
+    return folder
 
 
 def found(run: Path) -> list[Path]:

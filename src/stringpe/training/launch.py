@@ -69,7 +69,9 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     from .statistics import wilson
 
     recipe, weights = checkpoints.read_model(Path(path))
-    recipe = override(recipe, changes or [])
+    tokenizer = checkpoints.model_folder(Path(path)) / "tokenizer.json"
+    own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
+    recipe = override(recipe, [*own, *(changes or [])])
     accelerator = accelerator_for(recipe)
     task = build(recipe)
     model = task.model()

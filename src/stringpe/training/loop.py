@@ -186,6 +186,7 @@ class Run:
                 optimizer=optimizer,
                 rng=state,
                 progress={"window": self.window.tolist(), "log_bytes": log.position(), "examples": self.task.examples},
+                files=self.task.files(),
             )
             checkpoints.write(self.out, checkpoint, keep=self.recipe.loop.keep)
         self.accelerator.wait_for_everyone()

@@ -33,9 +33,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Text:
-    """The text tower of tasks with language. `encoding`: as in `Model`, over the place in the text; "absolute" as SigLIP.
-    `pool`: "map", "last" or "mean". `tokenizer`: a tokenizer.json; without one, a BPE of `vocab` tokens is trained on the
-    training captions. `context`: the longest text in tokens. `width`: of the embeddings that texts share with images."""
+    """The text tower of tasks with language. `encoding`: as in `Model`, over the place in the text. `pool`: "map",
+    "last" or "mean". `width`: of the embeddings that texts share with images. `tokenizer`: a tokenizer.json; without
+    one, a BPE of `vocab` tokens is trained on the training captions. `context`: the longest text in tokens."""
 
     dim: int = 192
     layers: int = 4
@@ -61,8 +61,7 @@ class Data:
     and `cache` is where they are kept.
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
     a frame of the task objects. depth_step: metres a step of a stored depth.png, 0.001 for millimetres, unless a
-    sample's json says "depth_step" itself. images, depths: folders of what an annotation file names; depth maps have the
-    images' names, as .png. seed: of what is made up, not of the run.
+    sample's json says "depth_step" itself. seed: of what is made up, not of the run.
     """
 
     source: str = "synthetic"
@@ -77,8 +76,6 @@ class Data:
     workers: int = 0
     queries: int = 8
     depth_step: float = 0.001
-    images: str = ""
-    depths: str = ""
     seed: int = 0
 
 
@@ -97,9 +94,9 @@ class Augment:
 
 @dataclass(frozen=True)
 class Loss:
-    """kind: "softmax" or "sigmoid" cross-entropy; for retrieval "siglip" or "clip". head_bias: start of the classifier's
-    bias (−6.9 with sigmoid). pair_bias: start of b in retrieval, a number (−10 as SigLIP) or "auto" = −log(batch − 1).
-    chunk: images whose logits exist at a time in retrieval, 0 for all."""
+    """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid).
+    Retrieval: kind "siglip" or "clip"; pair_bias: start of b, a number (−10 as SigLIP) or "auto" = −log(batch − 1);
+    chunk: images whose logits exist at a time, 0 for all."""
 
     kind: str = "softmax"
     label_smoothing: float = 0.0

@@ -79,3 +79,7 @@ class Task(ABC):
     def counters(self) -> dict[str, float]:
         """What went wrong so far without stopping the run, for example {"corrupt": 3.0}."""
         return {}
+
+    def files(self) -> dict[str, str]:
+        """Texts that a checkpoint must hold for its weights to be used, by file name, for example a tokeniser."""
+        return {}

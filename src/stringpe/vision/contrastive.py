@@ -33,7 +33,10 @@ def start_bias(bias: float | str, batch: int) -> float:
     """The start of the bias: a number, or "auto", −log(B − 1), at which a batch of B pairs that look all alike has the
     least sigmoid loss: one pair in B is a match, so the odds are 1 : B − 1."""
     if bias != "auto":
-        return float(bias)
+        try:
+            return float(bias)
+        except ValueError:
+            raise ValueError(f"the bias of pairs is a number or 'auto', got {bias!r}") from None
     if batch < 2:
         raise ValueError(f"a bias of 'auto' is −log(B − 1) and needs a batch of at least 2, got {batch}")
     return -math.log(batch - 1)

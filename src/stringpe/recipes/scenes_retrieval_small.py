@@ -1,0 +1,18 @@
+"""`scenes_retrieval` for a CPU: a tiny ViTD on 64 px, to see that all works and who starts fast.
+
+stringpe compare scenes_retrieval_small --encodings absolute rope cayley cayley:model.depth=none
+"""
+
+from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+
+RECIPE = Recipe(
+    name="scenes_retrieval_small",
+    task="retrieval",
+    model=Model(dim=64, layers=3, heads=4, patch_size=8, pool="map", depth="lift"),
+    text=Text(dim=64, layers=2, heads=4, width=64, vocab=400, context=40),
+    data=Data(source="scenes", image_size=64, train_size=3_000, val_size=400),
+    augment=Augment(flip=True),
+    loss=Loss(kind="siglip", pair_bias="auto"),
+    optim=Optim(lr=2e-3, beta2=0.98, weight_decay=0.05, warmup_steps=50),
+    loop=Loop(batch_size=100, steps=600, log_every=20, eval_every=150, save_every=600, keep=1, tensorboard=False),
+)

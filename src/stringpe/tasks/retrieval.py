@@ -1,0 +1,157 @@
+"""Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..training import checkpoint as checkpoints
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from ..vision import Contrastive, TextTower, Tokenizer
+from ..vision.contrastive import Embeddings, start_bias
+from ..vision.contrastive_loss import KINDS, clip, siglip
+from ..vision.recall import recall
+from .backbone import backbone
+from .feed import shares
+from .pair_feed import PairFeed, pair_feed
+
+TOKENIZER = "tokenizer.json"
+
+
+class Retrieval(Task):
+    """Contrastive learning on captioned images; recall@1, 5 and 10 both ways, whose mean is the number for tables.
+
+    The loss compares all pairs of the global batch, whatever the number of processes. `loop.accumulate` would compare
+    parts of it only, which is another loss, and is refused.
+    """
+
+    metric = "mean_recall"
+    metric_name = "mean recall"
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        if recipe.loss.kind not in KINDS:
+            raise ValueError(f"loss.kind for retrieval is {' or '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loop.accumulate != 1:
+            raise ValueError(
+                f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
+                f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
+            )
+        self.depth = recipe.model.depth != "none"
+        self.feed: PairFeed = pair_feed(recipe, self.depth)
+
+    @property
+    def examples(self) -> int:
+        return self.feed.examples
+
+    def model(self) -> nn.Module:
+        return towers(self.recipe, self.feed.tokenizer)
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        return self.feed.train(start, place)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        found: Embeddings = model(batch["image"], batch["tokens"], batch.get("depth"))
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        group = dist.group.WORLD if several else None
+        function = siglip if self.recipe.loss.kind == "siglip" else clip
+        return function(*found, chunk=self.recipe.loss.chunk, group=group)
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 counts."""
+        image, text, owner = self._embedded(model, place)
+        found = recall(image, text, owner)
+        sums = {"mean_recall": found.pop("mean"), **found}
+        group = self.feed.val.group
+        if group > 1:
+            sums["views"] = told_apart(image, text, owner, group)
+        count = torch.tensor(float(len(image)), dtype=torch.float64, device=place.device)
+        mine = 1.0 if place.rank == 0 else 0.0
+        return {name: mine * share * count for name, share in sums.items()} | {"count": mine * count}
+
+    def samples(self, count: int) -> list[Sample]:
+        val = self.feed.val
+        images = val.image[:count].permute(0, 2, 3, 1)
+        return [Sample(image, texts[0]) for image, texts in zip(images, val.captions, strict=False)]
+
+    def counters(self) -> dict[str, float]:
+        found = {"corrupt": self.feed.corrupt, "truncated": self.feed.tokenizer.truncated}
+        return {name: float(count) for name, count in found.items() if count}
+
+    def files(self) -> dict[str, str]:
+        return {TOKENIZER: self.feed.tokenizer.to_json()}
+
+    def _embedded(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
+        """All images (n, width), all captions (m, width), and the image each caption belongs to (m,)."""
+        val, texts = self.feed.val, self.feed.val_texts
+        most = int(texts.count.max())
+        parts: list[list[Tensor]] = [[], [], [], []]
+        for index, weight in shares(len(val), self.recipe.loop.eval_batch, place):
+            tokens, owner = texts.of(index, most)  # (b · most, context), (b · most,)
+            batch = self.feed.val_images(index, place)
+            found: Embeddings = model(batch["image"], tokens.to(place.device), batch.get("depth"))
+            real = weight.bool()
+            number = torch.where(real, index, -1)
+            owner = torch.where(real.repeat_interleave(most), owner, -1)
+            for part, value in zip(parts, (found.image, found.text, number, owner), strict=True):
+                part.append(value.to(place.device))
+        image, text, number, owner = (_gathered(torch.cat(part), place) for part in parts)
+        order = number.argsort()[int((number < 0).sum()) :]  # padding out, the rest as in the set
+        return image[order], text[owner >= 0], owner[owner >= 0]
+
+
+def told_apart(image: Tensor, text: Tensor, owner: Tensor, group: int) -> Tensor:
+    """The share of captions that score best with their own image among the `group` images that belong together."""
+    first = owner // group * group
+    rivals = first[:, None] + torch.arange(group, device=owner.device)  # (m, group)
+    scores = (image.float()[rivals] * text.float()[:, None]).sum(-1)
+    own = scores.gather(1, (owner - first)[:, None])
+    return ((scores >= own).sum(1) == 1).double().mean()
+
+
+def towers(recipe: Recipe, tokenizer: Tokenizer) -> Contrastive:
+    """The two towers that a recipe describes, with random weights."""
+    text = recipe.text
+    tower = TextTower(
+        vocab=len(tokenizer),
+        dim=text.dim,
+        layers=text.layers,
+        num_heads=text.heads,
+        context=text.context,
+        encoding=text.encoding,
+        encoding_options=text.encoding_options,
+        pool=text.pool,
+        width=text.width,
+        padding=tokenizer.padding,
+        mlp_ratio=text.mlp_ratio,
+        dropout=text.dropout,
+        drop_path=text.drop_path,
+    )
+    return Contrastive(
+        backbone(recipe.model, image_size=recipe.data.image_size),
+        tower,
+        bias=start_bias(recipe.loss.pair_bias, recipe.loop.batch_size),
+    )
+
+
+def load(path: str | Path) -> tuple[Contrastive, Tokenizer, Recipe]:
+    """Model, tokeniser and recipe of a retrieval run or one of its checkpoints; the data is not needed."""
+    recipe, weights = checkpoints.read_model(Path(path))
+    if recipe.task != "retrieval":
+        raise ValueError(f"{path} holds a run of the task {recipe.task!r}: its towers are not those of retrieval")
+    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
+    model = towers(recipe, tokenizer)
+    model.load_state_dict(weights)
+    return model.eval(), tokenizer, recipe
+
+
+def _gathered(rows: Tensor, place: Place) -> Tensor:
+    """The rows of all processes, equally many each."""
+    if place.world == 1:
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(place.world)]
+    dist.all_gather(parts, rows.contiguous())
+    return torch.cat(parts)

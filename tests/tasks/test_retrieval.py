@@ -1,0 +1,317 @@
+import json
+import os
+import socket
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from test_captioned import depth, picture, shard, words
+
+from stringpe import scenes
+from stringpe.tasks import views
+from stringpe.tasks.retrieval import Retrieval, load, told_apart
+from stringpe.training import evaluate, train
+from stringpe.training.overrides import override
+from stringpe.training.recipe import Augment, Data, Loop, Loss, Model, Recipe, Text
+from stringpe.training.task import Place
+
+ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
+
+
+def samples(count, **more):
+    return {
+        f"{i:06d}": {
+            "png": picture(20 * i),
+            "json": words(*(f"a {ANIMALS[i]} {w}" for w in ("left", "here")[: 1 + i % 2])),
+        }
+        | more
+        for i in range(count)
+    }
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    train_set = shard(tmp_path / "train.tar", samples(12))
+    val_set = shard(tmp_path / "val.tar", samples(7))
+    return Recipe(
+        name="animals",
+        task="retrieval",
+        model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope", pool="map"),
+        text=Text(dim=16, layers=1, heads=2, width=12, vocab=300, context=16),
+        data=Data(source="shards", train=str(train_set), val=str(val_set), image_size=16),
+        augment=Augment(crop=0.5, flip=True, colour=0.2),
+        loss=Loss(kind="siglip", pair_bias="auto"),
+        loop=Loop(batch_size=6, steps=3, log_every=1, eval_batch=2, tensorboard=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory):
+    """A recipe on rooms seen twice."""
+    return Recipe(
+        name="rooms",
+        task="retrieval",
+        model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope", depth="lift"),
+        text=Text(dim=16, layers=1, heads=2, width=12, vocab=300, context=40),
+        data=Data(
+            source="scenes", image_size=32, train_size=16, val_size=8, cache=str(tmp_path_factory.mktemp("cache"))
+        ),
+        augment=Augment(flip=True),
+        loss=Loss(kind="siglip"),
+        loop=Loop(batch_size=8, steps=2, log_every=1, tensorboard=False),
+    )
+
+
+@pytest.mark.parametrize("kind", ["siglip", "clip"])
+def test_a_run_leaves_towers_that_are_used_without_its_data(recipe, tmp_path, kind):
+    asked = override(recipe, [f"loss.kind={kind}"])
+    outcome = train(asked, tmp_path / "run", quiet=True)
+    metrics = outcome["metrics"]
+    assert outcome["metric"] == "mean_recall"
+    assert metrics["count"] == 7
+    six = [metrics[f"{way}@{k}"] for way in ("i2t", "t2i") for k in (1, 5, 10)]
+    assert metrics["mean_recall"] == pytest.approx(sum(six) / 6)
+    assert metrics["t2i@10"] == 1  # seven images in the gallery
+    again = evaluate(tmp_path / "run")
+    assert again["mean_recall"] == pytest.approx(metrics["mean_recall"])
+    for file in ("train.tar", "val.tar"):
+        (tmp_path / file).unlink()
+    model, tokenizer, saved = load(tmp_path / "run")
+    assert saved.name == "animals"
+    assert model.embed_text(tokenizer.encode(["a dog left"], model.text.context)).shape == (1, 12)
+
+
+def test_evaluation_uses_the_tokeniser_of_the_run(recipe, tmp_path):
+    train(recipe, tmp_path / "run", quiet=True)
+    other = shard(tmp_path / "other.tar", {k: v | {"json": words("zzz " + k)} for k, v in samples(12).items()})
+    found = evaluate(tmp_path / "run", [f"data.train={other}"])  # captions that would make another tokeniser
+    assert found["count"] == 7
+
+
+def test_recall_is_of_the_whole_set_however_it_is_batched(recipe):
+    torch.manual_seed(0)
+    task = Retrieval(recipe)
+    model = task.model().eval()
+    with torch.no_grad():
+        image, text, owner = task._embedded(model, Place())
+        whole = model.embed_image(task.feed.val_images(torch.arange(7), Place())["image"])
+    assert torch.allclose(image, whole, atol=1e-6)
+    assert owner.tolist() == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6]
+    assert torch.allclose(text, model.embed_text(task.feed.val_texts.tokens), atol=1e-6)
+
+
+def test_batches_depend_on_seed_and_step_alone(recipe, rooms):
+    for asked in (recipe, rooms):
+        task = Retrieval(asked)
+        whole = task.batches(0, Place())
+        steps = [next(whole) for _ in range(3)]
+        halves = [next(task.batches(2, Place(r, 2))) for r in range(2)]
+        assert set(steps[2]) == ({"image", "tokens", "depth"} if asked is rooms else {"image", "tokens"})
+        for name in steps[2]:
+            assert torch.equal(torch.cat([h[name] for h in halves]), steps[2][name])
+
+
+def test_flipped_images_get_flipped_captions(recipe):
+    task = Retrieval(override(recipe, ["augment.crop=1", "augment.colour=0", "loop.batch_size=12"]))
+    plain, mirror = task.feed.texts.tokens, task.feed.texts.mirror
+    assert not torch.equal(plain, mirror)
+    ramp = torch.arange(16, dtype=torch.uint8).expand(12, 3, 16, 16).contiguous()
+    task.feed.set = replace(task.feed.set, image=ramp)
+    seen = set()
+    for step in range(8):
+        batch = next(task.batches(step, Place()))
+        turned = batch["image"][:, 0, 0, 0] > batch["image"][:, 0, 0, -1]
+        for flip, tokens in zip(turned.tolist(), batch["tokens"], strict=True):
+            text = task.feed.tokenizer.decode(tokens[None])[0]
+            seen.add((flip, text.split()[-1]))
+    assert seen == {(False, "left"), (True, "right"), (False, "here"), (True, "here")}
+
+
+def test_depth_is_cropped_and_flipped_with_the_image():
+    from stringpe.tasks.augment import augment_rgbd
+
+    image = torch.randint(0, 255, (4, 3, 16, 16), dtype=torch.uint8)
+    depth = image[:, 0].half()
+    depth[:, :2] = 0  # holes stay holes
+    u = torch.rand(4, 9)
+    x, far = augment_rgbd(image, depth, u, Augment(flip=True))
+    grey = ((x[:, 0] + 1) * 127.5).round()
+    assert torch.equal(far[:, 2:], grey[:, 2:])
+    assert (far[:, :2] == 0).all()
+    _, cropped = augment_rgbd(image, depth, u, Augment(crop=0.3))
+    assert set(cropped.unique().tolist()) <= set(depth.unique().tolist())  # no mean of two distances
+
+
+def test_rgbd_shards_train_and_other_models_pass_depth_over(recipe, tmp_path):
+    far = {"depth.png": depth(2000)}
+    changes = []
+    for name, count in (("train", 12), ("val", 7)):
+        changes.append(f"data.{name}={shard(tmp_path / f'rgbd-{name}.tar', samples(count, **far))}")
+    task = Retrieval(override(recipe, [*changes, "model.depth=lift"]))
+    batch = next(task.batches(0, Place()))
+    assert torch.allclose(batch["depth"].max(), torch.tensor(2.0), rtol=1e-3)
+    assert task.loss(task.model(), batch).isfinite()
+    assert "depth" not in next(Retrieval(override(recipe, changes)).batches(0, Place()))
+
+
+def test_what_is_counted_is_told(recipe, tmp_path):
+    bad = samples(12)
+    bad["000003"]["png"] = b"no image"
+    bad["000004"]["json"] = words("a very long caption " * 20)
+    asked = override(recipe, [f"data.train={shard(tmp_path / 'bad.tar', bad)}"])
+    with pytest.warns(RuntimeWarning, match="1 of 12 samples cannot be read and are left out: bad.tar/000003"):
+        task = Retrieval(asked)
+    assert task.examples == 11
+    assert task.counters() == {"corrupt": 1.0, "truncated": 1.0}
+    assert task.samples(2)[1].caption == "a cat left"
+
+
+# webdataset leaves closing its files to the garbage collector
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_streams_feed_the_same_batches_again_and_name_what_they_skip(recipe, tmp_path):
+    pytest.importorskip("webdataset")
+    some = samples(12, **{"depth.png": depth()})
+    some["000010"] |= {"png": b"no image"}
+    path = shard(tmp_path / "s-0.tar", some)
+    with pytest.raises(ValueError, match=r"give text.tokenizer=tokenizer.json"):
+        Retrieval(override(recipe, ["data.source=stream", "data.train_size=12"]))
+    (tmp_path / "tokenizer.json").write_text(Retrieval(recipe).files()["tokenizer.json"])
+    val = shard(tmp_path / "v.tar", samples(7, **{"depth.png": depth()}))
+    changes = [f"data.train={path}", "data.source=stream", "data.train_size=12", "model.depth=lift", f"data.val={val}"]
+    task = Retrieval(override(recipe, [*changes, f"text.tokenizer={tmp_path / 'tokenizer.json'}"]))
+    told = "1 samples in the stream cannot be read and are skipped: 000010: not an image"
+    batches = task.batches(0, Place())
+    with pytest.warns(RuntimeWarning, match=told):
+        first = [next(batches) for _ in range(2)]
+    assert first[0]["depth"].shape == (6, 16, 16)
+    assert task.counters()["corrupt"] == 1
+    again = task.batches(0, Place())
+    with pytest.warns(RuntimeWarning, match=told):
+        second = [next(again) for _ in range(2)]
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
+    assert task.evaluate(task.model().eval(), Place())["count"] == 7
+
+
+def _share(rank, port, recipe, results):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    task = Retrieval(recipe)
+    model = task.model().eval()
+    place = Place(rank, 2)
+    with torch.no_grad():
+        sums = task.evaluate(model, place)
+    loss = task.loss(model, next(task.batches(0, place)))
+    loss.backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    for t in (*sums.values(), loss := loss.detach(), gradient):
+        dist.all_reduce(t)
+    if rank == 0:
+        results.put(({name: float(v) for name, v in sums.items()}, float(loss) / 2, (gradient / 2).tolist()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_processes_have_one_batch_and_one_gallery(recipe):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    results = mp.get_context("spawn").SimpleQueue()
+    context = mp.spawn(_share, (port, recipe, results), nprocs=2, join=False)
+    sums, loss, gradient = results.get()
+    while not context.join():
+        pass
+    torch.manual_seed(0)
+    task = Retrieval(recipe)
+    model = task.model().eval()
+    with torch.no_grad():
+        alone = task.evaluate(model, Place())
+    assert {name: pytest.approx(float(v)) for name, v in alone.items()} == sums
+    own = task.loss(model, next(task.batches(0, Place())))
+    own.backward()
+    assert float(own.detach()) == pytest.approx(loss, rel=1e-5)
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert torch.allclose(torch.tensor(gradient), expected, atol=1e-5)
+
+
+def test_parts_of_a_batch_are_no_contrastive_batch(recipe):
+    with pytest.raises(ValueError, match=r"compared as a whole, and loop.accumulate=2 would compare parts"):
+        Retrieval(override(recipe, ["loop.accumulate=2"]))
+    with pytest.raises(ValueError, match=r"loss.kind for retrieval is siglip or clip, got 'softmax'"):
+        Retrieval(override(recipe, ["loss.kind=softmax"]))
+    with pytest.raises(ValueError, match=r"a number or 'auto', got 'ten'"):
+        Retrieval(override(recipe, ["loss.pair_bias=ten"])).model()
+
+
+def test_a_batch_holds_both_views_of_a_room(rooms):
+    task = Retrieval(rooms)
+    batch = next(task.batches(0, Place()))
+    texts = task.feed.tokenizer.decode(batch["tokens"])
+    words = [sorted(text.rstrip(".").split()) for text in texts]
+    assert len(words) == 8
+    for a, b in zip(task.feed.set.captions[::2], task.feed.set.captions[1::2], strict=True):
+        assert all(sorted(x[:-1].split()) == sorted(y[:-1].split()) and x != y for x, y in zip(a, b, strict=True))
+    with pytest.raises(ValueError, match="7 is no multiple of that"):
+        Retrieval(override(rooms, ["loop.batch_size=7"]))
+    with pytest.raises(ValueError, match="must be even"):
+        Retrieval(override(rooms, ["data.val_size=7"]))
+
+
+def test_captions_are_true_of_one_view_and_false_of_the_other(monkeypatch):
+    frames = scenes.render(scenes.sample(3, 32, views=2), (48, 48))
+    distance = frames.centre.norm(dim=-1)
+    told = views.facts(frames)
+    assert sum(map(len, told)) > 10
+    for room, found in enumerate(told):
+        for i, j in found:
+            assert distance[2 * room, i] < distance[2 * room, j] - 0.1
+            assert distance[2 * room + 1, i] > distance[2 * room + 1, j] + 0.1
+    things = scenes.seen(frames)
+    room = max(range(16), key=lambda r: len(told[r]))
+    names = {t.slot: t.kind for t in things[2 * room]}
+    import random
+
+    ours, theirs = views.sentences(told[room], names, random.Random(0))
+    assert 1 <= len(ours) == len(theirs) <= views.CAPTIONS
+    first, second = ours[0].rstrip(".").split(" and ")[0], theirs[0].rstrip(".").split(" and ")[0]
+    near, far = first.split(" is nearer than ")
+    assert second == f"{far} is nearer than {near}"
+
+
+def test_views_are_told_apart_or_not():
+    image = torch.eye(4)
+    text, owner = torch.eye(4)[[0, 1, 3, 2]], torch.tensor([0, 1, 2, 3])
+    assert float(told_apart(image, text, owner, 2)) == 0.5
+    assert float(told_apart(torch.ones(4, 2), torch.ones(4, 2), owner, 2)) == 0  # a tie is no answer
+
+
+@pytest.mark.parametrize(("encoding", "depth_kind"), [("cayley", "lift"), ("absolute", "lift"), ("circulant", "none")])
+def test_rooms_train_with_and_without_depth(rooms, tmp_path, encoding, depth_kind):
+    asked = override(rooms, [f"model.encoding={encoding}", f"model.depth={depth_kind}"])
+    outcome = train(asked, tmp_path, quiet=True)
+    assert 0 <= outcome["metrics"]["views"] <= 1
+    assert outcome["metrics"]["count"] == 8
+
+
+def test_a_tiny_run_learns(recipe, tmp_path):
+    """Twelve images of their own shade and word are told apart after a few seconds."""
+    changes = ["loop.steps=120", "loop.batch_size=12", "augment.crop=1", "augment.colour=0", "augment.flip=false"]
+    changes += ["optim.lr=0.003", "optim.warmup_steps=10", f"data.val={recipe.data.train}", "loop.log_every=60"]
+    outcome = train(override(recipe, changes), tmp_path / "learn", quiet=True)
+    assert outcome["metrics"]["t2i@1"] > 0.6  # guessing finds one in twelve
+    assert outcome["metrics"]["i2t@1"] > 0.6
+
+
+def test_recipes_are_retrieval():
+    from stringpe import recipes
+
+    for name in ("webli3d", "flickr8k", "scenes_retrieval", "scenes_retrieval_small"):
+        asked = recipes.load(name)
+        assert asked.task == "retrieval"
+        assert json.dumps(asked.to_dict())
+    webli = recipes.load("webli3d")
+    assert webli.total_steps(webli.data.train_size) // 1000 == 155
+    assert round(webli.optim.warmup_steps / 155_000, 2) == 0.05
