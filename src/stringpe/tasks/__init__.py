@@ -10,6 +10,7 @@ _TASKS = {
     "classification": ("classification", "Classification"),
     "objects": ("objects", "Objects"),
     "retrieval": ("retrieval", "Retrieval"),
+    "detection2d": ("detection2d", "Detection2D"),
 }
 
 

@@ -45,7 +45,7 @@ def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -
             depth = F.grid_sample(
                 depth[:, None].float(), places, mode="nearest", padding_mode="border", align_corners=False
             )[:, 0]
-    return _colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
+    return colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
 
 
 def flipped(u: Tensor, how: Augment) -> Tensor:
@@ -65,7 +65,7 @@ def _crop(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
     return F.affine_grid(torch.stack(rows, 1), list(shape), align_corners=False)
 
 
-def _colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
+def colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
     """Brightness, contrast and saturation, each by a factor from 1 − strength to 1 + strength."""
     brightness, contrast, saturation = (1 + strength * (2 * u - 1)).view(-1, 3, 1, 1, 1).unbind(1)
     x = (x + 1) * brightness - 1

@@ -23,10 +23,10 @@ def run_train(recipe: str, overrides: Sequence[str], out: Path) -> None:
 def run_eval(checkpoint: Path, overrides: Sequence[str]) -> None:
     """Evaluate a checkpoint and print its metrics."""
     found = evaluate(checkpoint, list(overrides))
-    low, high = found["interval"]
+    low, high = found.get("interval", (0.0, 0.0))
     name = found["metric"]
-    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}"
-    print(f"{name} {100 * found[name]:.2f} % ({bounds}, {found['count']:.0f} cases)")
+    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
+    print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
 
 

@@ -61,7 +61,7 @@ def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
 
 
 def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, Any]:
-    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one.
+    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share.
 
     changes: overrides of its recipe, for example data on another machine: ["data.val=…"].
     """
@@ -69,8 +69,10 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     from .statistics import wilson
 
     recipe, weights = checkpoints.read_model(Path(path))
-    tokenizer = checkpoints.model_folder(Path(path)) / "tokenizer.json"
+    folder = checkpoints.model_folder(Path(path))
+    tokenizer = folder / "tokenizer.json"
     own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
+    own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
     recipe = override(recipe, [*own, *(changes or [])])
     accelerator = accelerator_for(recipe)
     task = build(recipe)
@@ -81,12 +83,11 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
         sums = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
     totals = {name: float(accelerator.reduce(value, "sum")) for name, value in sums.items()}
     count = totals.pop("count")
+    means = {name: value / count for name, value in totals.items()} | {"count": count, "metric": task.metric}
+    if not task.counted:
+        return means
     share = wilson(totals[task.metric], count)
-    return {name: value / count for name, value in totals.items()} | {
-        "count": count,
-        "interval": [share.low, share.high],
-        "metric": task.metric,
-    }
+    return means | {"interval": [share.low, share.high]}
 
 
 def build(recipe: Recipe) -> Task:

@@ -232,5 +232,21 @@ def _untyped(state: Any) -> dict[str, Any]:
 def _optimizer(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
     o = recipe.optim
     groups = param_groups(model, lr=o.lr, weight_decay=o.weight_decay, encoding_lr_scale=o.encoding_lr_scale)
+    groups = _with_slower_text(groups, model, o.text_lr_scale)
     fused = device.type == "cuda"
     return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+
+
+def _with_slower_text(groups: list[dict[str, Any]], model: nn.Module, scale: float) -> list[dict[str, Any]]:
+    """The groups, with the parameters of the model's part named `text` in groups of their own."""
+    tower = getattr(model, "text", None)
+    if scale == 1 or not isinstance(tower, nn.Module):
+        return groups
+    own = {id(p) for p in tower.parameters()}
+    found = []
+    for group in groups:
+        text = [p for p in group["params"] if id(p) in own]
+        rest = [p for p in group["params"] if id(p) not in own]
+        found += [group | {"params": rest}] if rest else []
+        found += [group | {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}] if text else []
+    return found

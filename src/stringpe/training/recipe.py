@@ -11,7 +11,9 @@ OptionValue = bool | int | float | str
 @dataclass(frozen=True)
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
-    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D."""
+    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D. `start`: the
+    folder of a run whose towers a new model starts from; {encoding}, {seed} and {depth} in it stand for the recipe's
+    own, so that every row of a comparison starts from its like."""
 
     dim: int = 192
     layers: int = 12
@@ -29,6 +31,7 @@ class Model:
     drop_path: float = 0.0
     attention: str = "softmax"
     qk_norm: str = ""
+    start: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface" or "stream".
+    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream" or "coco".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made,
@@ -62,6 +65,9 @@ class Data:
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
     a frame of the task objects. depth_step: metres a step of a stored depth.png, 0.001 for millimetres, unless a
     sample's json says "depth_step" itself. seed: of what is made up, not of the run.
+    train_boxes, val_boxes: of detection, COCO or LVIS annotation files; by default the .json beside the pictures.
+    negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
+    results: of detection, a file that an evaluation writes its boxes to, in COCO's results format.
     """
 
     source: str = "synthetic"
@@ -77,12 +83,17 @@ class Data:
     queries: int = 8
     depth_step: float = 0.001
     seed: int = 0
+    train_boxes: str = ""
+    val_boxes: str = ""
+    negatives: int = 50
+    results: str = ""
 
 
 @dataclass(frozen=True)
 class Augment:
     """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
-    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none."""
+    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
+    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures."""
 
     crop: float = 1.0
     flip: bool = False
@@ -90,6 +101,7 @@ class Augment:
     randaugment: int = 0
     magnitude: float = 15.0
     mixup: float = 0.0
+    mosaic: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters."""
+    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
+    a model's text tower."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -117,6 +130,7 @@ class Optim:
     clip: float = 1.0
     warmup_steps: int = 0
     encoding_lr_scale: float = 1.0
+    text_lr_scale: float = 1.0
     ema: float = 0.0
 
 

@@ -27,6 +27,14 @@ class Place:
             raise ValueError(f"a batch of {total} does not divide over {self.world} processes: change loop.batch_size")
         return total // self.world
 
+    def gathered(self, rows: Tensor) -> Tensor:
+        """The rows of all processes one after the other, equally many each."""
+        if self.world == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.world)]
+        torch.distributed.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -44,6 +52,8 @@ class Task(ABC):
 
     metric: ClassVar[str] = "top1"
     metric_name: ClassVar[str] = "top-1 accuracy"
+    counted: ClassVar[bool] = True
+    """Whether the metric is a share of cases that are right, so that it has Wilson's interval."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

@@ -28,12 +28,14 @@ _NEAR = 0.8  # of the best overlap: boxes this good compete for being the query
 
 class Detections(NamedTuple):
     """logits (b, n, q) for every token and query; boxes (b, n, 4), cxcywh in [0, 1] on the padded square; unit
-    embeddings (b, n, e); objectness logits (b, n), of OWLv2 alone."""
+    embeddings (b, n, e); objectness logits (b, n), of OWLv2 alone; and the query embeddings that were given or read,
+    before any index."""
 
     logits: Tensor
     boxes: Tensor
     embeddings: Tensor
     objectness: Tensor | None = None
+    queries: Tensor | None = None
 
 
 class BoxHead(nn.Module):
@@ -110,11 +112,10 @@ class Detector(nn.Module, ABC):
         if queries is None:
             assert text is not None
             queries = self.queries(text)
-        if index is not None:
-            queries = queries[index]
         tokens, size = self.see(image, depth)
-        named = self.class_head(tokens, queries, mask, normalised=True)
-        return Detections(named.logits, self._boxes(tokens, size), named.embeddings, self._objectness(tokens))
+        named = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
+        boxes, objectness = self._boxes(tokens, size), self._objectness(tokens)
+        return Detections(named.logits, boxes, named.embeddings, objectness, queries)
 
     def queries(self, text: Tensor) -> Tensor:
         """Unit query embeddings (q, e) of token numbers (q, n)."""

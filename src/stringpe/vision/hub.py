@@ -6,6 +6,7 @@ Outputs are those of transformers. Its image processors are not used: that of OW
 the model was trained on padded ones, so images go through `square.to_square` here, for both.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from .detector import BoxHead, Detector
 from .tokens import Tokenizer
 
-KINDS = ("owlvit", "owlv2")
+_CONFIGS = {"owlvit": "OwlViTConfig", "owlv2": "Owlv2Config"}
+_MODELS = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
+KINDS = tuple(_MODELS)
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of all checkpoints
 
 
@@ -75,10 +78,15 @@ class TransformersOwl(Detector):
 
 def load_owl(folder: str | Path) -> TransformersOwl:
     """The detector of a folder that transformers wrote."""
-    kind = owl_kind(folder)
-    transformers = _package()
-    names = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
-    return TransformersOwl(getattr(transformers, names[kind]).from_pretrained(folder, local_files_only=True))
+    model = getattr(_package(), _MODELS[owl_kind(folder)])
+    return TransformersOwl(model.from_pretrained(folder, local_files_only=True))
+
+
+def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
+    """The detector of a transformers configuration (its config.json), with random weights."""
+    transformers, kind = _package(), config["model_type"]
+    made = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
+    return TransformersOwl(getattr(transformers, _MODELS[kind])(made))
 
 
 def load_owl_tokenizer(folder: str | Path) -> Tokenizer:

@@ -1,0 +1,187 @@
+"""COCO and LVIS annotation files: what is in every picture, as far as it can be used."""
+
+import json
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NAMED = 3  # problems that a warning names
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """One picture's truth. boxes: corners in pixels, inside the picture; labels: class numbers from 0; crowd: regions
+    that are no single objects (iscrowd, or VOC's difficult). negative and partial, for LVIS: classes that are known not
+    to be there, and classes of which not every object is annotated."""
+
+    id: int
+    file: str
+    width: int
+    height: int
+    boxes: tuple[tuple[float, float, float, float], ...]
+    areas: tuple[float, ...]
+    labels: tuple[int, ...]
+    crowd: tuple[bool, ...]
+    negative: frozenset[int]
+    partial: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Coco:
+    """A whole file. ids: the file's category ids, by class number; frequency: LVIS's r, c and f, else empty; problems:
+    one line for everything that was left out."""
+
+    names: tuple[str, ...]
+    ids: tuple[int, ...]
+    frequency: tuple[str, ...]
+    pictures: tuple[Annotated, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def lvis(self) -> bool:
+        """Whether only some classes are known of a picture."""
+        return bool(self.frequency)
+
+    def dataset(self) -> dict[str, Any]:
+        """What is used of the file, in its own format, for evaluation."""
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        for p in self.pictures:
+            lists = {"neg_category_ids": p.negative, "not_exhaustive_category_ids": p.partial}
+            listed = {k: [self.ids[c] for c in sorted(v)] for k, v in lists.items()} if self.lvis else {}
+            images.append({"id": p.id, "width": p.width, "height": p.height, "file_name": p.file} | listed)
+            for (x0, y0, x1, y1), area, label, crowd in zip(p.boxes, p.areas, p.labels, p.crowd, strict=True):
+                annotations.append(
+                    {
+                        "id": len(annotations) + 1,
+                        "image_id": p.id,
+                        "category_id": self.ids[label],
+                        "bbox": [x0, y0, x1 - x0, y1 - y0],
+                        "area": area,
+                        "iscrowd": int(crowd),
+                    }
+                )
+        frequency = self.frequency or ("",) * len(self.ids)
+        rows = zip(self.ids, self.names, frequency, strict=True)
+        categories = [{"id": i, "name": n} | ({"frequency": f} if f else {}) for i, n, f in rows]
+        return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def read_coco(path: str | Path, limit: int = 0) -> Coco:
+    """The annotation file (its first `limit` pictures). Annotations that cannot be used are left out with one warning
+    that counts and names them: no such picture or class, not four numbers, no area, outside of the picture. Boxes that
+    reach over the border are cut there. Pictures without boxes stay: they are negatives."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        images, rows, categories = content["images"], content["annotations"], content["categories"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no COCO annotation file (images, annotations, categories): {error!r}") from error
+    categories = sorted(categories, key=lambda c: c["id"])
+    numbers = {c["id"]: i for i, c in enumerate(categories)}
+    problems: list[str] = []
+    kept = [i for i in images if _usable(i, problems)]
+    kept = kept[: limit or len(kept)]
+    found: dict[int, list[Any]] = {i["id"]: [] for i in kept}
+    sizes = {i["id"]: (i["width"], i["height"]) for i in kept}
+    every = {i.get("id") for i in images if isinstance(i, Mapping)}
+    for row in rows:
+        if isinstance(row, Mapping) and row.get("image_id") in every - found.keys():
+            continue  # of a picture beyond the limit, or named already
+        try:
+            one = _object(row, sizes, numbers)
+            found[row["image_id"]].append(one)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            name = row.get("id", "without id") if isinstance(row, Mapping) else row
+            problems.append(f"annotation {name}: {_reason(error)}")
+    pictures = tuple(_picture(i, found[i["id"]], numbers) for i in kept)
+    if problems:
+        listed = "; ".join(problems[:_NAMED]) + ("; …" if len(problems) > _NAMED else "")
+        warnings.warn(f"{len(problems)} entries of {path} cannot be used and are left out: {listed}", RuntimeWarning, 2)
+    if not pictures or not categories:
+        raise ValueError(f"{path} has {len(pictures)} pictures and {len(categories)} categories: detection needs both")
+    lvis = any("neg_category_ids" in i for i in kept)
+    return Coco(
+        names=tuple(spoken(c["name"]) for c in categories),
+        ids=tuple(c["id"] for c in categories),
+        frequency=tuple(_frequencies(categories, pictures)) if lvis else (),
+        pictures=pictures,
+        problems=tuple(problems),
+    )
+
+
+def spoken(name: str) -> str:
+    """A category's name as a text would have it: "baseball_bat" and "bat_(animal)" as "baseball bat" and "bat"."""
+    return name.partition("_(")[0].replace("_", " ").strip().lower() or name
+
+
+def _usable(image: Any, problems: list[str]) -> bool:
+    try:
+        good = image["width"] > 0 and image["height"] > 0 and bool(_file(image)) and image["id"] is not None
+    except (KeyError, TypeError):
+        good = False
+    if not good:
+        name = image.get("id", "without id") if isinstance(image, Mapping) else image
+        problems.append(f"image {name}: it needs id, width, height and file_name")
+    return good
+
+
+def _file(image: Mapping[str, Any]) -> str:
+    """The picture's file; LVIS gives its address in COCO instead, of which split and file are used."""
+    return str(image.get("file_name") or "/".join(str(image["coco_url"]).split("/")[-2:]))
+
+
+def _object(
+    row: Mapping[str, Any], sizes: Mapping[int, tuple[int, int]], numbers: Mapping[int, int]
+) -> tuple[tuple[float, float, float, float], float, int, bool]:
+    """Corners, area, label and crowd of one annotation."""
+    if row["image_id"] not in sizes:
+        raise ValueError(f"there is no image {row['image_id']}")
+    if row["category_id"] not in numbers:
+        raise ValueError(f"there is no category {row['category_id']}")
+    x, y, w, h = (float(v) for v in row["bbox"])
+    if not all(map(math.isfinite, (x, y, w, h))):
+        raise ValueError(f"the box {row['bbox']} is not finite")
+    width, height = sizes[row["image_id"]]
+    corners = (max(x, 0.0), max(y, 0.0), min(x + w, float(width)), min(y + h, float(height)))
+    if w <= 0 or h <= 0:
+        raise ValueError(f"the box {row['bbox']} has no area")
+    if corners[2] <= corners[0] or corners[3] <= corners[1]:
+        raise ValueError(f"the box {row['bbox']} lies outside of the {width} × {height} picture")
+    crowd = bool(row.get("iscrowd", 0) or row.get("difficult", 0))
+    return corners, float(row.get("area", w * h)), numbers[row["category_id"]], crowd
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> Annotated:
+    boxes, areas, labels, crowd = zip(*objects, strict=True) if objects else ((), (), (), ())
+    known = {name: frozenset(numbers[c] for c in image.get(name, ()) if c in numbers) for name in _LISTS}
+    return Annotated(
+        id=image["id"],
+        file=_file(image),
+        width=image["width"],
+        height=image["height"],
+        boxes=boxes,
+        areas=areas,
+        labels=labels,
+        crowd=crowd,
+        negative=known["neg_category_ids"],
+        partial=known["not_exhaustive_category_ids"],
+    )
+
+
+_LISTS = ("neg_category_ids", "not_exhaustive_category_ids")
+
+
+def _frequencies(categories: list[Mapping[str, Any]], pictures: tuple[Annotated, ...]) -> list[str]:
+    """LVIS's groups: as the file says, else by the number of pictures: rare up to 10, common up to 100, frequent."""
+    counts = Counter(c for p in pictures for c in set(p.labels))
+    groups = ["r" if counts[i] <= 10 else "c" if counts[i] <= 100 else "f" for i in range(len(categories))]
+    return [str(c.get("frequency", group)) for c, group in zip(categories, groups, strict=True)]

@@ -1,0 +1,242 @@
+"""Finding what texts name, with a box around each: OWL-ViT on COCO, LVIS or the procedural world (section 4.2, in
+2D)."""
+
+import itertools
+import json
+import warnings
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..training.order import Order, generator
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from ..vision.average_precision import average_precision
+from ..vision.detection_loss import Truth, detection_loss
+from ..vision.detector import Detections
+from ..vision.square import from_square
+from .asked import ask
+from .augment import colour, to_unit
+from .boxed import Boxed, boxed, squares, validation
+from .detectors import context_of, detector, files_of, owl_config, tokenizer_of
+from .mosaic import Plan, mosaics, plan, shares_of
+from .prompts import prompt_tokens, prompts
+
+TEMPLATES = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+"""CLIP's seven. Training puts every query into one at random, evaluation averages the logits over all."""
+
+TOP = 300
+"""Pairs of token and class that an image's results hold."""
+
+_FEW = 1024  # prompts that are read in every step whether asked for or not, which saves waiting for the device
+_PART = 512  # prompts read at a time in evaluation
+
+
+class Detection2D(Task):
+    """Open-vocabulary detection with the loss, mosaics, negatives and prompts of OWL-ViT; AP and AP50 as COCO's.
+
+    The validation set may have other classes than the training set: they are asked for by their names."""
+
+    metric = "AP"
+    metric_name = "AP"
+    counted = False
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        if recipe.model.depth != "none":
+            raise ValueError(f"detection2d sees RGB alone: set model.depth=none, got {recipe.model.depth!r}")
+        if recipe.data.negatives < 0:
+            raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
+        self.shares = shares_of(recipe.augment.mosaic)
+        self.train_set = boxed(recipe.data, "train")
+        self.corrupt: set[str] = set()
+
+    @property
+    def examples(self) -> int:
+        return len(self.train_set)
+
+    @cached_property
+    def val_set(self) -> Boxed:
+        return boxed(self.recipe.data, "val")
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        names = self.train_set.coco.names
+        return tokenizer_of(self.recipe, [text for row in prompts(names, TEMPLATES) for text in row])
+
+    def model(self) -> nn.Module:
+        return detector(self.recipe, self.tokenizer)
+
+    def files(self) -> dict[str, str]:
+        return files_of(owl_config(self.recipe), self.tokenizer)
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        recipe, pictures = self.recipe, self.train_set.pictures.to(place.device)
+        order = Order(self.examples, recipe.loop.batch_size, recipe.seed)
+        classes = len(self.train_set.coco.names)
+        weight = _frequencies(self.train_set).to(place.device)
+        steps = itertools.count(start)
+        ahead, plans = itertools.tee(plan(order, step, place, self.shares) for step in itertools.count(start))
+        drawn = squares(self.train_set, (p.picture for p in ahead), recipe.data.workers, place)
+        for step, made, (pixels, bad) in zip(steps, plans, drawn, strict=False):
+            self._tell(bad)
+            image, truth = mosaics(pixels, pictures, made, recipe.augment)
+            dice = generator(recipe.seed, "detection", step)
+            u = torch.rand(recipe.loop.batch_size, 2 * classes + 3, generator=dice)
+            u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+            image = to_unit(image)
+            if recipe.augment.colour:
+                image = colour(image, u[:, -3:], recipe.augment.colour)
+            yield {"image": image, **self._asked(truth, made, weight, u[:, :classes], u[:, classes:-3])}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        tokens, index = self._tokens(batch["image"].device), batch["query"]
+        if len(tokens) > _FEW:
+            asked, index = index.unique(return_inverse=True)
+            tokens = tokens[asked]
+        found: Detections = model(batch["image"], tokens, index=index, mask=batch["mask"])
+        truth = Truth(batch["boxes"], batch["labels"], batch["valid"], batch["crowd"])
+        return detection_loss(found, truth, mask=batch["mask"], exhaustive=batch["exhaustive"]).total
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        """AP needs the boxes of all images, so those of all processes are gathered, and process 0 counts."""
+        results = self.results(model, place)
+        mine = float(place.rank == 0)
+        found = average_precision(self.val_set.coco.dataset(), results, lvis=self.val_set.coco.lvis) if mine else {}
+        if mine and self.recipe.data.results:
+            Path(self.recipe.data.results).write_text(json.dumps(results), encoding="utf-8")
+        names = ("AP", "AP50", "AP75", *(("APr", "APc", "APf") if self.val_set.coco.lvis else ()))
+        count = mine * len(self.val_set)
+        sums = {name: count * max(found.get(name, 0.0), 0.0) for name in names} | {"count": count}
+        return {name: torch.tensor(value, dtype=torch.float64, device=place.device) for name, value in sums.items()}
+
+    def results(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
+        """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
+        processes."""
+        coco, workers = self.val_set.coco, self.recipe.data.workers
+        queries: Tensor | None = None
+        parts: list[Tensor] = []
+        for pixels, index, weight, bad in validation(self.val_set, self.recipe.loop.eval_batch, workers, place):
+            self._tell(bad)
+            image = to_unit(pixels)
+            if queries is None:
+                queries = self._queries(model, image[:1])
+            number = torch.where(weight > 0, index, -1).to(place.device)
+            parts.append(best(model(image, queries=queries), number))
+        rows = place.gathered(torch.cat(parts)).cpu()
+        return as_results(rows, coco.pictures, coco.ids)
+
+    def samples(self, count: int) -> list[Sample]:
+        from ..vision.pictures import outlined
+
+        split = self.val_set
+        shown = []
+        for pixels, index, _, _ in itertools.islice(validation(split, count, 0, Place()), 1):
+            for image, i in zip(pixels, index.tolist(), strict=True):
+                picture = split.coco.pictures[i]
+                side = max(picture.width, picture.height) / split.side
+                boxes = [tuple(v / side for v in box) for box in picture.boxes]
+                names = sorted({split.coco.names[c] for c in picture.labels})
+                shown.append(Sample(outlined(image, boxes), ", ".join(names) or "nothing"))
+        return shown[:count]
+
+    def counters(self) -> dict[str, float]:
+        problems = len(self.train_set.problems) + len(self.val_set.problems)
+        found = {"left_out": problems, "corrupt": len(self.corrupt), "truncated": self.tokenizer.truncated}
+        return {name: float(number) for name, number in found.items() if number}
+
+    def _asked(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
+        """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
+        negative, partial = (_of_mosaics(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
+        asked = ask(truth, weight, self.recipe.data.negatives, u, negative)
+        template = (v.gather(1, asked.classes) * len(TEMPLATES)).long().clamp(max=len(TEMPLATES) - 1)
+        exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
+        boxes, labels, valid, crowd = asked.truth
+        return {
+            "query": asked.classes * len(TEMPLATES) + template,
+            "mask": asked.mask,
+            "exhaustive": exhaustive,
+            "boxes": boxes,
+            "labels": labels,
+            "valid": valid,
+            "crowd": crowd,
+        }
+
+    def _tokens(self, device: torch.device) -> Tensor:
+        """Every class in every template, (classes · templates, n)."""
+        if self._prompts.device != device:
+            self._prompts = self._prompts.to(device)
+        return self._prompts
+
+    @cached_property
+    def _prompts(self) -> Tensor:
+        names = self.train_set.coco.names
+        return prompt_tokens(self.tokenizer, names, context_of(self.recipe), TEMPLATES).flatten(0, 1)
+
+    def _queries(self, model: nn.Module, image: Tensor) -> Tensor:
+        """Query embeddings (classes, e) of the validation classes, whose logits are means over the templates. Read by
+        whole calls of the model, beside one image: a wrapped model can do nothing else."""
+        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, context_of(self.recipe), TEMPLATES)
+        parts = tokens.flatten(0, 1).to(image.device).split(_PART)
+        read = torch.cat([model(image, part).queries for part in parts])
+        return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)
+
+    def _tell(self, bad: list[str]) -> None:
+        for text in bad:
+            if text not in self.corrupt:  # once, not once an epoch
+                warnings.warn(f"a picture cannot be decoded and is left grey: {text}", RuntimeWarning, 2)
+        self.corrupt |= set(bad)
+
+
+def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
+    """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
+    class. Every class is one, the first as well: there is no class for the background."""
+    classes = found.logits.shape[2]
+    score, place = found.logits.float().sigmoid().flatten(1).topk(min(top, found.logits[0].numel()), dim=1)
+    boxes = found.boxes.gather(1, (place // classes)[..., None].expand(-1, -1, 4))
+    head = torch.stack([number[:, None].expand_as(place), place % classes, score], -1)
+    return torch.cat([head.double(), boxes.double()], -1)
+
+
+def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
+    """COCO's results from what `best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
+    padding."""
+    results = []
+    for row in rows:
+        number = int(row[0, 0])
+        if number < 0:
+            continue
+        picture = pictures[number]
+        corners = from_square(row[:, 3:], float(picture.width), float(picture.height))
+        extent = torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], -1).tolist()
+        for (_, label, score), box in zip(row[:, :3].tolist(), extent, strict=True):
+            results.append(
+                {"image_id": picture.id, "category_id": ids[int(label)], "bbox": box, "score": score},
+            )
+    return results
+
+
+def _frequencies(split: Boxed) -> Tensor:
+    """(classes,): in how many boxes of the set a class is."""
+    pictures = split.pictures
+    return torch.bincount(pictures.labels[pictures.valid], minlength=len(split.coco.names)).float()
+
+
+def _of_mosaics(table: Tensor | None, made: Plan, like: Tensor) -> Tensor | None:
+    """(b, classes): what the table (n, classes) says of any of an image's pictures."""
+    if table is None:
+        return None
+    found = torch.zeros(like.shape, dtype=torch.float32).index_add_(0, made.image, table[made.picture].float())
+    return (found > 0).to(like.device)

@@ -1,0 +1,85 @@
+"""Towers that start from another run: `model.start`, a folder in which {encoding}, {seed} and {depth} are filled in."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..baselines import LearnedAbsolute
+from ..coords import grid
+from ..training import checkpoint as checkpoints
+from ..training.recipe import Recipe
+from ..vision import Tokenizer
+
+TOWERS = ("image.", "text.")
+_SHAPES = {
+    "model": ("dim", "layers", "heads", "patch_size", "encoding", "encoding_options", "share_layers", "depth"),
+    "text": ("dim", "layers", "heads", "context", "encoding", "encoding_options", "pool", "width"),
+}
+
+
+def start_folder(recipe: Recipe) -> Path | None:
+    """Where the recipe's model starts from, or None for random weights."""
+    text = recipe.model.start
+    if not text:
+        return None
+    try:
+        filled = text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"model.start can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
+    if not Path(filled).is_dir():
+        raise ValueError(f"model.start={text} stands for {filled}, which is no folder: train that run first")
+    return Path(filled)
+
+
+def start_tokenizer(folder: Path) -> Tokenizer:
+    """The tokeniser of the run that the towers come from."""
+    return Tokenizer.load(checkpoints.model_folder(folder) / "tokenizer.json")
+
+
+def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> Recipe:
+    """Load the towers `model.image` and `model.text` from a run of retrieval or detection; returns that run's recipe.
+
+    What a tower of this model does not have (pooling, a classifier) is left behind. A learned table of absolute
+    embeddings is read at this model's patches."""
+    old, weights = checkpoints.read_model(folder)
+    other = _differences(old, recipe)
+    if other:
+        raise ValueError(f"model.start={folder} has other towers than this recipe: {'; '.join(other)}")
+    wanted = {name: t for name, t in model.state_dict().items() if name.startswith(TOWERS)}
+    missing = [name for name in wanted if name not in weights]
+    if missing:
+        raise ValueError(f"model.start={folder}, a run of {old.task}, has no {missing[0]}: give one with both towers")
+    found = {name: weights[name] for name in wanted}
+    table = "image.absolute.weight"
+    if table in wanted and wanted[table].shape != found[table].shape:
+        sizes = [(r.data.image_size // r.model.patch_size,) * 2 for r in (old, recipe)]
+        found[table] = resampled(found[table], sizes[0], sizes[1])
+    model.load_state_dict(found, strict=False)
+    return old
+
+
+def resampled(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """A learned table (rows · columns, dim) of one grid at the patches of another, by bilinear interpolation."""
+    module = LearnedAbsolute(table.shape[1], old)
+    with torch.no_grad():
+        module.weight.copy_(table)
+        plane = (grid(*new, units="normalised") + 1) / 2 * torch.tensor(old) - 0.5
+        return module(plane)
+
+
+def _differences(old: Recipe, new: Recipe) -> list[str]:
+    """Settings that shape the towers and are not the same, as "model.dim=256 there, 192 here"."""
+    there, here = asdict(old), asdict(new)
+    return [
+        f"{group}.{name}={_shown(there[group][name])} there, {_shown(here[group][name])} here"
+        for group, names in _SHAPES.items()
+        for name in names
+        if there[group][name] != here[group][name]
+    ]
+
+
+def _shown(value: Any) -> str:
+    return repr(dict(value)) if isinstance(value, dict) else str(value)

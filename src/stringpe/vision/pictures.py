@@ -1,0 +1,47 @@
+"""Boxes drawn on pictures, with Pillow."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Colours that differ in hue and lightness, and on light and dark ground (Tol's bright and vibrant ones).
+COLOURS = ("#ee6677", "#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#0077bb", "#cc3311")
+
+
+def outlined(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
+    """uint8 (h, w, 3) of an image (3, h, w), with boxes (corners in pixels) outlined."""
+    from PIL import Image, ImageDraw
+
+    pixels = image.permute(1, 2, 0).contiguous().cpu()
+    picture = Image.fromarray(pixels.numpy())
+    draw = ImageDraw.Draw(picture)
+    for i, box in enumerate(boxes):
+        draw.rectangle(list(box), outline=COLOURS[i % len(COLOURS)])
+    flat = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+    return flat.view(picture.height, picture.width, 3)
+
+
+def with_boxes(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
+    """A copy of the picture with what was found, {"box": corners in pixels, "text", "score"}, one colour a text."""
+    from PIL import ImageDraw
+
+    picture = image.convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    texts = list(dict.fromkeys(str(f["text"]) for f in found))
+    width = max(1, round(max(picture.size) / 250))
+    size = max(10, round(max(picture.size) / 40))
+    for one in reversed(found):  # the best on top
+        colour = COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
+        x0, y0, x1, y1 = one["box"]
+        draw.rectangle([x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)], outline=colour, width=width)
+        label = f"{one['text']} {one['score']:.2f}"
+        place = (x0 + width, max(0.0, y0 - size - 2))
+        left, top, right, bottom = draw.textbbox(place, label, font_size=size)
+        draw.rectangle([left - 2, top - 1, right + 2, bottom + 1], fill=colour)
+        draw.text(place, label, fill="white", font_size=size)
+    return picture

@@ -1,0 +1,190 @@
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from detection_toy import pictures, toy_recipe
+
+from stringpe.tasks import detection2d
+from stringpe.tasks.boxed import boxed
+from stringpe.tasks.detection2d import TEMPLATES, Detection2D, as_results, best
+from stringpe.training import evaluate, train
+from stringpe.training.overrides import override
+from stringpe.training.recipe import Data, Loop, Model, Recipe, Text
+from stringpe.training.task import Place
+from stringpe.vision.detector import Detections
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    return toy_recipe(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def task(recipe):
+    return Detection2D(recipe)
+
+
+def test_it_learns_to_find_what_it_is_asked_for(recipe, tmp_path):
+    """Rectangles that only their colour names, in pictures it has seen."""
+    changes = ["augment.crop=1", "augment.mosaic=", "augment.colour=0", "augment.flip=false", "loop.batch_size=12"]
+    changes += ["loop.steps=100", "optim.lr=4e-3", "loop.log_every=100", f"data.val={recipe.data.train}"]
+    outcome = train(override(recipe, changes), tmp_path, quiet=True)
+    assert outcome["metrics"]["AP50"] > 0.15
+    assert outcome["metrics"]["AP50"] >= outcome["metrics"]["AP"] > 0.03
+    again = evaluate(tmp_path)
+    assert again["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
+    assert "interval" not in again  # AP is no share of cases
+
+
+def test_batches_depend_on_seed_and_step_alone(task):
+    whole = task.batches(0, Place())
+    steps = [next(whole) for _ in range(3)]
+    halves = [next(task.batches(2, Place(r, 2))) for r in range(2)]
+    assert torch.equal(torch.cat([h["image"] for h in halves]), steps[2]["image"])
+    for name in ("query", "mask", "exhaustive"):
+        assert torch.equal(torch.cat([h[name] for h in halves]), steps[2][name])
+    assert steps[0]["image"].shape == (4, 3, 64, 64)
+    assert steps[0]["image"].abs().max() <= 1
+
+
+def test_loss_is_the_mean_of_parts_of_the_batch(task):
+    """So that accumulating gradients changes nothing."""
+    torch.manual_seed(0)
+    model = task.model().eval()
+    batch = next(task.batches(0, Place()))
+    parts = [task.loss(model, {k: v[i : i + 2] for k, v in batch.items()}) for i in (0, 2)]
+    assert torch.allclose(torch.stack(parts).mean(), task.loss(model, batch), atol=1e-5)
+
+
+def test_prompts_that_are_read_by_need_give_the_same_loss(task, monkeypatch):
+    torch.manual_seed(0)
+    model = task.model().eval()
+    batch = next(task.batches(0, Place()))
+    wanted = task.loss(model, batch)
+    monkeypatch.setattr(detection2d, "_FEW", 0)
+    assert torch.allclose(task.loss(model, batch), wanted, atol=1e-5)
+
+
+def test_pictures_read_when_they_are_wanted_give_the_same_batches(task, recipe):
+    lazy = Detection2D(replace(recipe, data=replace(recipe.data, in_memory=False)))
+    one, two = next(task.batches(1, Place())), next(lazy.batches(1, Place()))
+    for name in one:
+        assert torch.equal(one[name], two[name])
+    model = task.model().eval()
+    assert lazy.results(model, Place()) == task.results(model, Place())
+
+
+def test_results_are_the_same_in_batches_of_any_size(task, recipe):
+    model = task.model().eval()
+    other = Detection2D(replace(recipe, loop=replace(recipe.loop, eval_batch=7)))
+    assert len(task.results(model, Place())) == 9 * 64 * 3
+    one, two = ({(r["image_id"], r["category_id"]) for r in t.results(model, Place())} for t in (task, other))
+    assert one == two == {(100 + i, c) for i in range(9) for c in (4, 14, 24)}  # the first class is one
+
+
+def test_results_are_in_pixels_of_the_picture_without_padding(task):
+    found = Detections(
+        torch.tensor([[[5.0, -5.0], [-5.0, 4.0]]]),
+        torch.tensor([[[0.5, 0.25, 0.5, 0.25], [0.5, 0.5, 1.0, 1.0]]]),
+        torch.zeros(1, 2, 1),
+    )
+    wide = task.val_set.coco.pictures[0]
+    assert (wide.width, wide.height) == (64, 40)
+    results = as_results(best(found, torch.tensor([0]), top=2), task.val_set.coco.pictures, (4, 14))
+    assert [r["category_id"] for r in results] == [4, 14]
+    assert results[0]["bbox"] == [16, 8, 32, 16]
+    assert results[1]["bbox"] == [0, 0, 64, 40]  # not 64: below lies padding
+    assert results[0]["score"] == pytest.approx(0.99331, abs=1e-5)
+
+
+def test_results_go_to_a_file(task, recipe, tmp_path):
+    data = replace(recipe.data, results=str(tmp_path / "results.json"))
+    model = task.model().eval()
+    Detection2D(replace(recipe, data=data)).evaluate(model, Place())
+    assert json.loads((tmp_path / "results.json").read_text()) == task.results(model, Place())
+
+
+def test_evaluation_averages_logits_over_templates(task):
+    torch.manual_seed(1)
+    model = task.model().eval()
+    image = torch.rand(1, 3, 64, 64)
+    queries = task._queries(model, image)
+    tokens = task._tokens(image.device).unflatten(0, (3, len(TEMPLATES)))
+    each = torch.stack([model(image, tokens[:, t]).logits for t in range(len(TEMPLATES))])
+    assert torch.allclose(model(image, queries=queries).logits, each.mean(0), atol=1e-5)
+
+
+def test_lvis_classes_that_are_not_annotated_in_full(recipe, tmp_path):
+    pictures(tmp_path, "train", 8, 0, lvis=True)
+    pictures(tmp_path, "val", 4, 1, lvis=True)
+    data = replace(recipe.data, train=str(tmp_path / "train.tar"), val=str(tmp_path / "val.tar"))
+    task = Detection2D(replace(recipe, data=data))
+    batch = next(task.batches(0, Place()))
+    asked = batch["query"] // len(TEMPLATES)
+    assert torch.equal(batch["exhaustive"], asked != 1)
+    model = task.model().eval()
+    sums = task.evaluate(model, Place())
+    assert {"APr", "APc", "APf"} <= set(sums)
+
+
+def test_corrupt_pictures_are_left_out_and_counted(recipe, tmp_path):
+    pictures(tmp_path, "train", 8, 0, corrupt=(2, 5))
+    pictures(tmp_path, "val", 4, 1)
+    data = replace(recipe.data, train=str(tmp_path / "train.tar"), val=str(tmp_path / "val.tar"))
+    with pytest.warns(RuntimeWarning, match=r"2 of 8 pictures cannot be decoded and are left out: .*0002.png"):
+        task = Detection2D(replace(recipe, data=data))
+    assert task.examples == 6
+    assert task.counters()["left_out"] == 2
+    lazy = Detection2D(replace(recipe, data=replace(data, in_memory=False)))
+    with pytest.warns(RuntimeWarning, match=r"a picture cannot be decoded and is left grey"):
+        batches = list(itertools.islice(lazy.batches(0, Place()), 3))
+    assert all(batch["image"].isfinite().all() for batch in batches)
+    assert lazy.counters()["corrupt"] >= 1
+
+
+def test_the_procedural_world(tmp_path):
+    recipe = Recipe(
+        task="detection2d",
+        model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="absolute"),
+        text=Text(dim=16, layers=1, heads=2, width=16, vocab=300, context=24),
+        data=Data(source="scenes", image_size=32, train_size=12, val_size=6, cache=str(tmp_path), negatives=5),
+        loop=Loop(batch_size=4, steps=2, log_every=1, tensorboard=False),
+    )
+    split = boxed(recipe.data, "train")
+    from stringpe.tasks.frames import frames
+
+    kept = frames(recipe.data, "train")
+    picture = split.coco.pictures[0]
+    for (x0, y0, x1, y1), label in zip(picture.boxes, picture.labels, strict=True):
+        slot = kept["kind"][0].tolist().index(label)
+        mask = kept["instance"][0] == slot + 1
+        if kept["kind"][0].tolist().count(label) == 1:
+            inside = mask[int(y0) : int(y1), int(x0) : int(x1)]
+            assert inside.sum() == mask.sum()
+            assert inside[0].any()
+            assert inside[:, -1].any()
+    outcome = train(recipe, tmp_path / "run", quiet=True)
+    assert 0 <= outcome["metrics"]["AP"] <= 1
+
+
+def test_samples_show_the_boxes(task):
+    samples = task.samples(5)
+    assert samples[0].image.shape == (64, 64, 3)
+    assert samples[0].caption == "nothing"
+    assert samples[1].caption in ("red ball", "green box", "blue pen")
+
+
+def test_what_cannot_be_is_refused_in_words(recipe):
+    def changed(**data):
+        return Detection2D(replace(recipe, data=replace(recipe.data, **data)))
+
+    with pytest.raises(ValueError, match=r"data.source for detection is coco .* or scenes, got 'folder'"):
+        changed(source="folder")
+    with pytest.raises(ValueError, match=r"sees RGB alone: set model.depth=none, got 'lift'"):
+        Detection2D(replace(recipe, model=replace(recipe.model, depth="lift")))
+    with pytest.raises(ValueError, match=r"data.negatives is a number of classes, got -1"):
+        changed(negatives=-1)
+    with pytest.raises(ValueError, match=r"there is no .*ain.json beside .*: give data.train_boxes"):
+        changed(train=recipe.data.train.replace("train.tar", "*ain.tar"))

@@ -1,0 +1,145 @@
+"""Detectors that start from retrieval runs, from detectors, and from checkpoints of transformers."""
+
+import io
+import json
+import shutil
+import tarfile
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from detection_toy import toy_recipe
+from PIL import Image
+
+from stringpe.tasks import detectors
+from stringpe.tasks.detection2d import Detection2D
+from stringpe.tasks.start import resampled, start_folder
+from stringpe.training import evaluate, train
+from stringpe.training.checkpoint import read_model
+from stringpe.training.overrides import override
+from stringpe.training.recipe import Data, Loss
+from stringpe.vision.hub import load_owl
+from stringpe.vision.tokens import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    return toy_recipe(tmp_path_factory.mktemp("pictures"))
+
+
+def captioned(path, count=8):
+    with tarfile.open(path, "w") as tar:
+        for i in range(count):
+            file = io.BytesIO()
+            Image.new("RGB", (32, 32), (30 * i, 0, 99)).save(file, "png")
+            texts = json.dumps({"captions": [f"a red ball number {i}", "the green box"]}).encode()
+            for kind, content in (("png", file.getvalue()), ("json", texts)):
+                entry = tarfile.TarInfo(f"{i:04d}.{kind}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def retrieval(recipe, tmp_path_factory):
+    """Runs of retrieval under runs/{encoding}/seed{seed}, with the towers of the detection recipe at 32 px."""
+    folder = tmp_path_factory.mktemp("retrieval")
+    shard = captioned(folder / "captions.tar")
+    for encoding, pool in (("rope", "mean"), ("absolute", "mean"), ("cayley", "map")):
+        asked = replace(
+            recipe,
+            name="captions",
+            task="retrieval",
+            seed=3,
+            model=replace(recipe.model, encoding=encoding, pool=pool),
+            data=Data(source="shards", image_size=32, train=shard, val=shard),
+            loss=Loss(kind="siglip"),
+        )
+        train(override(asked, ["augment.mosaic=", "loop.steps=2"]), folder / "runs" / encoding / "seed3", quiet=True)
+    return folder / "runs"
+
+
+@pytest.mark.parametrize("encoding", ["rope", "absolute", "cayley"])
+def test_towers_of_retrieval(recipe, retrieval, encoding):
+    changes = [f"model.encoding={encoding}", "seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}"]
+    task = Detection2D(override(recipe, changes))
+    model = task.model()
+    old, weights = read_model(retrieval / encoding / "seed3")
+    for name, tensor in model.state_dict().items():
+        if name.startswith(("image.", "text.")) and name != "image.absolute.weight":
+            assert torch.equal(tensor, weights[name]), name
+    assert (
+        task.tokenizer.to_json()
+        == (detectors.checkpoints.model_folder(retrieval / encoding / "seed3") / "tokenizer.json").read_text()
+    )
+    if old.model.pool == "mean":  # its projection is made for tokens too
+        assert torch.equal(model.class_head.project.weight, weights["projection.weight"])
+    if encoding == "absolute":  # a table of 4 × 4 patches, read at 8 × 8
+        table = weights["image.absolute.weight"].view(4, 4, -1)
+        found = model.image.absolute.weight.view(8, 8, -1)
+        assert torch.allclose(found[0, 0], table[0, 0], atol=1e-6)
+        between = (0.75 * table[1] + 0.25 * table[0])[0]  # row 2 of 8 lies a quarter above row 1 of 4
+        assert torch.allclose(found[2, 0], between, atol=1e-5)
+
+
+def test_a_start_trains_and_is_not_needed_afterwards(recipe, retrieval, tmp_path):
+    shutil.copytree(retrieval / "rope", tmp_path / "rope")
+    asked = override(recipe, ["seed=3", f"model.start={tmp_path}/{{encoding}}/seed{{seed}}", "loop.steps=2"])
+    outcome = train(asked, tmp_path / "run", quiet=True)
+    shutil.rmtree(tmp_path / "rope")
+    assert evaluate(tmp_path / "run")["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
+    model, _, side = detectors.load(tmp_path / "run")
+    assert side == 64
+    weights = read_model(tmp_path / "run")[1]
+    assert torch.equal(model.class_head.project.weight, weights["class_head.project.weight"])
+    # A detector is a start, too: all of it.
+    again = Detection2D(override(recipe, [f"model.start={tmp_path / 'run'}"])).model()
+    assert torch.equal(again.box_head.layers[2].weight, weights["box_head.layers.2.weight"])
+
+
+def test_other_towers_are_refused(recipe, retrieval, tmp_path):
+    def model(*changes):
+        return Detection2D(override(recipe, [f"model.start={retrieval}/rope/seed3", *changes])).model()
+
+    with pytest.raises(ValueError, match=r"other towers .* model.dim=32 there, 64 here; text.width=24 there, 8 here"):
+        model("model.dim=64", "text.width=8")
+    with pytest.raises(ValueError, match=r"model.encoding=rope there, circulant here"):
+        model("model.encoding=circulant")
+    with pytest.raises(ValueError, match=r"stands for .*nothing/7, which is no folder: train that run first"):
+        start_folder(override(recipe, [f"model.start={tmp_path}/nothing/{{seed}}", "seed=7"]))
+    with pytest.raises(ValueError, match=r"model.start can hold {encoding}, {seed} and {depth}, got 'runs/{name}'"):
+        start_folder(override(recipe, ["model.start=runs/{name}"]))
+
+
+def test_a_table_read_at_its_own_patches_is_itself():
+    table = torch.randn(12, 5)
+    assert torch.allclose(resampled(table, (3, 4), (3, 4)), table, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["owlvit", "owlv2"])
+def test_a_checkpoint_of_transformers_trains(recipe, kind, tmp_path):
+    names = {
+        "owlvit": ("OwlViTConfig", "OwlViTForObjectDetection"),
+        "owlv2": ("Owlv2Config", "Owlv2ForObjectDetection"),
+    }
+    config_type, model_type = (getattr(transformers, name) for name in names[kind])
+    tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer = Tokenizer.train(["a photo of a red ball"], vocab=300)
+    config = config_type(
+        text_config=tiny | {"vocab_size": len(tokenizer), "max_position_embeddings": 12},
+        vision_config=tiny | {"image_size": 64, "patch_size": 16},
+        projection_dim=32,
+    )
+    folder = tmp_path / "owl"
+    model_type(config).save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")
+    start = load_owl(folder).state_dict()
+    outcome = train(override(recipe, [f"model.start={folder}", "optim.lr=1e-3"]), tmp_path / "run", quiet=True)
+    _, weights = read_model(tmp_path / "run")
+    same = [name for name in weights if torch.equal(weights[name], start[name])]
+    assert all("position_ids" in name for name in same), same
+    shutil.rmtree(folder)
+    assert evaluate(tmp_path / "run")["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
+    model, _, _ = detectors.load(tmp_path / "run")
+    assert model.context == 12
