@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,16 @@ from ..scenes.world import FAMILIES
 from ..training.recipe import Data
 from ..training.task import Batch
 from ..vision import omni3d
+from ..vision.ap3d import Detections
 from ..vision.square import to_square
 from .augment import to_unit
+from .captioned import DEPTH, depth_of, fits
 from .frames import Frames, kept, teller
+from .images import CorruptImage
+from .picture_files import PictureFiles
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MIN_SHARE, MIN_VISIBILITY = 0.0015, 0.25
 """An object of a scene is asked for if it covers this share of the image's pixels (24 of them at 128 px), and this
@@ -35,7 +43,8 @@ class BoxSet:
     rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
     camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but not counted;
     intrinsics (n, 3, 3) in pixels of S × S; group (n,), for numbers by part of the set, named in `groups`; ids, the
-    images' own numbers. problems: what was left out.
+    images' own numbers, and camera (n, 3, 3), intrinsics in pixels of the images as they were. problems: what was left
+    out.
     """
 
     rgb: Tensor
@@ -46,6 +55,7 @@ class BoxSet:
     intrinsics: Tensor
     group: Tensor
     ids: Tensor
+    camera: Tensor
     names: tuple[str, ...]
     groups: tuple[str, ...]
     label_ids: tuple[int, ...] = ()
@@ -68,22 +78,35 @@ class BoxSet:
         rows = self.rows(index, device)
         return {"image": to_unit(rows.pop("rgb")), **rows}
 
+    def results(self, found: Sequence[Detections], index: Tensor) -> list[dict[str, Any]]:
+        """Detections in the images at `index` (the first of them, if there are fewer) as entries of an Omni3D file."""
+        entries = []
+        for one, i in zip(found, index.tolist(), strict=False):
+            entries += omni3d.results(one, int(self.ids[i]), self.camera[i], self.label_ids)
+        return entries
+
 
 _PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "group")
 
 
 @lru_cache(maxsize=4)
-def box_set(data: Data, split: str) -> BoxSet:
-    """The split's images, kept for the next run in this process."""
+def box_set(data: Data, split: str, depth: bool) -> BoxSet:
+    """The split's images, with depth if asked for, kept for the next run in this process.
+
+    omni3d: data.train_boxes is a file of Omni3D, data.train the folder, tars or zip of its images, and NAME.depth.png
+    beside NAME.jpg the depth, 16-bit in steps of `data.depth_step`."""
     if data.source == "scenes":
         return _of_scenes(kept("boxes", data, split, _make, __file__))
     if data.source != "omni3d":
         raise ValueError(f"data.source for boxes in 3D is scenes or omni3d, got {data.source!r}")
-    path = data.train if split == "train" else data.val
-    if not path:
-        raise ValueError(f"data.source=omni3d needs data.{split}, an Omni3D file (JSON), and data.images, their folder")
-    limit = data.train_size if split == "train" else data.val_size
-    return _of_omni3d(path, Path(data.images or Path(path).parent), data.depths, data.image_size, limit)
+    where, path = (data.train, data.train_boxes) if split == "train" else (data.val, data.val_boxes)
+    path = path or (str(Path(where).with_suffix(".json")) if where else "")
+    if not Path(path).is_file():
+        raise ValueError(
+            f"data.source=omni3d needs data.{split}, the folder, tars or zip of the images, and data.{split}_boxes, an "
+            f"Omni3D file (JSON), by default the one beside them; got {where!r}, and there is no file {path!r}"
+        )
+    return _of_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
 
 
 def _make(data: Data, split: str) -> Frames:
@@ -133,22 +156,28 @@ def _of_scenes(found: Frames) -> BoxSet:
         intrinsics=found["intrinsics"],
         group=found["group"].long(),
         ids=found["ids"],
+        camera=found["intrinsics"],
         names=scenes.kinds(),
         groups=FAMILIES,
         label_ids=tuple(range(len(scenes.kinds()))),
     )
 
 
-def _of_omni3d(path: str, root: Path, depths: str, size: int, limit: int) -> BoxSet:
+def _of_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> BoxSet:
     """Every image on its padded square; images that cannot be read are left out, and everything wrong is told once."""
-    found = omni3d.read(path)
+    found, files, size = omni3d.read(path), PictureFiles(where), data.image_size
     wanted = found.images[: limit or None]
 
     def one(picture: omni3d.Picture) -> tuple[Tensor, Tensor] | str:
         try:
-            return _picture(root / picture.path, size), _depth(picture, depths, size)
-        except (OSError, ValueError) as error:
-            return f"image {picture.id}: {error}"
+            image = files.decode(picture.path)
+            if image.size != (picture.width, picture.height):
+                size_here = f"{image.width} × {image.height}"
+                raise CorruptImage(f"it has {size_here} pixels, the file says {picture.width} × {picture.height}")
+            far = _depth(files, picture, image, data) if depth else torch.zeros(size, size, dtype=torch.float16)
+            return to_square(image, size), far
+        except CorruptImage as error:
+            return f"image {picture.id} ({picture.path}): {error}"
 
     with ThreadPoolExecutor() as pool:
         decoded = list(pool.map(one, wanted))
@@ -162,7 +191,7 @@ def _of_omni3d(path: str, root: Path, depths: str, size: int, limit: int) -> Box
         )
     pictures = [p for p, _ in good]
     most = max(1, *(len(p.boxes) for p in pictures))
-    scale = torch.tensor([size / max(p.width, p.height) for p in pictures])
+    scale = torch.tensor([data.image_size / max(p.width, p.height) for p in pictures])
     intrinsics = torch.stack([p.intrinsics for p in pictures]).float()
     intrinsics[:, :2] *= scale[:, None, None]
     return BoxSet(
@@ -174,6 +203,7 @@ def _of_omni3d(path: str, root: Path, depths: str, size: int, limit: int) -> Box
         intrinsics=intrinsics,
         group=torch.zeros(len(pictures), dtype=torch.long),
         ids=torch.tensor([p.id for p in pictures]),
+        camera=torch.stack([p.intrinsics for p in pictures]).float(),
         names=found.names,
         groups=("all",),
         label_ids=found.ids,
@@ -181,33 +211,15 @@ def _of_omni3d(path: str, root: Path, depths: str, size: int, limit: int) -> Box
     )
 
 
-def _picture(path: Path, size: int) -> Tensor:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return to_square(image, size)
-
-
-def _depth(picture: omni3d.Picture, folder: str, size: int) -> Tensor:
-    """(size, size) metres on the padded square; zeros without a folder of depth maps."""
-    if not folder:
-        return torch.zeros(size, size, dtype=torch.float16)
-    from PIL import Image
-
-    path = (Path(folder) / picture.path).with_suffix(".png")
-    with Image.open(path) as image:
-        if not image.mode.startswith("I"):
-            raise ValueError(f"{path} has mode {image.mode}: a depth map is a 16-bit PNG in millimetres")
-        wide, high = (max(1, round(side * size / max(picture.width, picture.height))) for side in _size(picture))
-        small = image.resize((wide, high), Image.Resampling.NEAREST)  # between surfaces there is no depth to mix
-        values = torch.tensor(small.get_flattened_data() if hasattr(small, "get_flattened_data") else small.getdata())
-    metres = values.view(high, wide).float() / 1000
-    metres[values.view(high, wide) == 65535] = 0  # a hole in some sensors' files
-    return F.pad(metres, (0, size - wide, 0, size - high)).half()
-
-
-def _size(picture: omni3d.Picture) -> tuple[int, int]:
-    return picture.width, picture.height
+def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: Data) -> Tensor:
+    """(size, size) metres on the padded square, 0 in holes and padding."""
+    name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
+    far = fits(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
+    side = max(image.size)
+    wide, high = (max(1, round(length * data.image_size / side)) for length in image.size)
+    # The nearest pixel: between two surfaces there is no depth to mix.
+    small = F.interpolate(far[None, None], (high, wide), mode="nearest-exact")[0, 0]
+    return F.pad(small, (0, data.image_size - wide, 0, data.image_size - high)).half()
 
 
 def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:

@@ -1,27 +1,31 @@
 """Finding named objects in RGB or RGB-D images, each with its oriented box in 3D: the paper's section 4.2."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..training import checkpoint as checkpoints
 from ..training.order import Order, generator
 from ..training.recipe import Recipe
 from ..training.task import Batch, Place, Sample, Task
 from ..vision import ap3d
 from ..vision.ap3d import Detections, Matched, Truths
 from ..vision.owl3d import Detector3D, Found, assign, detection_loss, detections
-from ..vision.text import TextTower
 from ..vision.tokens import Tokenizer
 from .augment import augment
-from .backbone import backbone
 from .boxes3d import BoxSet, box_set
+from .detectors import tokenizer_of
 from .feed import shares
 from .prompts import prompt_tokens, prompts
+from .retrieval import TOKENIZER, towers
+from .start import start_folder, start_towers
 
 
 class Detection3D(Task):
@@ -35,13 +39,14 @@ class Detection3D(Task):
 
     metric = "iou"
     metric_name = "mean 3D IoU"
+    counted = False
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         self.depth = recipe.model.depth != "none"
         if recipe.data.queries < 1:
             raise ValueError(f"data.queries is the number of objects an image in training, got {recipe.data.queries}")
-        self.train_set = box_set(recipe.data, "train")
+        self.train_set = box_set(recipe.data, "train", self.depth)
         self.names = self.train_set.names
 
     @property
@@ -50,7 +55,7 @@ class Detection3D(Task):
 
     @cached_property
     def val_set(self) -> BoxSet:
-        found = box_set(self.recipe.data, "val")
+        found = box_set(self.recipe.data, "val", self.depth)
         if found.names != self.names:
             other = sorted(set(found.names) ^ set(self.names))
             raise ValueError(f"data.train and data.val must have the same categories; only one has {', '.join(other)}")
@@ -58,11 +63,7 @@ class Detection3D(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The recipe's file, or a BPE of the names in their templates."""
-        if self.recipe.text.tokenizer:
-            return Tokenizer.load(self.recipe.text.tokenizer)
-        texts = [text for row in prompts(self.names) for text in row]
-        return Tokenizer.train(texts, vocab=self.recipe.text.vocab)
+        return tokenizer_of(self.recipe, [text for row in prompts(self.names) for text in row])
 
     @cached_property
     def queries(self) -> Tensor:
@@ -70,24 +71,10 @@ class Detection3D(Task):
         return prompt_tokens(self.tokenizer, self.names, self.recipe.text.context)
 
     def model(self) -> nn.Module:
-        text = self.recipe.text
-        image = backbone(self.recipe.model, image_size=self.recipe.data.image_size)
-        tower = TextTower(
-            vocab=len(self.tokenizer),
-            dim=text.dim,
-            layers=text.layers,
-            num_heads=text.heads,
-            context=text.context,
-            encoding=text.encoding,
-            encoding_options=text.encoding_options,
-            pool=text.pool,
-            width=text.width,
-            padding=self.tokenizer.padding,
-            mlp_ratio=text.mlp_ratio,
-            dropout=text.dropout,
-            drop_path=text.drop_path,
-        )
-        return Detector3D(image, tower)
+        return detector3d(self.recipe, self.tokenizer)
+
+    def files(self) -> dict[str, str]:
+        return {TOKENIZER: self.tokenizer.to_json(), NAMES: json.dumps(self.names)}
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
@@ -103,7 +90,8 @@ class Detection3D(Task):
             template = int(u[0, 0] * templates)
             u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
             rows = kept.rows(index, place.device)
-            label, box = chosen(rows["label"].masked_fill(rows["ignore"], -1), rows["box"], u[:, _COLUMNS:], recipe)
+            label = rows["label"].masked_fill(rows["ignore"], -1)
+            label, box = chosen(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
             image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
             asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
             asked = mirrored(asked, (u[:, 9] < 0.5) & recipe.augment.flip)
@@ -119,6 +107,7 @@ class Detection3D(Task):
         kept = self.val_set
         sums: dict[str, Tensor] = {}
         matched: list[Matched] = []
+        entries: list[dict[str, Any]] = []
         for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
             batch = kept.batch(index, place.device)
             found = self._found(model, batch, self._queries(place.device))
@@ -126,7 +115,14 @@ class Detection3D(Task):
             for name, value in self._sums(found, batch, counted).items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
-            matched += ap3d.match(detections(found)[:real], truths(batch)[:real])
+            best = detections(found)[:real]
+            matched += ap3d.match(best, truths(batch)[:real])
+            if self.recipe.data.results:
+                entries += kept.results(best, index)
+        if self.recipe.data.results:
+            entries = gathered(entries, place)
+            if place.rank == 0:
+                Path(self.recipe.data.results).write_text(json.dumps(entries), encoding="utf-8")
         whole = ap3d.accumulate(gathered(matched, place))
         shown = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
         # AP is no sum: every process knows it, and adds its share of the objects of it.
@@ -178,12 +174,46 @@ class Detection3D(Task):
         return sums
 
 
+NAMES = "names.json"
+"""In a checkpoint: the names that it was trained to find."""
+
 _COLUMNS = 10  # template, 8 for colour, flip
 
 
-def chosen(label: Tensor, box: Tensor, u: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """`data.queries` objects an image, by uniforms u (b, m): label (b, q), −1 where there are fewer, and box (b, q, 12)."""
-    most = min(recipe.data.queries, label.shape[1])
+def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
+    """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
+    both = towers(recipe, tokenizer)
+    model = Detector3D(both.image, both.text)
+    folder = start_folder(recipe)
+    if folder is None:
+        return model
+    old = start_towers(model, recipe, folder)
+    weights = checkpoints.read_model(folder)[1]
+    if old.task == recipe.task:
+        heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
+        model.load_state_dict(heads, strict=False)
+    elif old.model.pool == "mean" and "projection.weight" in weights:
+        # What retrieval learned to project a mean of tokens with is made for each token as well.
+        names = {"weight": "projection.weight", "bias": "projection.bias"}
+        model.class_head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+    return model
+
+
+def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
+    """Model, tokeniser and recipe of a run of detection3d or one of its checkpoints; the data is not needed."""
+    recipe, weights = checkpoints.read_model(Path(path))
+    if recipe.task != "detection3d":
+        raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
+    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
+    both = towers(recipe, tokenizer)
+    model = Detector3D(both.image, both.text)
+    model.load_state_dict(weights)
+    return model.eval(), tokenizer, recipe
+
+
+def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """At most `most` = q objects an image at random, by uniforms u (b, m): label (b, q), −1 where there are fewer, and
+    box (b, q, 12)."""
     order = torch.where(label >= 0, u, 2.0).argsort(1)[:, :most]
     return label.gather(1, order), box.gather(1, order[..., None].expand(-1, -1, 12))
 
