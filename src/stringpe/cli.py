@@ -61,6 +61,42 @@ def evaluate(checkpoint: Path, overrides: tuple[str, ...] = (), /) -> None:
     run_eval(checkpoint, overrides)
 
 
+def predict(
+    checkpoint: Path,
+    image: Path,
+    /,
+    text: tuple[str, ...] = (),
+    query_image: Path | None = None,
+    query_box: tuple[float, float, float, float] | None = None,
+    depth: Path | None = None,
+    out: Path = Path("prediction"),
+    threshold: float = 0.1,
+    top: int = 100,
+    nms: float = 0.5,
+) -> None:
+    """Find what texts name, or what a query image shows, in a picture: a JSON file and the picture with boxes.
+
+    Args:
+        checkpoint: Folder of a detection run or one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers.
+        image: The picture to look at.
+        text: What to find: "a mug" "a lamp".
+        query_image: A picture of what to find, in place of texts.
+        query_box: Corners x0 y0 x1 y1, in pixels, of what to find in the query image.
+        depth: The picture's depth map, for models that take one.
+        out: Where to write, without suffix: out.json and out.png.
+        threshold: The lowest score that is kept.
+        top: The most that is kept.
+        nms: Of two boxes of one query that overlap by more than this IoU, the better one is kept; 1 keeps both.
+    """
+    from .tasks import predict as tasks_predict
+
+    asked = tasks_predict.Asked(text, query_image, query_box, depth, threshold, top, nms)
+    written, drawn, found = tasks_predict.predict(checkpoint, image, asked, out)
+    print(f"{len(found)} found; wrote {written} and {drawn}")
+    for one in found[:10]:
+        print(f"{one['score']:.3f} {one['text']}")
+
+
 def compare_properties(
     head_dim: int = 64, num_heads: int = 12, coord_dim: int = 3, tokens: int = 196, shift: float = 1000.0, seed: int = 0
 ) -> None:
@@ -214,6 +250,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": compare,
     "train": train,
     "eval": evaluate,
+    "predict": predict,
     "data": data,
     "bench": bench,
     "inspect": inspect,

@@ -4,7 +4,6 @@
 for machines without it; tests hold both equal to pycocotools to 1e-9.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +20,18 @@ _AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0*
 _FREQUENCIES = ("r", "c", "f")
 MOST, MOST_LVIS = 100, 300
 """Detections that count: COCO's 100 of every class in an image, LVIS's 300 of an image."""
+
+
+class _Pair(NamedTuple):
+    """One class in one image: scores (d,) and areas (d,) of detections, best first; crowd (g,) and area (g,) of
+    objects; their overlaps (d, g); and whether not all objects are annotated."""
+
+    score: Array
+    own: Array
+    crowd: NDArray[np.bool_]
+    area: Array
+    overlap: Array
+    partial: bool
 
 
 class _Judged(NamedTuple):
@@ -73,10 +84,11 @@ def measured(
     images = sorted(i["id"] for i in dataset["images"])
     classes = sorted(c["id"] for c in dataset["categories"])
     tables = {name: np.full((len(_THRESHOLDS), len(classes)), -1.0) for name in _AREAS}
-    for (k, c), (area, limits) in itertools.product(enumerate(classes), _AREAS.items()):
-        pairs = [(i, c) for i in images if (i, c) in truth or (i, c) in found]
-        judged = [_judge(truth.get(p, []), found.get(p, []), limits, most, p in partial) for p in pairs]
-        tables[area][:, k] = _precision(judged)
+    for k, c in enumerate(classes):
+        keys = [(i, c) for i in images if (i, c) in truth or (i, c) in found]
+        pairs = [_pair(truth.get(p, []), found.get(p, []), most, p in partial) for p in keys]
+        for area, limits in _AREAS.items():
+            tables[area][:, k] = _precision([_judge(pair, limits) for pair in pairs])
     numbers = {"AP": tables["all"], "AP50": tables["all"][:1], "AP75": tables["all"][5:6]}
     numbers |= {f"AP{name[0]}": tables[name] for name in ("small", "medium", "large")}
     if lvis:
@@ -86,38 +98,36 @@ def measured(
     return {name: _mean(table) for name, table in numbers.items()}
 
 
-def _judge(
-    objects: Sequence[Mapping[str, Any]],
-    found: Sequence[Mapping[str, Any]],
-    limits: tuple[float, float],
-    most: int,
-    partial: bool,
-) -> _Judged:
-    """One class in one image: every detection, best first, takes the object that it overlaps best and that is free."""
-    crowd = np.array([bool(o.get("iscrowd", 0)) for o in objects], dtype=bool)
-    area = np.array([o["area"] for o in objects], dtype=np.float64)
-    out = crowd | (area < limits[0]) | (area > limits[1])
-    order = np.argsort(out, kind="stable")  # objects to find come first
-    crowd, out = crowd[order], out[order]
-    truth = np.array([objects[i]["bbox"] for i in order], dtype=np.float64).reshape(-1, 4)
+def _pair(objects: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], most: int, partial: bool) -> _Pair:
+    """One class in one image, with the best `most` detections."""
     scores = np.array([f["score"] for f in found], dtype=np.float64)
     best = np.argsort(-scores, kind="stable")[:most]
     boxes = np.array([found[i]["bbox"] for i in best], dtype=np.float64).reshape(-1, 4)
-    overlap = _overlap(boxes, truth, crowd)
-    right = np.zeros((len(_THRESHOLDS), len(best)), dtype=bool)
+    truth = np.array([o["bbox"] for o in objects], dtype=np.float64).reshape(-1, 4)
+    crowd = np.array([bool(o.get("iscrowd", 0)) for o in objects], dtype=bool)
+    area = np.array([o["area"] for o in objects], dtype=np.float64)
+    return _Pair(scores[best], boxes[:, 2] * boxes[:, 3], crowd, area, _overlap(boxes, truth, crowd), partial)
+
+
+def _judge(pair: _Pair, limits: tuple[float, float]) -> _Judged:
+    """Every detection, best first, takes the object that it overlaps best and that is free."""
+    out = pair.crowd | (pair.area < limits[0]) | (pair.area > limits[1])
+    order = np.argsort(out, kind="stable")  # objects to find come first
+    crowd, out, overlap = pair.crowd[order], out[order], pair.overlap[:, order]
+    right = np.zeros((len(_THRESHOLDS), len(pair.score)), dtype=bool)
     ignored = np.zeros_like(right)
-    for t, threshold in enumerate(_THRESHOLDS):
-        free = np.ones(len(truth), dtype=bool)
-        for d in range(len(best)):
-            able = (free | crowd) & (overlap[d] >= min(threshold, 1 - 1e-10))
-            able &= ~out if (able & ~out).any() else True
-            if able.any():
-                row = np.where(able, overlap[d], -1)
-                g = len(row) - 1 - int(np.argmax(row[::-1]))  # of equals the last, as in COCO's code
-                right[t, d], ignored[t, d], free[g] = True, out[g], False
-    own = boxes[:, 2] * boxes[:, 3]
-    elsewhere = (own < limits[0]) | (own > limits[1]) | partial
-    return _Judged(scores[best], right & ~ignored, ignored | (~right & elsewhere), int((~out).sum()))
+    free = np.ones((len(_THRESHOLDS), len(out)), dtype=bool)
+    levels = np.minimum(_THRESHOLDS, 1 - 1e-10)[:, None]
+    for d in np.flatnonzero(overlap.max(1, initial=0) >= _THRESHOLDS[0]):
+        able = (free | crowd) & (overlap[d] >= levels)  # (t, g)
+        able &= ~out | ~(able & ~out).any(1, keepdims=True)  # what is to be found goes before what is left out
+        row = np.where(able, overlap[d], -1)
+        g = row.shape[1] - 1 - row[:, ::-1].argmax(1)  # of equals the last, as in COCO's code
+        hit = able.any(1)
+        right[:, d], ignored[:, d] = hit, hit & out[g]
+        free[hit, g[hit]] = False
+    elsewhere = (pair.own < limits[0]) | (pair.own > limits[1]) | pair.partial
+    return _Judged(pair.score, right & ~ignored, ignored | (~right & elsewhere), int((~out).sum()))
 
 
 def _precision(judged: Sequence[_Judged]) -> Array:

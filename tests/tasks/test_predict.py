@@ -1,0 +1,132 @@
+import json
+import sys
+
+import pytest
+import torch
+import transformers
+from detection_toy import COLOURS, toy_recipe
+from PIL import Image, ImageDraw
+
+from stringpe import cli
+from stringpe.tasks.predict import Asked, predict, predictor
+from stringpe.training import train
+from stringpe.training.overrides import override
+from stringpe.vision.hub import load_owl
+from stringpe.vision.tokens import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A run of two steps, whose class head then is made to know three texts by hand."""
+    folder = tmp_path_factory.mktemp("run")
+    train(override(toy_recipe(folder), ["loop.steps=1"]), folder / "run", quiet=True)
+    return folder / "run"
+
+
+@pytest.fixture
+def picture(tmp_path):
+    image = Image.new("RGB", (90, 60), (200, 200, 200))
+    ImageDraw.Draw(image).rectangle([10, 10, 30, 40], fill=COLOURS["red ball"])
+    image.save(tmp_path / "image.png")
+    return tmp_path / "image.png"
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["stringpe", *map(str, words)])
+    cli.main()
+
+
+def test_the_command_writes_json_and_a_picture(checkpoint, picture, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "sub" / "found"
+    words = ("--text", "a mug", "a lamp", "--threshold", "0", "--nms", "1", "--out", out)
+    run(monkeypatch, "predict", checkpoint, picture, *words)
+    record = json.loads(out.with_suffix(".json").read_text())
+    assert record["texts"] == ["a mug", "a lamp"]
+    assert (record["width"], record["height"]) == (90, 60)
+    assert len(record["found"]) == 64
+    scores = [f["score"] for f in record["found"]]
+    assert scores == sorted(scores, reverse=True)
+    for one in record["found"]:
+        x0, y0, x1, y1 = one["box"]
+        assert 0 <= x0 <= x1 <= 90
+        assert 0 <= y0 <= y1 <= 60  # nothing in the padding
+        assert one["text"] in record["texts"]
+    drawn = Image.open(out.with_suffix(".png"))
+    assert drawn.size == (90, 60)
+    assert drawn.tobytes() != Image.open(picture).tobytes()
+    assert "64 found" in capsys.readouterr().out
+
+
+def test_a_threshold_and_a_limit_cut(checkpoint, picture):
+    model = predictor(checkpoint)
+    image = Image.open(picture)
+    whole = model(image, Asked(texts=["a mug"], threshold=0, nms=1))
+    assert len(model(image, Asked(texts=["a mug"], threshold=0, nms=1, top=5))) == 5
+    middle = whole[20]["score"]
+    assert all(f["score"] >= middle for f in model(image, Asked(texts=["a mug"], threshold=middle, nms=1)))
+    assert model(image, Asked(texts=["a mug"], threshold=1)) == []
+    fewer = model(image, Asked(texts=["a mug"], threshold=0, nms=0))
+    assert 0 < len(fewer) < len(whole)
+
+
+def test_hundreds_of_queries(checkpoint, picture):
+    texts = [f"thing number {i}" for i in range(700)]
+    found = predictor(checkpoint)(Image.open(picture), Asked(texts=texts, threshold=0))
+    assert {f["text"] for f in found} <= set(texts)
+
+
+def test_query_images(checkpoint, picture, tmp_path):
+    _, _, found = predict(checkpoint, picture, Asked(query_image=picture, threshold=0), tmp_path / "a")
+    assert {f["text"] for f in found} == {"image.png"}
+    boxed = Asked(query_image=picture, query_box=(10, 10, 31, 41), threshold=0)
+    _, _, other = predict(checkpoint, picture, boxed, tmp_path / "b")
+    assert found != other
+    with pytest.raises(ValueError, match=r"within the query image of 90 × 60 pixels, got \(10, 10, 31, 70\)"):
+        predict(checkpoint, picture, Asked(query_image=picture, query_box=(10, 10, 31, 70)), tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["OwlViT", "Owlv2"])
+def test_checkpoints_of_transformers(kind, picture, tmp_path):
+    tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer = Tokenizer.train(["a mug", "a lamp"], vocab=300)
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=tiny | {"vocab_size": len(tokenizer), "max_position_embeddings": 12},
+        vision_config=tiny | {"image_size": 64, "patch_size": 16},
+        projection_dim=32,
+    )
+    getattr(transformers, f"{kind}ForObjectDetection")(config).save_pretrained(tmp_path / "owl")
+    tokenizer.save(tmp_path / "owl" / "tokenizer.json")
+    _, _, found = predict(tmp_path / "owl", picture, Asked(texts=["a mug"], threshold=0, nms=1), tmp_path / "a")
+    assert len(found) == 16
+    model = load_owl(tmp_path / "owl").eval()
+    from stringpe.vision.square import to_square
+
+    image = to_square(Image.open(picture), 64)[None].float() / 127.5 - 1
+    with torch.no_grad():
+        score = model(image, tokenizer.encode(["a mug"], 12)).logits.sigmoid().max()
+    assert found[0]["score"] == pytest.approx(float(score), abs=1e-6)
+    _, _, shown = predict(tmp_path / "owl", picture, Asked(query_image=picture, threshold=0), tmp_path / "b")
+    assert shown
+
+
+BAD = [
+    (("--text", "a mug", " "), "text 2 of 2 is empty"),
+    ((), 'say what to find: --text "a mug"'),
+    (("--text", "a mug", "--query-image", "IMAGE"), "one of them"),
+    (("--text", "a mug", "--threshold", "2"), "threshold and nms are from 0 to 1"),
+    (("--text", "a mug", "--query-box", "1", "2", "3", "4"), "a query box lies in a query image"),
+]
+
+
+@pytest.mark.parametrize(("words", "complaint"), BAD)
+def test_what_cannot_be_asked_is_refused_in_one_line(checkpoint, picture, monkeypatch, tmp_path, words, complaint):
+    words = [str(picture) if w == "IMAGE" else w for w in words]
+    with pytest.raises(SystemExit, match=f"stringpe: .*{complaint}"):
+        run(monkeypatch, "predict", checkpoint, picture, *words, "--out", tmp_path / "x")
+
+
+def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"run.* is no picture that can be read|no picture"):
+        run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
+    with pytest.raises(SystemExit, match=r"there is no checkpoint in"):
+        run(monkeypatch, "predict", tmp_path, picture, "--text", "a")
