@@ -23,7 +23,8 @@ def compare(
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
-        recipe: scenes (runs anywhere), scenes_objects, tiny_imagenet100, imagenet2012 or places365.
+        recipe: scenes (runs anywhere), scenes_objects, scenes_retrieval, flickr8k, webli3d, tiny_imagenet100,
+            imagenet2012 or places365; scenes_retrieval_small and flickr8k_small for a CPU.
         overrides: Changes of the recipe, key=value: optim.lr=3e-4 data.train=train.tar.
         encodings: Rows: names, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none.
         seeds: Runs of every row.
@@ -40,7 +41,8 @@ def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("run
     """Train a recipe; run it again to resume. Many GPUs: accelerate launch -m stringpe.training train …
 
     Args:
-        recipe: scenes, scenes_objects, tiny_imagenet100, imagenet2012 or places365.
+        recipe: scenes, scenes_objects, scenes_retrieval, flickr8k, webli3d, tiny_imagenet100, imagenet2012 or
+            places365.
         overrides: Changes of the recipe, key=value: model.encoding=cayley optim.lr=3e-4.
         out: Folder of the run: checkpoints, metrics.jsonl, summary.csv.
     """
@@ -214,13 +216,44 @@ def data_scenes(
     print(f"{count:,} frames in {len(shards)} shards under {out}")
 
 
-def data(what: str = "", /) -> None:
-    """Make data: `stringpe data scenes --help`.
+def data_depth(
+    source: str,
+    out: Path,
+    /,
+    model: Path,
+    filters: tuple[str, ...] = ("overlay", "no_ground", "outdoor"),
+    shard_size: int = 1000,
+    batch: int = 8,
+    made_up: tuple[float, float] | None = None,
+    device: str = "",
+) -> None:
+    """Lift images to RGB-D with a Depth-Anything-V2 model from a local folder: shards with 16-bit depth in millimetres.
+
+    Run it again to resume; finished shards stay. Many GPUs: accelerate launch -m stringpe.tasks.depth_data …
 
     Args:
-        what: scenes.
+        source: A folder of images, or shards: a path with * or {000..127}. Captions and all else are passed on.
+        out: Folder for the shards, provenance.json and summary.json.
+        model: Folder of a metric depth model of transformers: config.json and weights.
+        filters: What to leave out: overlay, no_ground, outdoor; all by default, none with an empty list.
+        shard_size: Images a shard, where the source is a folder.
+        batch: Images in the model at a time.
+        made_up: NEAR FAR in metres, between which a relative model's disparity is stretched in every image.
+        device: cpu or cuda; a GPU if there is one.
     """
-    raise ValueError(f"data makes scenes, not {what!r}: stringpe data scenes --help" if what else "data makes: scenes")
+    from .tasks.depth_data import run
+
+    run(source, out, model, filters, shard_size, batch, made_up, device)
+
+
+def data(what: str = "", /) -> None:
+    """Make data: `stringpe data scenes --help`, `stringpe data depth --help`.
+
+    Args:
+        what: scenes or depth.
+    """
+    got = f", not {what!r}" if what else ""
+    raise ValueError(f"data makes scenes or depth{got}: stringpe data scenes --help, stringpe data depth --help")
 
 
 def bench(
@@ -255,7 +288,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "bench": bench,
     "inspect": inspect,
 }
-TWO_WORDS: dict[str, Callable[..., Any]] = {"compare properties": compare_properties, "data scenes": data_scenes}
+TWO_WORDS: dict[str, Callable[..., Any]] = {
+    "compare properties": compare_properties,
+    "data scenes": data_scenes,
+    "data depth": data_depth,
+}
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ RECIPE = Recipe(
     name="flickr8k",
     task="retrieval",
     model=Model(dim=256, layers=6, heads=4, patch_size=16, pool="map", dropout=0.1, drop_path=0.2),
-    text=Text(dim=256, layers=3, heads=4, width=256, vocab=4_000, context=40, dropout=0.2, drop_path=0.1),
+    text=Text(dim=256, layers=3, heads=4, width=256, vocab=4_000, context=64, dropout=0.2, drop_path=0.1),
     data=Data(source="shards", image_size=128, in_memory=True),
     augment=Augment(crop=0.4, flip=True, colour=0.4),
     loss=Loss(kind="siglip", pair_bias="auto"),

@@ -20,8 +20,8 @@ from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, T
 RECIPE = Recipe(
     name="scenes_retrieval",
     task="retrieval",
-    model=Model(dim=256, layers=8, heads=4, patch_size=8, pool="map", depth="lift", drop_path=0.1),
-    text=Text(dim=256, layers=3, heads=4, width=256, vocab=400, context=40),
+    model=Model(dim=256, layers=8, heads=4, patch_size=8, pool="map", depth="lift+channel", drop_path=0.1),
+    text=Text(dim=256, layers=3, heads=4, width=256, vocab=400, context=64),
     data=Data(source="scenes", image_size=96, train_size=40_000, val_size=2_000),
     augment=Augment(flip=True),
     loss=Loss(kind="siglip", pair_bias="auto"),

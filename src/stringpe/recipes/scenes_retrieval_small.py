@@ -8,8 +8,8 @@ from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, T
 RECIPE = Recipe(
     name="scenes_retrieval_small",
     task="retrieval",
-    model=Model(dim=64, layers=3, heads=4, patch_size=8, pool="map", depth="lift"),
-    text=Text(dim=64, layers=2, heads=4, width=64, vocab=400, context=40),
+    model=Model(dim=64, layers=3, heads=4, patch_size=8, pool="map", depth="lift+channel"),
+    text=Text(dim=64, layers=2, heads=4, width=64, vocab=400, context=64),
     data=Data(source="scenes", image_size=64, train_size=3_000, val_size=400),
     augment=Augment(flip=True),
     loss=Loss(kind="siglip", pair_bias="auto"),

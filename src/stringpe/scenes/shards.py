@@ -14,17 +14,15 @@ import functools
 import io
 import json
 import os
-import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..progress import progress
 from .captions import captions
 from .frames import Frames
 from .layout import sample
@@ -85,36 +83,6 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
     os.replace(temporary, path)
 
 
-@contextmanager
-def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """A bar if rich is installed and somebody is watching, else a line every few seconds."""
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError:
-        Progress = None  # type: ignore[assignment,misc]
-    if Progress is not None and sys.stderr.isatty():
-        from rich.console import Console
-
-        with Progress(
-            TextColumn("scenes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
-        ) as bar:
-            task = bar.add_task("scenes", total=total, completed=done)
-            yield lambda step: bar.advance(task, step)
-        return
-    state = {"made": 0, "told": time.monotonic()}
-    start = time.monotonic()
-
-    def advance(step: int) -> None:
-        state["made"] += step
-        now = time.monotonic()
-        if now - state["told"] > 5 or done + state["made"] == total:
-            state["told"] = now
-            rate = state["made"] / max(now - start, 1e-9)
-            print(f"scenes: {done + state['made']:.0f} / {total} ({rate:.1f} frames/s)", file=sys.stderr, flush=True)
-
-    yield advance
-
-
 def _settings(out: Path, wanted: dict[str, Any]) -> None:
     """Write down what the folder holds, or refuse to mix two datasets in one folder."""
     path = out / "dataset.json"
@@ -170,7 +138,7 @@ def write(
                 advance(len(frames))
 
     done = sum(len(span) for span, path in zip(spans, paths, strict=True) if path.exists())
-    with _progress(count, done) as advance:
+    with progress("scenes", count, done) as advance:
         for span, path in zip(spans, paths, strict=True):
             if not path.exists():
                 _replace(path, functools.partial(write_shard, span=span, advance=advance))

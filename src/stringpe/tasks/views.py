@@ -7,6 +7,7 @@ the relation. Objects that stand higher in the image are mostly farther away; pa
 taken first, so that the picture alone is a poor guide.
 """
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -26,7 +27,7 @@ NEARER = scenes.RELATIONS.index("nearer than")
 MIN_SHARE, MIN_VISIBILITY = 0.003, 0.4
 """Of the image's pixels, and of the object: one that shows less in either view is not spoken of."""
 
-FACTS, CAPTIONS = 2, 2
+FACTS, CAPTIONS = 2, 6
 """Facts a caption, and captions an image, at most."""
 
 _CHUNK = 64
@@ -72,10 +73,9 @@ def facts(frames: scenes.Frames) -> list[list[Fact]]:
 def sentences(found: list[Fact], names: dict[int, str], dice: random.Random) -> tuple[list[str], list[str]]:
     """Captions of the first view and of the second, which say the opposite of each other in the same words."""
     ours, theirs = [], []
-    chosen = found[: FACTS * CAPTIONS]
-    for first in range(0, len(chosen), FACTS):
-        told = chosen[first : first + FACTS]
-        dice.shuffle(told)
+    together = list(itertools.combinations(found, min(FACTS, len(found))))
+    for facts_told in together[:CAPTIONS]:
+        told = dice.sample(facts_told, len(facts_told))
         ours.append(" and ".join(f"{names[i]} is nearer than {names[j]}" for i, j in told) + ".")
         theirs.append(" and ".join(f"{names[j]} is nearer than {names[i]}" for i, j in told) + ".")
     return ours, theirs

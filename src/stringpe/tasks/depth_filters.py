@@ -1,0 +1,144 @@
+"""Which images an indoor depth model sees wrongly: overlays, no ground, large outdoor scenes (the paper's WebLI-3D).
+
+The paper filters by the method of SpatialVLM, which asks a vision-language model. These functions decide from pixels
+and depth alone, each by one stated rule: crude, cheap, the same everywhere. Optical illusions cannot be told this way.
+A filter takes image uint8 (3, H, W) and depth (H, W) in metres, and says why the sample is to go, or nothing ("").
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..coords import valid_depth
+
+BORDER = 0.02
+"""Share of a side that lines of one colour must take at an edge of the image to be a frame."""
+
+FLAT = 0.5
+"""Share of pixels equal to both their right and lower neighbour from which an image is drawn, not photographed."""
+
+GROUND = 0.15
+"""Share of the lower half of the image that one level plane must fill."""
+
+FAR, FAR_SHARE = 12.0, 0.3
+"""Metres, and the share of the image beyond them from which a scene is outdoors and large."""
+
+
+def overlay(image: Tensor, depth: Tensor) -> str:
+    """Frames of one colour, drawn pictures and screenshots, seams of a collage, and lines of text laid over a photo."""
+    if framed(image):
+        return "overlay: a frame of one colour"
+    if flat_share(image) > FLAT:
+        return "overlay: drawn, not photographed"
+    if seamed(image):
+        return "overlay: a seam from side to side"
+    return "overlay: lines of text" if written(image) else ""
+
+
+def no_ground(image: Tensor, depth: Tensor) -> str:
+    """No level plane below the camera."""
+    return "" if ground_share(depth) >= GROUND else "no ground plane"
+
+
+def outdoor(image: Tensor, depth: Tensor) -> str:
+    """Much of the image is farther than rooms are large."""
+    valid = valid_depth(depth)
+    if not valid.any():
+        return "no depth at all"
+    return "large outdoor scene" if float((depth[valid] > FAR).float().mean()) > FAR_SHARE else ""
+
+
+FILTERS: Mapping[str, Callable[[Tensor, Tensor], str]] = {
+    "overlay": overlay,
+    "no_ground": no_ground,
+    "outdoor": outdoor,
+}
+
+
+def framed(image: Tensor) -> bool:
+    """Whether at two opposite edges lines of exactly one colour take at least BORDER of the side."""
+    for lines in (image.permute(1, 2, 0), image.permute(2, 1, 0)):  # rows, then columns: (lines, along, 3)
+        plain = (lines == lines[:, :1]).all(-1).all(1)  # (lines,)
+        least = max(2, round(BORDER * len(plain)))
+        if bool(plain[:least].all()) and bool(plain[-least:].all()):
+            return True
+    return False
+
+
+def flat_share(image: Tensor) -> float:
+    """The share of pixels exactly equal to their right and lower neighbour; noise keeps it low in photographs.
+    Burnt-out white and black are left out: skies have them too."""
+    here = image[:, :-1, :-1]
+    same = ((here == image[:, :-1, 1:]) & (here == image[:, 1:, :-1])).all(0)
+    extreme = (here >= 254).all(0) | (here <= 1).all(0)
+    counted = ~extreme
+    # A page that is white almost everywhere is a page.
+    return float(same[counted].float().mean()) if float(counted.float().mean()) > 0.3 else float(same.float().mean())
+
+
+def seamed(image: Tensor) -> bool:
+    """Whether one line between two rows or columns, away from the edges, is a step all along, and a clear one: the two
+    sides differ everywhere by more than they do within either."""
+    grey = image.float().mean(0)
+    for field in (grey, grey.mT):
+        step = (field[1:] - field[:-1]).abs()  # (H − 1, W)
+        if len(step) < 8:
+            continue
+        margin = max(2, len(step) // 20)
+        all_along = (step > 12).float().mean(1)
+        around = torch.maximum(step[:-2].median(1).values, step[2:].median(1).values)
+        sharp = step[1:-1].median(1).values > 6 * around + 12
+        seam = (all_along[1:-1] > 0.9) & sharp
+        if bool(seam[margin - 1 : len(seam) - margin + 1].any()):
+            return True
+    return False
+
+
+def written(image: Tensor) -> bool:
+    """Whether many rows in a row hold strokes: short runs of pure white or black, with a hard edge on both sides."""
+    pure = (image >= 245).all(0) | (image <= 10).all(0)
+    wide = torch.nn.functional.pad(image.float(), (1, 1), mode="replicate")
+    change = (wide[:, :, 3:] - wide[:, :, :-3]).abs().amax(0) > 40  # over three pixels: strokes have soft edges
+    edges = (pure[:, 1:] != pure[:, :-1]) & change  # where pure meets the rest, hard
+    strokes = edges.sum(1) // 2
+    rows = strokes >= max(8, image.shape[2] // 20)
+    longest = run = 0
+    for row in rows.tolist():
+        run = run + 1 if row else 0
+        longest = max(longest, run)
+    return longest >= max(4, image.shape[1] // 60)
+
+
+def ground_share(depth: Tensor, *, tries: int = 256, tolerance: float = 0.04) -> float:
+    """The largest share of the lower half of the image that lies on one level plane below the camera.
+
+    On a plane, 1/z is linear in the pixel: 1/z = a u + b v + c, with u to the right and v down from the middle of the
+    image, in widths. With a focal length of one width, (a, b, c) is the plane's normal by its distance. Cameras look
+    down by up to 60°, so a plane counts as level below the camera if its normal is within 60° of the image's vertical.
+    The best of `tries` planes through three pixels is counted, from a fixed seed.
+    """
+    height, width = depth.shape
+    step = max(1, width // 64)
+    low = depth[height // 2 :: step, ::step]
+    v, u = torch.meshgrid(
+        (torch.arange(height // 2, height, step) - height / 2) / width,
+        (torch.arange(0, width, step) - width / 2) / width,
+        indexing="ij",
+    )
+    valid = valid_depth(low)
+    if int(valid.sum()) < 16:
+        return 0.0
+    inverse = 1 / low[valid].double()
+    design = torch.stack([u[valid], v[valid], torch.ones_like(u[valid])], -1).double()  # (n, 3)
+    dice = torch.Generator().manual_seed(0)
+    triples = torch.randint(len(inverse), (tries, 3), generator=dice)
+    matrix = design[triples]  # (tries, 3, 3)
+    solid = torch.linalg.det(matrix).abs() > 1e-4
+    planes = torch.linalg.solve(matrix[solid], inverse[triples][solid])  # (some, 3)
+    level = planes[:, 1] > 0.5 * planes.norm(dim=1)
+    planes = planes[level]
+    if not len(planes):
+        return 0.0
+    error = (design @ planes.mT - inverse[:, None]).abs() / inverse[:, None]  # (n, some)
+    return float((error < tolerance).double().mean(0).max()) * len(inverse) / low.numel()
