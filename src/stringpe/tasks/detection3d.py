@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -138,6 +138,11 @@ class Detection3D(Task):
             picture = draw(kept.rgb[i], kept.intrinsics[i], [(kept.box[i][there], GREEN)])
             shown.append(Sample(picture, f"{int(there.sum())} objects, {kept.groups[int(kept.group[i])]}"))
         return shown
+
+    def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
+        from .figure3d import figure
+
+        return figure(runs, out / "figure.png")
 
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems)
