@@ -4,7 +4,7 @@
         'model.start=runs/webli3d/{encoding}' --out runs/owlvit3d-cayley
 
 With model.depth=none, and towers that were trained so, it is the paper's ViT, else its ViTD. Data: the paper renders
-four sets of a million images with Unity and holds out 20 of each; here they are procedural scenes, kept in memory, or an
+four sets of a million images with Unity and holds out 20 of each; here they are procedural scenes, in memory, or an
 Omni3D file: data.source=omni3d data.train=images/ data.train_boxes=train.json data.val=images/ data.val_boxes=val.json.
 As in the paper: 12 objects an image in training, all in evaluation, Hungarian matching, class + L1 + corners with equal
 weights. From OWL-ViT, whose training method the paper takes over: Adam, clip 1.0, 1,000 warm-up steps, cosine,
