@@ -84,6 +84,34 @@ def test_results_are_the_same_in_batches_of_any_size(task, recipe):
     assert one == two == {(100 + i, c) for i in range(9) for c in (4, 14, 24)}  # the first class is one
 
 
+def _with_large_boxes(task):
+    """A model that finds something untrained: boxes of two patches a side."""
+    torch.manual_seed(5)
+    model = task.model().eval()
+    model.box_head.layers[2].bias.data[2:] = 0.85
+    return model
+
+
+def _share(rank, recipe, path, results):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    task = Detection2D(recipe)
+    with torch.no_grad():
+        sums = task.evaluate(_with_large_boxes(task), Place(rank, 2))
+    results.put((rank, {name: float(value) for name, value in sums.items()}))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_count_what_one_counts(task, recipe, tmp_path):
+    with torch.no_grad():
+        whole = {name: float(v) for name, v in task.evaluate(_with_large_boxes(task), Place()).items()}
+    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    torch.multiprocessing.spawn(_share, (recipe, tmp_path / "meet", results), nprocs=2)
+    parts = dict(results.get() for _ in range(2))
+    assert whole["AP50"] > 0
+    assert {name: parts[0][name] + parts[1][name] for name in whole} == pytest.approx(whole, abs=1e-9)
+
+
 def test_results_are_in_pixels_of_the_picture_without_padding(task):
     found = Detections(
         torch.tensor([[[5.0, -5.0], [-5.0, 4.0]]]),

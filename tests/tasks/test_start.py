@@ -15,7 +15,7 @@ from PIL import Image
 from stringpe.tasks import detectors
 from stringpe.tasks.detection2d import Detection2D
 from stringpe.tasks.start import resampled, start_folder
-from stringpe.training import evaluate, train
+from stringpe.training import compare, evaluate, train
 from stringpe.training.checkpoint import read_model
 from stringpe.training.overrides import override
 from stringpe.training.recipe import Data, Loss
@@ -96,6 +96,17 @@ def test_a_start_trains_and_is_not_needed_afterwards(recipe, retrieval, tmp_path
     # A detector is a start, too: all of it.
     again = Detection2D(override(recipe, [f"model.start={tmp_path / 'run'}"])).model()
     assert torch.equal(again.box_head.layers[2].weight, weights["box_head.layers.2.weight"])
+
+
+def test_every_row_of_a_comparison_starts_from_its_like(recipe, retrieval, tmp_path, capsys):
+    changes = ["seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}", "loop.steps=1", "optim.lr=0"]
+    compare(override(recipe, changes), ["absolute", "rope"], 1, tmp_path, jobs=1)
+    for encoding in ("absolute", "rope"):
+        weights = read_model(tmp_path / "runs" / encoding / "seed3")[1]
+        start = read_model(retrieval / encoding / "seed3")[1]
+        name = "image.blocks.0.mlp.0.weight"
+        assert torch.equal(weights[name], start[name])
+    assert "| absolute |" in capsys.readouterr().out
 
 
 def test_other_towers_are_refused(recipe, retrieval, tmp_path):

@@ -1,7 +1,9 @@
-"""`flickr8k` for a CPU: 1,000 images at 64 px and a tiny ViT, to see that all works and who starts fast.
+"""`flickr8k` for a CPU: 1,000 images at 64 px and a tiny ViT, to see that all works.
 
     stringpe compare flickr8k_small data.train=flickr8k-train.tar data.val=flickr8k-test.tar \\
         --encodings absolute rope cayley
+
+Gallery: the first 200 images of data.val and their captions.
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

@@ -15,8 +15,8 @@ RECIPE = Recipe(
     task="detection2d",
     model=Model(dim=64, layers=2, heads=4, patch_size=8),
     text=Text(dim=32, layers=1, heads=2, width=32, vocab=600, context=24),
-    data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, negatives=20),
+    data=Data(source="scenes", image_size=64, train_size=1000, val_size=200, negatives=20),
     augment=Augment(flip=True),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=600, log_every=20, eval_every=300, save_every=600, keep=1, tensorboard=False),
+    loop=Loop(batch_size=16, steps=400, log_every=20, eval_every=200, save_every=400, keep=1, tensorboard=False),
 )

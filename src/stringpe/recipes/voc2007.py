@@ -26,13 +26,13 @@ RECIPE = Recipe(
     augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.4 0.3 0.3"),
     optim=Optim(lr=5e-4, weight_decay=0.05, clip=1.0, warmup_steps=200, text_lr_scale=0.1),
     loop=Loop(
-        batch_size=64,
-        epochs=100,
+        batch_size=128,
+        epochs=60,
         precision="bf16",
-        log_every=100,
-        eval_every=1500,
+        log_every=50,
+        eval_every=620,
         eval_batch=256,
-        save_every=3000,
+        save_every=620,
         keep=1,
     ),
 )

@@ -2,8 +2,9 @@
 
 from . import box3d
 from .contrastive import Contrastive
+from .detector import OwlViT
 from .text import TextTower
 from .tokens import Tokenizer
 from .vit import ViT, vit
 
-__all__ = ["Contrastive", "TextTower", "Tokenizer", "ViT", "box3d", "vit"]
+__all__ = ["Contrastive", "OwlViT", "TextTower", "Tokenizer", "ViT", "box3d", "vit"]

@@ -5,12 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-import numpy
-import numpy.typing
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-
-Array = numpy.typing.NDArray[Any]
 
 
 @torch.no_grad()
@@ -35,8 +33,16 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
             f"a matching cost of image {image} is NaN or infinite: a prediction or a box is not finite; "
             f"lower optim.lr, raise optim.warmup_steps, or check the boxes"
         )
-    rows = list(_pool().map(_assign, table.numpy(), objects.numpy()))
-    return torch.from_numpy(numpy.stack(rows)).to(cost.device) if rows else valid.long()
+    found = torch.full(valid.shape, -1)
+    tables, masks, rows = table.numpy(), objects.numpy(), found.numpy()
+    pool, threads = _pool()
+
+    def assign(first: int) -> None:
+        every = slice(first, None, threads)
+        _assign(tables[every], masks[every], rows[every])
+
+    list(pool.map(assign, range(threads)))  # a list, so that what a thread raises is raised here
+    return found.to(cost.device)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -45,18 +51,19 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, rows.view(*rows.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:]))
 
 
-def _assign(cost: Array, valid: Array) -> Array:
-    """(n, m) and (m,) to (m,). In NumPy: indexing small tensors would take several times as long as the assignment."""
+def _assign(costs: NDArray[Any], valid: NDArray[Any], found: NDArray[Any]) -> None:
+    """Write the matches of several images (b, n, m) into found (b, m)."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
-    found = numpy.full(valid.shape, -1, dtype=numpy.int64)
-    objects = valid.nonzero()[0]
-    predictions, places = linear_sum_assignment(cost[:, objects])
-    found[objects[places]] = predictions
-    return found
+    for cost, mask, row in zip(costs, valid, found, strict=True):
+        objects = np.flatnonzero(mask)
+        if len(objects):
+            predictions, places = linear_sum_assignment(cost[:, objects])
+            row[objects[places]] = predictions
 
 
 @lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    """Kept between steps; scipy lets go of the interpreter while it assigns."""
-    return ThreadPoolExecutor(min(16, os.cpu_count() or 1), "matching")
+def _pool() -> tuple[ThreadPoolExecutor, int]:
+    """Threads, kept between steps, and their number; scipy lets go of the interpreter while it assigns."""
+    threads = min(16, os.cpu_count() or 1)
+    return ThreadPoolExecutor(threads, "matching"), threads

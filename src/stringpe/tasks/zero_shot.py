@@ -1,0 +1,61 @@
+"""Classification without training for it: the class is the name whose text is nearest to the image.
+
+model, tokenizer, recipe = retrieval.load("runs/flickr8k-cayley")
+zero_shot(model, tokenizer, image_set("folder", "photos/"), ["dog", "child", "beach"], size=recipe.data.image_size)
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..vision import Contrastive, Tokenizer
+from ..vision.contrastive import class_embeddings
+from .augment import to_unit
+from .images import CorruptImage, ImageSet
+from .pairs import stretched
+
+TEMPLATES = (
+    "a photo of a {}.",
+    "a photo of the {}.",
+    "a picture of a {}.",
+    "a close-up of a {}.",
+    "there is a {} in the photo.",
+    "a {}.",
+    "the {}.",
+)
+
+
+@torch.no_grad()
+def zero_shot(
+    model: Contrastive,
+    tokenizer: Tokenizer,
+    images: ImageSet,
+    names: Sequence[str],
+    *,
+    size: int,
+    templates: Sequence[str] = TEMPLATES,
+    batch: int = 64,
+) -> dict[str, float]:
+    """Shares "top1" and "top5" of images whose label, an index into `names`, is among the nearest names, over "count"
+    images; "corrupt" ones could not be read. size: of the images that the model was trained on, in pixels."""
+    device = model.scale.device
+    classes = class_embeddings(model, tokenizer, names, templates)  # (classes, width)
+    hits, count, corrupt = torch.zeros(2), 0, 0
+    for first in range(0, len(images), batch):
+        pixels, labels = [], []
+        for i in range(first, min(first + batch, len(images))):
+            if not 0 <= images.label(i) < len(names):
+                raise ValueError(f"{images.name(i)} is of class {images.label(i)}, but there are {len(names)} names")
+            try:
+                pixels.append(stretched(images.decode(i), size))
+                labels.append(images.label(i))
+            except CorruptImage:
+                corrupt += 1
+        if pixels:
+            found = model.embed_image(to_unit(torch.stack(pixels).to(device))) @ classes.mT
+            best = found.topk(min(5, len(names)), dim=1).indices.cpu()
+            right = best == torch.tensor(labels)[:, None]
+            hits += torch.stack([right[:, 0].sum(), right.any(1).sum()])
+            count += len(labels)
+    top1, top5 = (hits / max(count, 1)).tolist()
+    return {"top1": top1, "top5": top5, "count": count, "corrupt": corrupt}
