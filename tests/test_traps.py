@@ -9,7 +9,7 @@ from torch import nn
 
 import stringpe
 from cases import build, perturbed
-from stringpe import Attention, coords, testing
+from stringpe import Attention, box3d, coords, testing
 from stringpe.rotate import angles
 
 
@@ -299,6 +299,33 @@ def test_26_images_are_padded_and_every_class_is_one():
     top = best(Detections(logits, boxes, torch.zeros(1, 4, 1)), torch.tensor([0]), top=1)[0, 0]
     assert top[1] == 0
     assert from_square(top[3:], 80.0, 40.0).tolist() == [20, 0, 60, 40]
+
+
+def test_28_boxes_overlap_themselves_wholly_and_never_more_at_any_distance():
+    """Corner order is stated: see test_corners_in_their_stated_order and test_omni3d."""
+    torch.manual_seed(0)
+    q = torch.linalg.qr(torch.randn(200, 3, 3, dtype=torch.float64)).Q
+    q = q * torch.linalg.det(q)[:, None, None]
+    size = torch.rand(200, 3, dtype=torch.float64) + 0.05
+    for away in (0.0, 10.0, 1e4, 1e7):
+        boxes = box3d.from_parts(torch.full((200, 3), away).double(), q, size)
+        iou = box3d.iou(boxes, boxes)
+        assert (iou > 1 - 1e-12).all()
+        assert (iou <= 1).all()
+        half = boxes.clone()
+        half[:, 9] /= 2  # inside the other, with four faces in common: half of it
+        torch.testing.assert_close(box3d.iou(boxes, half), torch.full((200,), 0.5).double(), atol=1e-12, rtol=0)
+
+
+def test_29_six_numbers_of_a_rotation_are_two_columns():
+    c, s = math.cos(0.4), math.sin(0.4)
+    r = torch.tensor([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    box = box3d.from_parts(torch.zeros(3), r, torch.ones(3))
+    assert box[3:9].tolist() == [r[0, 0], r[1, 0], r[2, 0], r[0, 1], r[1, 1], r[2, 1]]
+    torch.testing.assert_close(box3d.rotation(box), r)
+    rows = box.clone()
+    rows[3:9] = r[:2].flatten()  # how others stack them: the inverse rotation comes out
+    torch.testing.assert_close(box3d.rotation(rows), r.T)
 
 
 def test_25_a_cache_rotates_each_token_once_at_its_own_coordinates():

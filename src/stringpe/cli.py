@@ -79,6 +79,7 @@ def predict(
     threshold: float = 0.1,
     top: int = 100,
     nms: float = 0.5,
+    intrinsics: tuple[float, float, float, float] | None = None,
 ) -> None:
     """Find what texts name, or what a query image shows, in a picture: a JSON file and the picture with boxes.
 
@@ -93,10 +94,11 @@ def predict(
         threshold: The lowest score that is kept.
         top: The most that is kept.
         nms: Of two boxes of one query that overlap by more than this IoU, the better one is kept; 1 keeps both.
+        intrinsics: Of the camera, fx fy cx cy in pixels, to draw boxes in 3D with.
     """
     from .tasks import predict as tasks_predict
 
-    asked = tasks_predict.Asked(text, query_image, query_box, depth, threshold, top, nms)
+    asked = tasks_predict.Asked(text, query_image, query_box, depth, threshold, top, nms, intrinsics)
     written, drawn, found = tasks_predict.predict(checkpoint, image, asked, out)
     print(f"{len(found)} found; wrote {written} and {drawn}")
     for one in found[:10]:

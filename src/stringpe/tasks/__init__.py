@@ -11,6 +11,7 @@ _TASKS = {
     "objects": ("objects", "Objects"),
     "retrieval": ("retrieval", "Retrieval"),
     "detection2d": ("detection2d", "Detection2D"),
+    "detection3d": ("detection3d", "Detection3D"),
 }
 
 

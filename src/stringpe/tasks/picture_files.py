@@ -37,8 +37,15 @@ class PictureFiles:
         from PIL import Image
 
         try:
-            return Image.open(io.BytesIO(self._read(name))).convert("RGB")
-        except (OSError, SyntaxError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            return Image.open(io.BytesIO(self.read(name))).convert("RGB")
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            raise CorruptImage(f"{self.where}/{name}: {error}") from error
+
+    def read(self, name: str) -> bytes:
+        """The file's bytes; raises CorruptImage where there is none."""
+        try:
+            return self._read(name)
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
             text = "there is no such file" if isinstance(error, KeyError | FileNotFoundError) else error
             raise CorruptImage(f"{self.where}/{name}: {text}") from error
 

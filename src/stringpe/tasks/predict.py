@@ -19,7 +19,7 @@ from .detectors import is_owl
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_PREDICTORS = {"detection2d": ("predict2d", "Predictor2D")}
+_PREDICTORS = {"detection2d": ("predict2d", "Predictor2D"), "detection3d": ("predict3d", "Predictor3D")}
 
 Found = dict[str, Any]
 """{"text", "score", "box": …}: what was asked for, how sure, and where; the box is the task's."""
@@ -29,7 +29,8 @@ Found = dict[str, Any]
 class Asked:
     """What to find: texts, or what a query image shows (in query_box, corners in its pixels). depth: of the image, for
     models that take it. threshold: the lowest score. top: the most that is kept, best first. nms: of two boxes of the
-    same query that overlap by more (IoU) the better one is kept; 1 keeps all."""
+    same query that overlap by more (IoU) the better one is kept; 1 keeps all. intrinsics: of the camera, fx, fy, cx, cy
+    in pixels, with which boxes in 3D are drawn."""
 
     texts: Sequence[str] = ()
     query_image: Path | None = None
@@ -38,6 +39,7 @@ class Asked:
     threshold: float = 0.1
     top: int = 100
     nms: float = 0.5
+    intrinsics: tuple[float, float, float, float] | None = None
 
 
 class Predictor(ABC):

@@ -78,7 +78,8 @@ def compare(
     from .report import write_report
 
     curves = {label: [p.out / "metrics.jsonl" for p in plan if p.label == label] for label in labels}
-    report = write_report(out, recipe, summaries, curves, task, notes, versions())
+    figure = task.figure({p.label: p.out for p in plan if p.seed == recipe.seed}, out)
+    report = write_report(out, recipe, summaries, curves, task, notes, versions(), figure)
     if not quiet:
         print(f"{text}\n{time.monotonic() - began:.0f} s; report: {report}")
     return Comparison(summaries, text, report)

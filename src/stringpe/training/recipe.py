@@ -57,18 +57,20 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream" or "coco".
+    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco" or
+    "omni3d".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made.
     cache: folder where frames that were made are kept (by default the user's), and images of shards once decoded, which
     many runs side by side then only read (by default nowhere).
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
-    a frame of the task objects. depth_step: metres a step of a stored depth.png, 0.001 for millimetres, unless a
-    sample's json says "depth_step" itself. seed: of what is made up, not of the run.
-    train_boxes, val_boxes: of detection, COCO or LVIS annotation files; by default the .json beside the pictures.
+    a frame of the task objects, and objects of an image that a step of detection in 3D asks for. depth_step: metres a
+    step of a stored depth.png, 0.001 for millimetres, unless a sample's json says "depth_step" itself. seed: of what is
+    made up, not of the run.
+    train_boxes, val_boxes: of detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
     negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
-    results: of detection, a file that an evaluation writes its boxes to, in COCO's results format.
+    results: of detection, a file that an evaluation writes its boxes to, in COCO's or Omni3D's results format.
     """
 
     source: str = "synthetic"

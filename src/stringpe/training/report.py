@@ -36,8 +36,10 @@ def write_report(
     task: Task,
     notes: Sequence[str],
     versions: Mapping[str, str],
+    figure: Path | None = None,
 ) -> Path:
-    """Write curves.svg, scores.svg and report.html to `out`; returns the report's path. runs: metrics.jsonl by row."""
+    """Write curves.svg, scores.svg and report.html to `out`; returns the report's path. runs: metrics.jsonl by row.
+    figure: a PNG of what the runs do, to be shown too."""
     figures = _figures(out, summaries, runs, task)
     pictures = [
         f'<img class="figure" alt="{html.escape(name)}" src="{_uri("image/svg+xml", svg)}">'
@@ -49,6 +51,7 @@ def write_report(
         *(f'<p class="note">{html.escape(note)}</p>' for note in notes),
         "<h2>Curves</h2>" if pictures else "",
         *pictures,
+        *_shown(figure),
         "<h2>What the model sees</h2>",
         f'<div class="samples">{"".join(map(_sample, task.samples(_SAMPLES)))}</div>',
         "<h2>Recipe</h2>",
@@ -84,6 +87,13 @@ def _figures(
     for name, svg in drawn.items():
         (out / f"{name}.svg").write_bytes(svg)
     return drawn
+
+
+def _shown(figure: Path | None) -> list[str]:
+    if figure is None:
+        return []
+    picture = _uri("image/png", figure.read_bytes())
+    return ["<h2>What the models say</h2>", f'<img class="figure" alt="predictions of every row" src="{picture}">']
 
 
 def _table(summaries: Sequence[Summary], metric_name: str) -> str:

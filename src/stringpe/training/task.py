@@ -1,8 +1,9 @@
 """What the loop trains: data, model, loss and evaluation, behind one abstract class that knows nothing of the loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -89,6 +90,11 @@ class Task(ABC):
     def counters(self) -> dict[str, float]:
         """What went wrong so far without stopping the run, for example {"corrupt": 3.0}."""
         return {}
+
+    def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
+        """A picture of what runs of this task (folders, by row of a comparison) do, written to the folder `out`, for
+        its report; None where there is nothing to draw."""
+        return None
 
     def files(self) -> dict[str, str]:
         """Texts that a checkpoint must hold for its weights to be used, by file name, for example a tokeniser."""

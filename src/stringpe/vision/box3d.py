@@ -17,6 +17,7 @@ from torch import Tensor
 # Corner i has the signs of its three bits, the first axis the slowest: 0 is (−, −, −), 1 is (−, −, +), 7 is (+, +, +).
 _SIGNS = [[1.0 if i & bit else -1.0 for bit in (4, 2, 1)] for i in range(8)]
 _SAME = 1e-10  # relative to the boxes: planes, and lines in a plane, that are closer than this count as one
+_SMALLEST = 1e-12  # a predicted column shorter than this has no direction
 _PARALLEL = 1e-8  # sines below this are zero: planes and lines do not cross
 
 
@@ -36,14 +37,33 @@ def rotation(box: Tensor) -> Tensor:
     """R (…, 3, 3) in SO(3): the first column normalised, the second made orthogonal to it, the third their product."""
     first, second = _checked(box)[..., 3:6], box[..., 6:9]
     x = _unit(first, "the first column of a rotation is zero")
-    y = _unit(second - (x * second).sum(-1, keepdim=True) * x, "the columns of a rotation are parallel")
+    y = _unit(_beside(second, x), "the columns of a rotation are parallel")
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1)
+
+
+def completed(box: Tensor) -> Tensor:
+    """The boxes with orthonormal columns whatever theirs were, for predictions, which nothing keeps from degenerating:
+    a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
+    are those of `rotation`, and zero through what was replaced."""
+    axes = torch.eye(3, dtype=box.dtype, device=box.device)
+    first, second = (torch.where(v.isfinite(), v, 0) for v in (_checked(box)[..., 3:6], box[..., 6:9]))
+    x = _direction(first, axes[0].expand_as(first), first)
+    spare = axes[x.detach().abs().argmin(-1)]  # the axis that x is furthest from
+    spare = _direction(_beside(spare, x.detach()), spare, spare)
+    y = _direction(_beside(second, x), spare, second)
+    return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
+
+
+def completed_corners(box: Tensor) -> Tensor:
+    """`corners` of `completed` boxes: never raises, and waits for no device."""
+    whole = completed(box)
+    x, y = whole[..., 3:6], whole[..., 6:9]
+    return _placed(whole, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
 
 
 def corners(box: Tensor) -> Tensor:
     """The eight corners (…, 8, 3) = centre + R (± size/2), in the fixed order of the bits of 0 … 7 (see `_SIGNS`)."""
-    offsets = box.new_tensor(_SIGNS) * box[..., None, 9:] / 2  # (…, 8, 3)
-    return box[..., None, :3] + offsets @ rotation(box).mT
+    return _placed(box, rotation(box))
 
 
 def volume(box: Tensor) -> Tensor:
@@ -160,6 +180,26 @@ def _checked(box: Tensor) -> Tensor:
             f"boxes must be (…, 12) floats: centre 3, two columns of R 6, size 3; got {box.dtype} {tuple(box.shape)}"
         )
     return box
+
+
+def _placed(box: Tensor, frame: Tensor) -> Tensor:
+    """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
+    offsets = box.new_tensor(_SIGNS) * box[..., None, 9:] / 2  # (…, 8, 3)
+    # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
+    return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
+
+
+def _beside(v: Tensor, x: Tensor) -> Tensor:
+    """The part of v at right angles to the unit vector x."""
+    return v - (x * v).sum(-1, keepdim=True) * x
+
+
+def _direction(v: Tensor, otherwise: Tensor, whole: Tensor) -> Tensor:
+    """v / |v|, or `otherwise` where v is nothing beside the vector `whole` that it is a part of."""
+    size, floor = v.detach().norm(dim=-1, keepdim=True), whole.detach().norm(dim=-1, keepdim=True)
+    sound = (size > 1e-6 * floor) & (size > _SMALLEST)
+    v = torch.where(sound, v, otherwise)
+    return v / v.norm(dim=-1, keepdim=True)
 
 
 def _unit(v: Tensor, complaint: str) -> Tensor:

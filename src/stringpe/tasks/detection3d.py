@@ -1,0 +1,252 @@
+"""Finding named objects in RGB or RGB-D images, each with its oriented box in 3D: the paper's section 4.2."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..training import checkpoint as checkpoints
+from ..training.order import Order, generator
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from ..vision import ap3d
+from ..vision.ap3d import Detections, Matched, Truths
+from ..vision.owl3d import Detector3D, Found, assign, detection_loss, detections
+from ..vision.tokens import Tokenizer
+from .augment import augment
+from .boxes3d import BoxSet, box_set
+from .detectors import tokenizer_of
+from .feed import shares
+from .prompts import prompt_tokens, prompts
+from .retrieval import TOKENIZER, towers
+from .start import start_folder, start_towers
+
+
+class Detection3D(Task):
+    """OWL-ViT with boxes in 3D. Queries are the names of all labels; in training each image asks for `data.queries` of
+    its objects, drawn anew in every step (12 in the paper), in evaluation for all.
+
+    iou, the number of the paper's tables: the mean, over all objects of the validation set, of the IoU with the
+    prediction that the Hungarian matching of training gives an object (0 for an object that gets none). ap, ap15, ap25
+    and ap50: AP3D of the 100 best pairs of token and name of an image. iou_living, …: the first, family by family.
+    """
+
+    metric = "iou"
+    metric_name = "mean 3D IoU"
+    counted = False
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        self.depth = recipe.model.depth != "none"
+        if recipe.data.queries < 1:
+            raise ValueError(f"data.queries is the number of objects an image in training, got {recipe.data.queries}")
+        self.train_set = box_set(recipe.data, "train", self.depth)
+        self.names = self.train_set.names
+
+    @property
+    def examples(self) -> int:
+        return len(self.train_set)
+
+    @cached_property
+    def val_set(self) -> BoxSet:
+        found = box_set(self.recipe.data, "val", self.depth)
+        if found.names != self.names:
+            other = sorted(set(found.names) ^ set(self.names))
+            raise ValueError(f"data.train and data.val must have the same categories; only one has {', '.join(other)}")
+        return found
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return tokenizer_of(self.recipe, [text for row in prompts(self.names) for text in row])
+
+    @cached_property
+    def queries(self) -> Tensor:
+        """Tokens (names, templates, n)."""
+        return prompt_tokens(self.tokenizer, self.names, self.recipe.text.context)
+
+    def model(self) -> nn.Module:
+        return detector3d(self.recipe, self.tokenizer)
+
+    def files(self) -> dict[str, str]:
+        return {TOKENIZER: self.tokenizer.to_json(), NAMES: json.dumps(self.names)}
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
+        recipe, size = self.recipe, self.recipe.loop.batch_size
+        kept = self.train_set.to(place.device)
+        order = Order(self.examples, size, recipe.seed)
+        most = kept.label.shape[1]
+        templates = self.queries.shape[1]
+        for step in itertools.count(start):
+            index = order(step, place.rank, place.world).to(place.device, non_blocking=True)
+            # One table for the global batch, so that the number of processes changes nothing.
+            u = torch.rand(size, _COLUMNS + most, generator=generator(recipe.seed, "detection3d", step))
+            template = int(u[0, 0] * templates)
+            u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+            rows = kept.rows(index, place.device)
+            label = rows["label"].masked_fill(rows["ignore"], -1)
+            label, box = chosen(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
+            image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
+            asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
+            asked = mirrored(asked, (u[:, 9] < 0.5) & recipe.augment.flip)
+            yield {**asked, "template": torch.full_like(index, template)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        queries = self._queries(batch["image"].device)
+        one = queries.index_select(1, batch["template"][:1])[:, 0]  # no value leaves the device
+        found = self._found(model, batch, one)
+        return detection_loss(found, batch["label"], batch["box"]).total
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        kept = self.val_set
+        sums: dict[str, Tensor] = {}
+        matched: list[Matched] = []
+        entries: list[dict[str, Any]] = []
+        for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
+            batch = kept.batch(index, place.device)
+            found = self._found(model, batch, self._queries(place.device))
+            counted = (batch["label"] >= 0) & ~batch["ignore"] & (weight > 0).to(place.device)[:, None]
+            for name, value in self._sums(found, batch, counted).items():
+                sums[name] = sums.get(name, torch.zeros_like(value)) + value
+            real = int(weight.sum())
+            best = detections(found)[:real]
+            matched += ap3d.match(best, truths(batch)[:real])
+            if self.recipe.data.results:
+                entries += kept.results(best, index)
+        if self.recipe.data.results:
+            entries = gathered(entries, place)
+            if place.rank == 0:
+                Path(self.recipe.data.results).write_text(json.dumps(entries), encoding="utf-8")
+        whole = ap3d.accumulate(gathered(matched, place))
+        shown = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
+        # AP is no sum: every process knows it, and adds its share of the objects of it.
+        return sums | {name: sums["count"] * (0.0 if value != value else value) for name, value in shown.items()}
+
+    def samples(self, count: int) -> list[Sample]:
+        from ..vision.cuboids import GREEN, draw
+
+        kept = self.val_set
+        shown = []
+        for i in range(min(count, len(kept))):
+            there = kept.label[i] >= 0
+            picture = draw(kept.rgb[i], kept.intrinsics[i], [(kept.box[i][there], GREEN)])
+            shown.append(Sample(picture, f"{int(there.sum())} objects, {kept.groups[int(kept.group[i])]}"))
+        return shown
+
+    def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
+        from .figure3d import figure
+
+        return figure(runs, out / "figure.png")
+
+    def counters(self) -> dict[str, float]:
+        problems = len(self.train_set.problems)
+        return {"problems": float(problems)} if problems else {}
+
+    def predict(self, model: nn.Module, kept: BoxSet, index: Tensor, place: Place, most: int = 100) -> list[Detections]:
+        """What a model finds in some images of a set."""
+        found = self._found(model, kept.batch(index, place.device), self._queries(place.device))
+        return detections(found, most)
+
+    def _found(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
+        found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)
+        return found
+
+    def _queries(self, device: torch.device) -> Tensor:
+        if self.queries.device != device:
+            self.queries = self.queries.to(device)
+        return self.queries
+
+    def _sums(self, found: Found, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
+        """Sums of IoU over objects, in all and by group; a group's is scaled so that dividing by the count of all
+        objects of the set gives the mean of the group."""
+        kept = self.val_set
+        label = batch["label"].masked_fill(~counted, -1)
+        matched = assign(found, label, batch["box"])
+        pairs = (matched >= 0).nonzero(as_tuple=True)
+        iou = ap3d.paired_iou(found.boxes[pairs[0], matched[pairs]], batch["box"][pairs])
+        sums = {"iou": iou.sum(), "count": counted.sum().double()}
+        group = batch["group"][pairs[0]]
+        objects = ((kept.label >= 0) & ~kept.ignore).sum(1)
+        for number, name in enumerate(kept.groups if len(kept.groups) > 1 else ()):
+            own = int(objects[kept.group == number].sum())
+            sums[f"iou_{name}"] = iou[group == number].sum() * (int(objects.sum()) / max(own, 1))
+        return sums
+
+
+NAMES = "names.json"
+"""In a checkpoint: the names that it was trained to find."""
+
+_COLUMNS = 10  # template, 8 for colour, flip
+
+
+def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
+    """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
+    both = towers(recipe, tokenizer)
+    model = Detector3D(both.image, both.text)
+    folder = start_folder(recipe)
+    if folder is None:
+        return model
+    old = start_towers(model, recipe, folder)
+    weights = checkpoints.read_model(folder)[1]
+    if old.task == recipe.task:
+        heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
+        model.load_state_dict(heads, strict=False)
+    elif old.model.pool == "mean" and "projection.weight" in weights:
+        # What retrieval learned to project a mean of tokens with is made for each token as well.
+        names = {"weight": "projection.weight", "bias": "projection.bias"}
+        model.class_head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+    return model
+
+
+def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
+    """Model, tokeniser and recipe of a run of detection3d or one of its checkpoints; the data is not needed."""
+    recipe, weights = checkpoints.read_model(Path(path))
+    if recipe.task != "detection3d":
+        raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
+    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
+    both = towers(recipe, tokenizer)
+    model = Detector3D(both.image, both.text)
+    model.load_state_dict(weights)
+    return model.eval(), tokenizer, recipe
+
+
+def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """At most `most` = q objects an image at random, by uniforms u (b, m): label (b, q), −1 where there are fewer, and
+    box (b, q, 12)."""
+    order = torch.where(label >= 0, u, 2.0).argsort(1)[:, :most]
+    return label.gather(1, order), box.gather(1, order[..., None].expand(-1, -1, 12))
+
+
+def mirrored(batch: Batch, which: Tensor) -> Batch:
+    """The batch with some (b,) images seen in a mirror. A box in a mirror is the box M R diag(−1, 1, 1): the mirror and
+    a flip of the box's own first axis, along which things are alike more often than along the others."""
+    image = torch.where(which[:, None, None, None], batch["image"].flip(-1), batch["image"])
+    depth = torch.where(which[:, None, None], batch["depth"].flip(-1), batch["depth"])
+    # x of the centre and of the second column turn; of the first column, turned twice, y and z do.
+    signs = batch["box"].new_tensor([-1, 1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1])
+    box = torch.where(which[:, None, None], batch["box"] * signs, batch["box"])
+    return {**batch, "image": image, "depth": depth, "box": box}
+
+
+def truths(batch: Batch) -> list[Truths]:
+    """The objects of every image of a batch, without padding."""
+    rows = []
+    for box, label, ignore in zip(batch["box"], batch["label"], batch["ignore"], strict=True):
+        there = label >= 0
+        rows.append(Truths(box[there], label[there], ignore[there]))
+    return rows
+
+
+def gathered(rows: list[Any], place: Place) -> list[Any]:
+    """The rows of all processes, in all of them."""
+    if place.world == 1:
+        return rows
+    parts: list[list[Any]] = [[] for _ in range(place.world)]
+    torch.distributed.all_gather_object(parts, rows)
+    return [row for part in parts for row in part]

@@ -1,0 +1,123 @@
+"""The paper's figure of detection in 3D: frames as rows, runs as columns, ground truth green and predictions blue.
+
+python -m stringpe.tasks.figure3d runs/d3/runs/absolute/seed0 runs/d3/runs/cayley/seed0 --out figure.png
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..training import checkpoint as checkpoints
+from ..training.overrides import override
+from ..vision.ap3d import paired_iou
+from ..vision.cuboids import BLUE, GREEN, draw, sheet
+from ..vision.owl3d import assign, detections
+from .boxes3d import BoxSet, box_set
+from .detection3d import load
+from .prompts import prompt_tokens
+
+
+def figure(
+    runs: Mapping[str, str | Path],
+    out: str | Path,
+    *,
+    frames: Sequence[int] = (),
+    rows: int = 4,
+    threshold: float = 0.0,
+    changes: Sequence[str] = (),
+) -> Path:
+    """Draw what runs of detection3d (folders, by the name of their column) predict on the same validation frames.
+
+    frames: numbers of frames; without, `rows` of them, in turn from every family. threshold: 0 draws the prediction
+    that the matching gives every object, which is what the mean IoU is of; above 0, everything found with at least that
+    score. changes: overrides of the runs' recipes, for data that has moved. Beside a column's name stands the mean IoU
+    of the frames shown.
+    """
+    if not runs:
+        raise ValueError("a figure needs at least one run of detection3d")
+    first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
+    kept = box_set(first.data, "val", first.model.depth != "none")
+    shown = torch.tensor(list(frames) or spread(kept, rows))
+    if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
+        raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
+    columns, names = [], []
+    for name, folder in runs.items():
+        found, iou = predicted(folder, shown, threshold, changes)
+        columns.append([_picture(kept, int(i), boxes) for i, boxes in zip(shown, found, strict=True)])
+        names.append(f"{name}: {100 * iou:.1f} %")
+    pictures = [list(row) for row in zip(*columns, strict=True)]
+    left = [kept.groups[int(kept.group[i])] for i in shown] if len(kept.groups) > 1 else ()
+    return sheet(pictures, columns=names, path=out, rows=left)
+
+
+@torch.no_grad()
+def predicted(
+    folder: str | Path, index: Tensor, threshold: float, changes: Sequence[str] = ()
+) -> tuple[list[Tensor], float]:
+    """Boxes to draw in some validation frames, a list of (k, 12), and the mean IoU of all objects of these frames."""
+    model, tokenizer, recipe = load(folder)
+    recipe = override(recipe, changes)
+    depth = recipe.model.depth != "none"
+    kept = box_set(recipe.data, "val", depth)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device)
+    queries = prompt_tokens(tokenizer, kept.names, recipe.text.context).to(device)
+    batch = kept.batch(index, device)
+    found = model(batch["image"], batch["depth"] if depth else None, queries)
+    label = batch["label"].masked_fill(batch["ignore"], -1)
+    matched = assign(found, label, batch["box"])
+    boxes = [found.boxes[b, row[row >= 0]] for b, row in enumerate(matched)]
+    wanted = torch.cat([batch["box"][b, row >= 0] for b, row in enumerate(matched)])
+    iou = float(paired_iou(torch.cat(boxes), wanted).sum() / (label >= 0).sum().clamp(min=1))
+    if threshold:
+        boxes = [one.box[one.score >= threshold] for one in detections(found)]
+    return boxes, iou
+
+
+def spread(kept: BoxSet, rows: int) -> list[int]:
+    """Numbers of `rows` frames, in turn from every group of the set."""
+    groups = [(kept.group == g).nonzero()[:, 0].tolist() for g in range(len(kept.groups))]
+    turns = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
+    return turns[:rows]
+
+
+def _picture(kept: BoxSet, i: int, boxes: Tensor) -> Tensor:
+    truth = kept.box[i][kept.label[i] >= 0]
+    return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The command. What a user can mend is said in one line."""
+    parser = argparse.ArgumentParser(prog="python -m stringpe.tasks.figure3d", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="[NAME=]FOLDER", help="runs of detection3d, with a name to show")
+    parser.add_argument("--out", type=Path, default=Path("figure.png"))
+    parser.add_argument("--rows", type=int, default=4, help="frames to show")
+    parser.add_argument("--frames", type=int, nargs="+", default=[], help="which frames, by number")
+    parser.add_argument("--threshold", type=float, default=0.0, help="draw everything with this score, not the matched")
+    parser.add_argument("--set", nargs="+", default=[], metavar="key=value", help="changes of the runs' recipes")
+    asked = parser.parse_args(words)
+    try:
+        runs = dict(_named(text) for text in asked.runs)
+        path = figure(
+            runs, asked.out, frames=asked.frames, rows=asked.rows, threshold=asked.threshold, changes=asked.set
+        )
+    except (ValueError, OSError) as error:
+        sys.exit(f"stringpe: {error}")
+    print(f"wrote {path}")
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """NAME=FOLDER, or a folder whose encoding and depth make its name."""
+    name, equals, folder = text.partition("=")
+    if equals:
+        return name, Path(folder)
+    recipe = checkpoints.read_model(Path(text))[0]
+    return f"{recipe.model.encoding}, {'RGB' if recipe.model.depth == 'none' else 'RGB-D'}", Path(text)
+
+
+if __name__ == "__main__":
+    main()

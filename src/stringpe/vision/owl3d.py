@@ -1,0 +1,160 @@
+"""Open-vocabulary detection in 3D, the paper's section 4.2: OWL-ViT whose tokens each predict an oriented box.
+
+    detector = Detector3D(vit, text)
+    found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
+    loss = detection_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
+
+A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
+offset to the patch is added, and no camera is known to the model.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import box3d
+from .ap3d import Detections
+from .focal import focal, focal_cost
+from .matching import match, take
+from .owl import PRIOR, ClassHead, unit
+from .text import TextTower
+from .vit import ViT
+
+START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
+"""The box that every token predicts, nearly, before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
+
+
+class Found(NamedTuple):
+    """What a detector says of b images with n tokens, for q queries: logits (b, n, q) and boxes (b, n, 12)."""
+
+    logits: Tensor
+    boxes: Tensor
+
+
+class Losses(NamedTuple):
+    """The three terms of the loss, means over images, and what was matched: tokens (b, m), −1 where none was."""
+
+    label: Tensor
+    box: Tensor
+    corner: Tensor
+    matched: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.label + self.box + self.corner
+
+
+class BoxHead3D(nn.Module):
+    """A three-layer MLP with GELU, one box (…, 12) for every token (…, dim).
+
+    Centre and columns are what the last layer says; sizes go through a softplus, so that no box is inside out. The bias
+    of the last layer starts at `start`, its weights small: tokens differ, but all begin in front of the camera.
+    """
+
+    def __init__(self, dim: int, *, start: tuple[float, ...] = START):
+        super().__init__()
+        if len(start) != 12 or min(start[9:]) <= 0:
+            raise ValueError(f"a start is 12 numbers, the last three sizes above 0, got {start}")
+        self.start = start
+        self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 12))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in self.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            sizes = [math.log(math.expm1(size)) for size in self.start[9:]]  # softplus of these are the sizes
+            last.bias.copy_(torch.tensor([*self.start[:9], *sizes]))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 knows a distance of 4 m to 16 mm only
+            raw = self.mlp(tokens.float())
+            return torch.cat([raw[..., :9], F.softplus(raw[..., 9:])], dim=-1)
+
+
+class Detector3D(nn.Module):
+    """A ViT or ViTD, a text tower, and the class and box heads on every patch token.
+
+    sharpness: where the class head's factor starts, so that a logit is sharpness · cos(e, q) + logit of `PRIOR`. 10 is
+    where SigLIP's temperature starts; at OWL-ViT's 1 a token can hardly tell names apart until its factor has grown,
+    which a model that is not pretrained takes thousands of steps for.
+    """
+
+    def __init__(self, image: ViT, text: TextTower, *, sharpness: float = 10.0):
+        super().__init__()
+        if sharpness < 1:
+            raise ValueError(f"sharpness must be at least 1, got {sharpness}")
+        self.image, self.text = image, text
+        self.class_head, self.box_head = ClassHead(image.dim, text.width), BoxHead3D(image.dim)
+        nn.init.constant_(self.class_head.scale.bias, sharpness - 1)  # elu(x) + 1 = x + 1
+        nn.init.constant_(self.class_head.shift.bias, math.log(PRIOR / (1 - PRIOR)) / sharpness)
+        image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
+
+    def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:
+        """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
+        templates, over which logits are averaged; or embeddings (q, e), as `embed` gives them."""
+        tokens = self.image.features(image, depth).tokens
+        known = queries if queries.is_floating_point() else self.embed(queries)
+        return Found(self.class_head(tokens, known, normalised=True).logits, self.box_head(tokens))
+
+    def embed(self, queries: Tensor) -> Tensor:
+        """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
+        whose logit is the mean of the templates' logits."""
+        if queries.ndim == 2:
+            return unit(self.text(queries).float())
+        return unit(self.text(queries.flatten(0, 1)).float()).unflatten(0, queries.shape[:2]).mean(1)
+
+
+@torch.no_grad()
+def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
+    """The token of every object, (b, m): the Hungarian matching whose cost is class + L1 + corners, as the loss.
+
+    labels: (b, m), −1 where there is no object. −1 too where there are more objects than tokens."""
+    cost = focal_cost(found.logits, labels)
+    predicted = found.boxes.float()
+    cost = cost + torch.cdist(predicted, boxes.float(), p=1)
+    cost = cost + torch.cdist(
+        box3d.completed_corners(predicted).flatten(2), box3d.completed_corners(boxes.float()).flatten(2), p=1
+    )
+    return match(cost, labels >= 0)
+
+
+def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
+    """The paper's loss for objects with labels (b, m), −1 where there is none, and boxes (b, m, 12).
+
+    Focal over all tokens and queries, L1 over the 12 numbers, and L1 over the 24 coordinates of the corners, in their
+    fixed order, in place of OWL-ViT's GIoU; each a sum divided by the image's number of matched objects (at least 1),
+    weighed 1, 1, 1, and a mean over images.
+    """
+    matched = assign(found, labels, boxes)  # (b, m)
+    there = matched >= 0
+    positives = there.sum(1).clamp(min=1)
+    target = torch.zeros_like(found.logits, dtype=torch.float32)
+    image, place = there.nonzero(as_tuple=True)
+    target[image, matched[image, place], labels[image, place]] = 1
+    label = focal(found.logits, target).sum((1, 2)) / positives
+    predicted, wanted = take(found.boxes.float(), matched)[there], boxes.float()[there]  # (k, 12)
+    share = (1 / positives)[image]
+    box = ((predicted - wanted).abs().sum(-1) * share).sum() / len(labels)
+    corner = (
+        (box3d.completed_corners(predicted) - box3d.completed_corners(wanted)).abs().sum((-1, -2)) * share
+    ).sum() / len(labels)
+    return Losses(label.mean(), box, corner, matched)
+
+
+@torch.no_grad()
+def detections(found: Found, most: int = 100) -> list[Detections]:
+    """The `most` best pairs of token and query of every image, with probabilities as scores and proper rotations."""
+    scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
+    best = scores.topk(min(most, scores.shape[1]), dim=1)
+    token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
+    boxes = box3d.completed(take(found.boxes.float(), token))
+    return [Detections(*rows) for rows in zip(boxes, label, best.values, strict=True)]
