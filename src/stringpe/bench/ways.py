@@ -115,7 +115,7 @@ def _flash(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tens
 
 
 def _timm(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    from timm.layers import apply_rot_embed_cat
+    from timm.layers import apply_rot_embed_cat  # type: ignore[import-not-found,attr-defined,unused-ignore]
 
     angle = _table(coords, frequencies).repeat_interleave(2, dim=-1)
     table = torch.cat([angle.sin(), angle.cos()], dim=-1).to(q.dtype)

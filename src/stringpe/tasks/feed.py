@@ -17,8 +17,9 @@ from ..training.order import Order
 from ..training.recipe import Data, Recipe
 from ..training.task import Batch, Place
 from .augment import augment, to_unit, uniforms
-from .images import CorruptImage, ImageSet, expand, image_set
+from .images import CorruptImage, ImageSet, image_set
 from .picture import central, to_tensor
+from .shards import expand
 
 _NAMED = 3  # corrupt images that a warning names
 
