@@ -20,10 +20,14 @@ def test_code_blocks_run(page, capsys):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "results").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
 
 
 def test_readme_names_every_encoding():

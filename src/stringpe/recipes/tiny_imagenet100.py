@@ -6,8 +6,8 @@
         --rates-share 0.4 --encodings absolute rope rope_mixed circulant cayley liere --out runs/tiny
 
 Data: WebDataset layout, NNNNNN.webp + NNNNNN.cls, decoded once (kept in data.cache) and augmented on the device.
-Time: one H200, fourteen runs side by side: 0.13 to 0.17 s a step for each (LieRE 0.47), so two to two and a half minutes
-for eleven runs at a time; alone, a run waits for its host.
+Time: one H200, fourteen runs side by side: 0.13 to 0.17 s a step for each (LieRE 0.47), so about two and a half minutes
+for each eleven runs; alone, a run waits for its host.
 Expected: no run of this length has been made. Eight epochs (loop.epochs=8, three seeds): absolute 13.09 ± 0.60, RoPE
 13.41 ± 1.61, Circulant 13.64 ± 2.05, LieRE 13.11 ± 1.77 % top-1, which tells nothing apart; see
 results/2026-11-15-tiny-imagenet-100. A pilot with a larger model and 60 epochs, one seed: absolute 46.9, RoPE 47.4,
