@@ -94,8 +94,6 @@ def _place(found: hosts.Found, encodings: list[Encoding], grid: Grid, attention:
     size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
     places = Places(grid, size)
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
-        if not getattr(layer, "batch_first", True):
-            raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
         weight = next(layer.parameters())
         module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, attention))
     if isinstance(patches, nn.Conv2d):

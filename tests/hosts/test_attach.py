@@ -254,6 +254,17 @@ def test_coord_dim_3_attaches_and_lifts():
         model(images(), depth=torch.rand(2, 3))
 
 
+def test_a_lifted_model_compiles_whole():
+    torch.compiler.reset()
+    model = stringpe.lift(VIT.model())
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    depth = torch.rand(2, SIZE, SIZE)
+    torch.testing.assert_close(compiled(images(), depth=depth), model(images(), depth=depth), atol=1e-5, rtol=0)
+    torch.testing.assert_close(compiled(images()), model(images()), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["rope", "cayley", "circulant"])
 def test_our_own_vit_is_lifted(name):
     torch.manual_seed(0)
