@@ -41,7 +41,8 @@ def attach(
     start: "same", the model computes what it did before and learns from there; or "replace", its absolute position
         embedding (or its own RoPE) goes, and the encoding has full strength from the first step.
     attention: "softmax", or "performer" for linear attention in its place, which estimates the softmax.
-    units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred".
+    units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred". RoPE
+        that is kept brings its own.
 
     How "same" can be the same and still learn: with an exact identity R(r) = I, no gradient reaches S, since
     P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-7, not at 0:

@@ -38,8 +38,8 @@ class Places:
         return self.coords
 
     def window(self, height: int, width: int) -> Tensor:
-        """Coordinates of attention over a whole grid, or over every window of height × width that it is cut into, row by
-        row after padding: (n, c), or (b·windows, n, 3). Only differences count, so every window starts at the origin,
+        """Coordinates for attention over the whole grid, or over each window of height × width that the padded grid is
+        cut into, row by row: (n, c) or (b·windows, n, 3). Only differences count, so every window starts at the origin,
         and padding goes on counting."""
         assert self.size is not None
         if (height, width) == self.size:
