@@ -41,7 +41,8 @@ def attach(
     start: "same", the model computes what it did before and learns from there; or "replace", its absolute position
         embedding (or its own RoPE) goes, and the encoding has full strength from the first step.
     attention: "softmax", or "performer" for linear attention in its place, which estimates the softmax.
-    units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred".
+    units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred". RoPE
+        that is kept brings its own.
 
     How "same" can be the same and still learn: with an exact identity R(r) = I, no gradient reaches S, since
     P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-7, not at 0:
@@ -94,8 +95,6 @@ def _place(found: hosts.Found, encodings: list[Encoding], grid: Grid, attention:
     size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
     places = Places(grid, size)
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
-        if not getattr(layer, "batch_first", True):
-            raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
         weight = next(layer.parameters())
         module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, attention))
     if isinstance(patches, nn.Conv2d):

@@ -88,6 +88,34 @@ def test_images_that_the_host_pads_to_whole_patches():
     torch.testing.assert_close(coords[..., 2], torch.full((2, 30), 3.0))  # padding is a hole, not a distance of zero
 
 
+def test_depth_goes_with_its_patch_into_padded_windows():
+    from timm.models.vision_transformer_sam import window_partition
+
+    sam = family("timm", "SAM (windows)")
+    model = stringpe.lift(sam.model())
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    depth = torch.rand(2, 16) + 1
+    model(images(), depth=depth)
+    places = next(attached(model))[1].places[0]
+    windows, _ = window_partition(depth.reshape(2, 4, 4, 1), 3)  # of 4 × 4 patches, padded to 6 × 6
+    coords = places.window(3, 3)
+    assert torch.equal(coords[..., 2], windows.flatten(1))
+    assert torch.equal(coords[..., :2], stringpe.coords.grid(3, 3).expand(8, -1, -1))
+
+
+def test_a_tower_of_timm_in_open_clip():
+    import open_clip
+
+    vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear"}
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    model = open_clip.CLIP(embed_dim=16, vision_cfg=vision, text_cfg=text).eval()
+    before = model.encode_image(images((224, 224)))
+    stringpe.attach(model, "cayley")
+    assert len(encodings(model)) == 12
+    assert (model.encode_image(images((224, 224))) - before).abs().max() <= 1e-5
+
+
 def test_norms_between_projection_and_encoding():
     """LayerNorm and gains do not commute with P: it goes to the tokens, and fold says which module is in the way."""
     model = VIT.model(qk_norm=True)
@@ -252,6 +280,17 @@ def test_coord_dim_3_attaches_and_lifts():
     assert torch.equal(model(images(), depth=depth), model(images(), depth=patches))
     with pytest.raises(ValueError, match="depth gives 3 patches and the image 16"):
         model(images(), depth=torch.rand(2, 3))
+
+
+def test_a_lifted_model_compiles_whole():
+    torch.compiler.reset()
+    model = stringpe.lift(VIT.model())
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(1.0)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    depth = torch.rand(2, SIZE, SIZE)
+    torch.testing.assert_close(compiled(images(), depth=depth), model(images(), depth=depth), atol=1e-5, rtol=0)
+    torch.testing.assert_close(compiled(images()), model(images()), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["rope", "cayley", "circulant"])

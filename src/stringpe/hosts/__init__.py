@@ -45,6 +45,8 @@ def _layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.M
     for name, child in module.get_submodule(tower.blocks).named_modules(prefix=tower.blocks):
         layer = _named(child, host.library, host.layers)
         if layer is not None:
+            if not getattr(child, "batch_first", True):
+                raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
             layers[name] = (child, layer)
         elif _is_attention(child):
             raise ValueError(_unsupported(module))

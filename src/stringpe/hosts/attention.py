@@ -71,7 +71,12 @@ class HostAttention(nn.Module):
         mask = next((kwargs[name] for name in ("attn_mask", "attention_mask") if kwargs.get(name) is not None), None)
         if mask is None and self.layer.pair and len(args) == 2:  # transformers: (hidden_states, attention_mask)
             mask = args[1]
-        q, k, v = self._encoded(x)
+        shape, places = x.shape, self.places[0]
+        grid = None if x.ndim == 3 else (shape[1], shape[2])  # a grid of tokens, or windows of one
+        coords = places.of(shape[1]) if grid is None else places.window(*grid)
+        x = x if grid is None else x.flatten(1, 2)
+        q, k, v, bias = self._encoded(x, coords, grid)
+        mask = bias if mask is None else mask
         if self.kind == "softmax":
             heads = F.scaled_dot_product_attention(
                 q, k, v,
@@ -82,7 +87,7 @@ class HostAttention(nn.Module):
             if mask is not None:
                 raise ValueError("attention='performer' sums over all tokens and has no masks: use 'softmax' here")
             heads = self._performed(q, k, v)
-        out = self._finished(x, heads.transpose(1, 2).flatten(2))
+        out = self._finished(x, heads.transpose(1, 2).flatten(2)).reshape(*shape[:-1], -1)
         return (out, None) if self.layer.pair else out
 
     @property
@@ -110,6 +115,8 @@ class HostAttention(nn.Module):
         """What stands between projection and encoding so that P cannot move into the weights; None if nothing does."""
         if self.kind == "performer":
             return "the feature map of linear attention, which is not linear"
+        if self._has_bias:
+            return "a relative position bias, which looks at queries before they are encoded"
         for name in ("q_norm", "k_norm"):
             norm = self._child(name)
             plain = isinstance(norm, nn.RMSNorm) and getattr(norm, "weight", None) is None
@@ -134,20 +141,35 @@ class HostAttention(nn.Module):
     def _child(self, name: str) -> Any:
         return getattr(self, name, None)
 
-    def _encoded(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded."""
-        coords = self.places[0].of(x.shape[1])
+    def _encoded(
+        self, x: Tensor, coords: Tensor, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded; and what the host adds to scores."""
         folds = self.fold_obstacle() is None
+        groups = self.num_heads // self.num_kv_heads
         if folds:
             packed, values = self._projected_in_basis(x)
+            if isinstance(self._child("q_norm") or nn.Identity(), nn.Identity):
+                return *self.encoding.rotate_packed(packed, coords, groups=groups), self._heads(values), None
             queries, keys = packed.split(self.sizes[:2], dim=-1)
         else:
             queries, keys, values = self._projected(x)
-        values = values.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        if folds and isinstance(self._child("q_norm") or nn.Identity(), nn.Identity):
-            groups = self.num_heads // self.num_kv_heads
-            return *self.encoding.rotate_packed(packed, coords, groups=groups), values
-        return *self._normed(queries, keys, coords, folded=folds), values
+        q, k = self._heads(queries), self._heads(keys)
+        if self._child("q_norm") is not None:
+            q, k = self.q_norm(q), self.k_norm(k)  # type: ignore[operator]
+        bias = self.layer.bias(self, q, grid) if self._has_bias and self.layer.bias and grid else None
+        if self.kind == "performer":  # the whole R(r): the feature map sees the left P
+            q = self.encoding.rotate(q, coords, groups=groups, whole=True)
+            return q, self.encoding.rotate(k, coords, whole=True), self._heads(values), bias
+        return *self.encoding(q, k, coords, folded=folds), self._heads(values), bias
+
+    @property
+    def _has_bias(self) -> bool:
+        return self._child("rel_pos_h") is not None
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(b, n, h·d) to (b, h, n, d)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _projected_in_basis(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys side by side, (b, n, (h + h_kv)·d), with P in their projections; and values."""
@@ -158,16 +180,6 @@ class HostAttention(nn.Module):
         bias = None if q.bias is None and k.bias is None else torch.cat([_filled(q), _filled(k)])
         values = F.linear(x, *others[0]) if others else self.v_proj(x)  # type: ignore[operator]
         return F.linear(x, torch.cat([q.weight, k.weight]), bias), values
-
-    def _normed(self, q: Tensor, k: Tensor, coords: Tensor, *, folded: bool) -> tuple[Tensor, Tensor]:
-        q, k = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k))
-        if self._child("q_norm") is not None:
-            q, k = self.q_norm(q), self.k_norm(k)  # type: ignore[operator]
-        if self.kind == "performer":  # the whole R(r): the feature map sees the left P
-            groups = self.num_heads // self.num_kv_heads
-            turned = self.encoding.rotate(q, coords, groups=groups, whole=True)
-            return turned, self.encoding.rotate(k, coords, whole=True)
-        return self.encoding(q, k, coords, folded=folded)
 
     def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values side by side, (b, n, h·d) each, through the host's modules as they are."""

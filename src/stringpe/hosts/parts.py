@@ -17,13 +17,15 @@ class Layer:
     `proj_drop` are used where they exist.
 
     heads: the number of heads. out: the output projection. dropout: of attention weights, a number or an nn.Dropout.
-    pair: whether it returns (x, weights) in place of x.
+    pair: whether it returns (x, weights) in place of x. bias: what is added to scores, from the module, its queries
+    (b, h, n, d) before encoding and the (rows, columns) of its tokens, where the module has a `rel_pos_h`.
     """
 
     heads: str = "num_heads"
     out: str = "proj"
     dropout: str = "attn_drop"
     pair: bool = False
+    bias: Callable[[nn.Module, Tensor, tuple[int, int]], Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,43 @@ class Places:
         self.lift: DepthLift | None = None
         self.depth: Tensor | None = None
         self.coords: Tensor | None = None
+        self.size: tuple[int, int] | None = None
 
     def of(self, count: int) -> Tensor:
         """Coordinates of all `count` tokens, (n, c) or (b, n, c)."""
+        return with_prefix(self._known, count - self.count)
+
+    @property
+    def _known(self) -> Tensor:
         if self.coords is None:
             raise ValueError("attention was called before any image was embedded: call the model, not one of its parts")
-        return with_prefix(self.coords, count - self.coords.shape[-2])
+        return self.coords
+
+    def window(self, height: int, width: int) -> Tensor:
+        """Coordinates for attention over the whole grid, or over each window of height × width that the padded grid is
+        cut into, row by row: (n, c) or (b·windows, n, 3). Only differences count, so every window starts at the origin,
+        and padding goes on counting."""
+        assert self.size is not None
+        if (height, width) == self.size:
+            return self.of(height * width)
+        plane = self.grid.measure(grid(height, width, device=self._known.device), *self.size)
+        if self.lift is None:
+            return plane
+        if self._known.ndim == 2:
+            return F.pad(plane, (0, 1))
+        z = self._known[..., 2].unflatten(1, self.size)  # (b, rows, columns)
+        z = F.pad(z, (0, -self.size[1] % width, 0, -self.size[0] % height))
+        z = z.unflatten(2, (-1, width)).unflatten(1, (-1, height)).transpose(2, 3).flatten(3).flatten(0, 2)
+        return torch.cat([plane.expand(z.shape[0], -1, -1), z[..., None]], dim=-1)
 
     @property
     def count(self) -> int:
         """How many patches there are."""
-        assert self.coords is not None
-        return self.coords.shape[-2]
+        return self._known.shape[-2]
 
     def see_image(self, module: nn.Module, args: Any, output: Tensor) -> None:
         """Forward hook of the patch convolution: output (b, dim, rows, columns)."""
-        height, width = output.shape[-2:]
+        height, width = self.size = (output.shape[-2], output.shape[-1])
         plane = self.grid.measure(grid(height, width, device=output.device), height, width, training=module.training)
         self.coords = self._lifted(plane, (height, width))
 
@@ -55,8 +76,7 @@ class Places:
 
     def keep(self, index: Tensor) -> None:
         """Patch dropout kept these patches: (b, k)."""
-        assert self.coords is not None
-        coords = self.coords.expand(index.shape[0], -1, -1)
+        coords = self._known.expand(index.shape[0], -1, -1)
         self.coords = coords.gather(1, index[..., None].expand(-1, -1, coords.shape[-1]))
 
     def see_kept(self, module: nn.Module, args: Any, output: tuple[Tensor, Tensor | None]) -> None:
@@ -102,7 +122,7 @@ class Places:
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"coords": None, "depth": None}
+        return self.__dict__ | {"coords": None, "depth": None, "size": None}
 
 
 class DropPatches(nn.Module):

@@ -1,4 +1,5 @@
-"""timm: VisionTransformer (ViT, DeiT, SigLIP, CLIP, DINOv2) and Eva (EVA-02, DINOv3, Perception Encoder, RoPE-ViT)."""
+"""timm: VisionTransformer (ViT, DeiT, SigLIP, CLIP, DINOv2), Eva (EVA-02, DINOv3, Perception Encoder, RoPE-ViT) and
+VisionTransformerSAM, whose attention is in windows."""
 
 from typing import Any
 
@@ -46,6 +47,20 @@ def _bands(rope: Any) -> torch.Tensor:
     return bands.float()
 
 
+def _sam_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
+    if getattr(tower, "rope_global", None) is not None:
+        raise ValueError("attach cannot carry over the RoPE of VisionTransformerSAM: use start='replace'")
+    return None
+
+
+def _relative_bias(layer: nn.Module, q: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    from timm.models.vision_transformer_sam import get_decomposed_rel_pos_bias
+
+    known: Any = layer
+    bias = get_decomposed_rel_pos_bias(q.flatten(0, 1), known.rel_pos_h, known.rel_pos_w, size, size)
+    return bias.unflatten(0, q.shape[:2])
+
+
 def _front(tower: nn.Module) -> int:
     known: Any = tower
     return 0 if known.no_embed_class else known.num_prefix_tokens
@@ -56,6 +71,7 @@ HOST = Host(
     towers={
         "VisionTransformer": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop"),
         "Eva": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop", _eva_rope, "rope"),
+        "VisionTransformerSAM": Tower("patch_embed.proj", "pos_embed", blocks="blocks", rope=_sam_rope),
     },
-    layers={"Attention": Layer(), "AttentionRope": Layer(), "EvaAttention": Layer()},
+    layers={"Attention": Layer(bias=_relative_bias), "AttentionRope": Layer(), "EvaAttention": Layer()},
 )
