@@ -1,15 +1,18 @@
 import json
 import os
+import random
 import socket
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from test_captioned import depth, picture, shard, words
 
+from captioned_files import depth, picture, shard, words
 from stringpe import scenes
+from stringpe.scenes.captions import phrase
 from stringpe.tasks import views
 from stringpe.tasks.retrieval import Retrieval, load, told_apart
 from stringpe.training import evaluate, train
@@ -242,6 +245,8 @@ def test_parts_of_a_batch_are_no_contrastive_batch(recipe):
         Retrieval(override(recipe, ["loop.accumulate=2"]))
     with pytest.raises(ValueError, match=r"loss.kind for retrieval is siglip or clip, got 'softmax'"):
         Retrieval(override(recipe, ["loss.kind=softmax"]))
+    with pytest.raises(ValueError, match=r"use data.source=stream"):
+        Retrieval(override(recipe, ["data.in_memory=false"]))
     with pytest.raises(ValueError, match=r"a number or 'auto', got 'ten'"):
         Retrieval(override(recipe, ["loss.pair_bias=ten"])).model()
 
@@ -260,7 +265,7 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
         Retrieval(override(rooms, ["data.val_size=7"]))
 
 
-def test_captions_are_true_of_one_view_and_false_of_the_other(monkeypatch):
+def test_captions_are_true_of_one_view_and_false_of_the_other():
     frames = scenes.render(scenes.sample(3, 32, views=2), (48, 48))
     distance = frames.centre.norm(dim=-1)
     told = views.facts(frames)
@@ -269,16 +274,26 @@ def test_captions_are_true_of_one_view_and_false_of_the_other(monkeypatch):
         for i, j in found:
             assert distance[2 * room, i] < distance[2 * room, j] - 0.1
             assert distance[2 * room + 1, i] > distance[2 * room + 1, j] + 0.1
-    things = scenes.seen(frames)
-    room = max(range(16), key=lambda r: len(told[r]))
-    names = {t.slot: t.kind for t in things[2 * room]}
-    import random
-
-    ours, theirs = views.sentences(told[room], names, random.Random(0))
-    assert 1 <= len(ours) == len(theirs) <= views.CAPTIONS
-    first, second = ours[0].rstrip(".").split(" and ")[0], theirs[0].rstrip(".").split(" and ")[0]
-    near, far = first.split(" is nearer than ")
-    assert second == f"{far} is nearer than {near}"
+    least = round(views.MIN_SHARE * 48 * 48)
+    # The same by hand: seen well and called uniquely in both views.
+    for room, found in enumerate(told):
+        things = [{t.slot: t for t in row} for row in scenes.seen(frames)[2 * room : 2 * room + 2]]
+        called = [Counter(phrase(t) for t in row.values()) for row in things]
+        good = {
+            slot
+            for slot, t in things[0].items()
+            if all(
+                slot in row and row[slot].pixels >= least and row[slot].visibility >= 0.4 and count[phrase(t)] == 1
+                for row, count in zip(things, called, strict=True)
+            )
+        }
+        gap = distance[2 * room : 2 * room + 2]
+        expected = {(i, j) for i in good for j in good if gap[0, i] < gap[0, j] - 0.1 and gap[1, j] < gap[1, i] - 0.1}
+        assert set(found) == expected
+    ours, theirs = views.sentences([(0, 1), (2, 3)], ["a mug", "a bowl", "a box", "a can"], random.Random(0))
+    first, second = (sorted(text.rstrip(".").split(" and ")) for text in (ours[0], theirs[0]))
+    assert first == ["a box is nearer than a can", "a mug is nearer than a bowl"]
+    assert second == ["a bowl is nearer than a mug", "a can is nearer than a box"]
 
 
 def test_views_are_told_apart_or_not():

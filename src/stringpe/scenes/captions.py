@@ -6,6 +6,7 @@ import random
 
 from .catalogue import KINDS
 from .frames import Frames
+from .palette import COLOURS
 from .relations import RELATIONS, Seen, relations, seen
 from .world import FAMILIES
 
@@ -17,6 +18,7 @@ _PLACES = {
 }
 _WORN = {"stripes": "striped", "checks": "checked", "dots": "dotted"}
 _MIN_PIXELS, _MIN_VISIBILITY = 12, 0.25
+_COLOURS = tuple(COLOURS)
 
 
 def _with_article(words: str) -> str:
@@ -26,8 +28,13 @@ def _with_article(words: str) -> str:
 def phrase(thing: Seen, detail: float = 0.0) -> str:
     """A noun phrase: colour and kind, and for detail > ½ the material or the pattern too."""
     extra = _WORN.get(thing.pattern, thing.material if thing.material in ("wooden", "metal", "glass") else "")
-    coloured = KINDS[thing.kind_index].coloured  # a plant in a red pot is not a red plant
-    words = [thing.colour if coloured else "", extra if coloured and detail > 0.5 else "", thing.kind]
+    return noun(thing.kind_index, thing.colour_index, extra if detail > 0.5 else "")
+
+
+def noun(kind: int, colour: int, extra: str = "") -> str:
+    """A noun phrase for a kind and a colour, by number: "a red striped mug"."""
+    coloured = KINDS[kind].coloured  # a plant in a red pot is not a red plant
+    words = [_COLOURS[colour] if coloured else "", extra if coloured else "", KINDS[kind].name]
     return _with_article(" ".join(word for word in words if word))
 
 

@@ -10,27 +10,28 @@ taken first, so that the picture alone is a poor guide.
 import itertools
 import json
 import random
-from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from .. import scenes
-from ..scenes.captions import phrase
+from ..scenes.captions import noun
+from ..scenes.catalogue import KINDS
 from ..training.order import derive
 from ..training.recipe import Data
 from .frames import Frames, kept, teller
 from .pairs import Pairs
 
 NEARER = scenes.RELATIONS.index("nearer than")
-MIN_SHARE, MIN_VISIBILITY = 0.003, 0.4
+MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
 """Of the image's pixels, and of the object: one that shows less in either view is not spoken of."""
 
 FACTS, CAPTIONS = 2, 6
 """Facts a caption, and captions an image, at most."""
 
-_CHUNK = 64
+_CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
 Fact = tuple[int, int]
 """Slots (i, j): i is nearer than j in the first view and farther in the second."""
 
@@ -50,34 +51,42 @@ def views(data: Data, split: str, depth: bool) -> Pairs:
 def facts(frames: scenes.Frames) -> list[list[Fact]]:
     """For every room of a batch (two frames each), what is nearer in its first view and farther in its second, of
     objects that are seen well and named uniquely in both; those that break the rule of height first."""
-    enough = scenes.in_view(frames, max(1, round(MIN_SHARE * frames.depth[0].numel())), MIN_VISIBILITY).cpu()
-    things = scenes.seen(frames)
-    counts = [Counter(phrase(thing) for thing in row) for row in things]
-    nearer = scenes.relations(frames)[..., NEARER].cpu()
-    low = frames.box2d[..., 3].cpu()
-    result = []
-    for a in range(0, len(frames), 2):
-        b = a + 1
-        good = [
-            thing.slot
-            for thing in things[a]
-            if all(enough[v, thing.slot] and counts[v][phrase(thing)] == 1 for v in (a, b))
-        ]
-        found = [(i, j) for i in good for j in good if nearer[a, i, j] and nearer[b, j, i]]
-        # In how many of the two views the nearer object is not the lower one in the image.
-        odd = {(i, j): int(low[a, i] <= low[a, j]) + int(low[b, j] <= low[b, i]) for i, j in found}
-        result.append(sorted(found, key=lambda fact: -odd[fact]))
-    return result
+    name = names(frames)
+    alike = (name[:, :, None] == name[:, None, :]) & frames.visible[:, None, :]  # (b, o, o)
+    enough = scenes.in_view(frames, max(1, round(MIN_SHARE * frames.depth[0].numel())), MIN_VISIBILITY)
+    good = _rooms(enough & (alike.sum(2) == 1)).all(1)  # (rooms, o)
+    nearer = _rooms(scenes.relations(frames)[..., NEARER])  # (rooms, 2, o, o)
+    found = nearer[:, 0] & nearer[:, 1].mT & good[:, :, None] & good[:, None, :]
+    low = _rooms(frames.box2d[..., 3])
+    lower = low[:, :, :, None] > low[:, :, None, :]  # (rooms, 2, o, o): object i stands lower in the image than j
+    odd = (~lower[:, 0]).int() + (~lower[:, 1].mT).int()  # views in which the nearer object is not the lower one
+    result: list[list[tuple[int, Fact]]] = [[] for _ in range(len(good))]
+    places = found.nonzero()
+    for (room, i, j), count in zip(places.tolist(), odd[tuple(places.T)].tolist(), strict=True):
+        result[room].append((-count, (i, j)))
+    return [[fact for _, fact in sorted(row)] for row in result]
 
 
-def sentences(found: list[Fact], names: dict[int, str], dice: random.Random) -> tuple[list[str], list[str]]:
-    """Captions of the first view and of the second, which say the opposite of each other in the same words."""
+def names(frames: scenes.Frames) -> Tensor:
+    """(b, o): a number for what each object would be called; objects of one name have one number."""
+    coloured = torch.tensor([kind.coloured for kind in KINDS], device=frames.kind.device)[frames.kind.clamp(min=0)]
+    return frames.kind * len(scenes.COLOURS) + torch.where(coloured, frames.colour, 0)
+
+
+def _rooms(frames: Tensor) -> Tensor:
+    """(b, …) to (rooms, 2, …)."""
+    return frames.unflatten(0, (-1, 2))
+
+
+def sentences(found: list[Fact], nouns: Sequence[str], dice: random.Random) -> tuple[list[str], list[str]]:
+    """Captions of the first view and of the second, which say the opposite of each other in the same words; `nouns` by
+    slot."""
     ours, theirs = [], []
     together = list(itertools.combinations(found, min(FACTS, len(found))))
     for facts_told in together[:CAPTIONS]:
         told = dice.sample(facts_told, len(facts_told))
-        ours.append(" and ".join(f"{names[i]} is nearer than {names[j]}" for i, j in told) + ".")
-        theirs.append(" and ".join(f"{names[j]} is nearer than {names[i]}" for i, j in told) + ".")
+        ours.append(" and ".join(f"{nouns[i]} is nearer than {nouns[j]}" for i, j in told) + ".")
+        theirs.append(" and ".join(f"{nouns[j]} is nearer than {nouns[i]}" for i, j in told) + ".")
     return ours, theirs
 
 
@@ -94,20 +103,22 @@ def _make(data: Data, split: str) -> Frames:
     depths: list[Tensor] = []
     captions: list[list[str]] = []
     tell = teller(count)
-    first = 0
+    first, chunk = 0, _CHUNKS[device.type]
     while len(captions) < count:  # rooms without such a pair of objects are passed over
-        frames = scenes.render(scenes.sample(world, range(first, first + _CHUNK), views=2, device=device), size)
-        things = scenes.seen(frames)
-        told = facts(frames)
+        frames = scenes.render(scenes.sample(world, range(first, first + chunk), views=2, device=device), size)
+        kinds, colours = frames.kind[::2].tolist(), frames.colour[::2].tolist()
         rows = []
-        for room, found in enumerate(told):
+        for room, found in enumerate(facts(frames)):
             if found and len(captions) < count:
-                names = {thing.slot: phrase(thing) for thing in things[2 * room]}
-                captions += sentences(found, names, random.Random(derive(world, first + 2 * room)))
+                nouns = [
+                    noun(kind, colour) if kind >= 0 else ""
+                    for kind, colour in zip(kinds[room], colours[room], strict=True)
+                ]
+                captions += sentences(found, nouns, random.Random(derive(world, first + 2 * room)))
                 rows += [2 * room, 2 * room + 1]
         images.append((frames.rgb[rows] * 255).round().to(torch.uint8).cpu())
         depths.append(frames.depth[rows].half().cpu())  # 2 mm at 4 m
-        first += _CHUNK
+        first += chunk
         tell(len(captions))
     text = torch.tensor(list(json.dumps(captions).encode()), dtype=torch.uint8)
     return {"rgb": torch.cat(images), "depth": torch.cat(depths), "captions": text}
