@@ -12,6 +12,7 @@ from stringpe.tasks.boxes3d import box_set
 from stringpe.tasks.detection3d import chosen, load, mirrored
 from stringpe.tasks.figure3d import figure, main, spread
 from stringpe.tasks.predict import Asked, predict, predictor
+from stringpe.training.comparison import compare
 from stringpe.training.launch import evaluate, train
 from stringpe.training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
 from stringpe.training.task import Place
@@ -173,6 +174,17 @@ class TestTask:
         batch = next(task.batches(0, Place()))
         task.loss(model, batch).backward()
         assert model.image.lift is None
+
+    def test_half_precision(self, recipe, tmp_path):
+        half = replace(recipe, loop=replace(recipe.loop, precision="bf16", steps=1))
+        assert math.isfinite(train(half, tmp_path, quiet=True)["metrics"]["iou"])
+
+    def test_comparison_shows_the_figure(self, recipe, tmp_path):
+        short = replace(recipe, loop=replace(recipe.loop, steps=1))
+        found = compare(short, ["absolute", "rope:model.depth=none"], 1, tmp_path, jobs=1, quiet=True)
+        assert (tmp_path / "figure.png").exists()
+        assert "What the models say" in found.report.read_text()
+        assert "mean 3D IoU" in found.text
 
     def test_samples_and_counters(self, recipe):
         task = create(recipe)
