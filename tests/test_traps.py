@@ -281,6 +281,26 @@ def test_24_head_dims_that_the_axes_do_not_divide(name, head_dim, coord_dim):
     testing.check(enc)
 
 
+def test_26_images_are_padded_and_every_class_is_one():
+    """Of a wide picture, the square's lower half is grey; boxes are in units of the long side; class 0 is found."""
+    from PIL import Image
+
+    from stringpe.tasks.detection2d import best
+    from stringpe.vision.detector import Detections
+    from stringpe.vision.square import from_square, to_square
+
+    square = to_square(Image.new("RGB", (80, 40), (255, 255, 255)), 40)
+    assert (square[:, :19] == 255).all()  # not stretched over the whole
+    assert (square[:, 21:] == 128).all()  # grey: black would be a thing to look at
+    logits = torch.full((1, 4, 3), -9.0)
+    logits[0, 2, 0] = 5.0  # a token that shows the first class
+    boxes = torch.full((1, 4, 4), 0.5)
+    boxes[0, 2] = torch.tensor([0.5, 0.25, 0.5, 0.5])
+    top = best(Detections(logits, boxes, torch.zeros(1, 4, 1)), torch.tensor([0]), top=1)[0, 0]
+    assert top[1] == 0
+    assert from_square(top[3:], 80.0, 40.0).tolist() == [20, 0, 60, 40]
+
+
 def test_28_boxes_overlap_themselves_wholly_and_never_more_at_any_distance():
     """Corner order is stated: see test_corners_in_their_stated_order and test_omni3d."""
     torch.manual_seed(0)

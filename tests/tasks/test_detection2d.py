@@ -74,6 +74,8 @@ def test_pictures_read_when_they_are_wanted_give_the_same_batches(task, recipe):
         assert torch.equal(one[name], two[name])
     model = task.model().eval()
     assert lazy.results(model, Place()) == task.results(model, Place())
+    busy = Detection2D(replace(recipe, data=replace(recipe.data, in_memory=False, workers=1)))
+    assert torch.equal(next(busy.batches(1, Place()))["image"], one["image"])
 
 
 def test_results_are_the_same_in_batches_of_any_size(task, recipe):
@@ -216,3 +218,18 @@ def test_what_cannot_be_is_refused_in_words(recipe):
         changed(negatives=-1)
     with pytest.raises(ValueError, match=r"there is no .*ain.json beside .*: give data.train_boxes"):
         changed(train=recipe.data.train.replace("train.tar", "*ain.tar"))
+
+
+def test_the_text_tower_learns_at_its_own_rate(task, recipe):
+    from stringpe.training.loop import _optimizer
+
+    model = task.model()
+    optim = replace(recipe.optim, lr=1e-3, text_lr_scale=0.1, weight_decay=0.1)
+    groups = _optimizer(model, replace(recipe, optim=optim), torch.device("cpu")).param_groups
+    text = {id(p) for p in model.text.parameters()}
+    for group in groups:
+        assert len({id(p) in text for p in group["params"]}) == 1
+        slow = id(group["params"][0]) in text
+        assert group["lr"] == pytest.approx(1e-4 if slow else 1e-3)
+    wanted = {id(p) for p in model.parameters() if p.numel()}
+    assert {id(p) for group in groups for p in group["params"] if p.numel()} == wanted

@@ -5,7 +5,7 @@
 
 Data: 3,000 + 600 frames at 64 px, the ones of the recipe scenes, rendered on the first run and kept in the user's cache
 folder. 57 classes, each frame asked about those it shows and 20 others.
-Time and expected number: TODO
+Time and expected number: no full run has been made yet.
 """
 
 from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
@@ -15,7 +15,7 @@ RECIPE = Recipe(
     task="detection2d",
     model=Model(dim=64, layers=2, heads=4, patch_size=8),
     text=Text(dim=32, layers=1, heads=2, width=32, vocab=600, context=24),
-    data=Data(source="scenes", image_size=64, train_size=1000, val_size=200, negatives=20),
+    data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, negatives=20),
     augment=Augment(flip=True),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
     loop=Loop(batch_size=16, steps=400, log_every=20, eval_every=200, save_every=400, keep=1, tensorboard=False),

@@ -21,10 +21,9 @@ def ask(truth: Truth, weight: Tensor, negatives: int, u: Tensor, known: Tensor |
 
     truth: with class numbers. weight: (classes,), by which a class is drawn as a negative: its frequency. u: uniforms
     (b, classes). known: (b, classes), classes that are known not to be there (LVIS), which come before drawn ones."""
-    shown = torch.zeros_like(u, dtype=torch.bool)
-    image, place = truth.valid.nonzero(as_tuple=True)
-    shown[image, truth.labels[image, place]] = True
-    count = min(u.shape[1], int(shown.sum(1).amax()) + negatives)
+    shown = torch.zeros_like(u).scatter_add_(1, truth.labels, truth.valid.to(u.dtype)) > 0
+    every = u.shape[1]
+    count = every if negatives >= every else min(every, int(shown.sum(1).amax()) + negatives)
     # Exponential clocks: the smallest of −log u / w are a draw without replacement in proportion to w.
     rank = -u.clamp(min=1e-12).log() / weight.clamp(min=1e-6)
     rank = rank / (1 + rank)  # in [0, 1), in the same order

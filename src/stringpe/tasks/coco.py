@@ -88,9 +88,9 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
     kept = kept[: limit or len(kept)]
     found: dict[int, list[Any]] = {i["id"]: [] for i in kept}
     sizes = {i["id"]: (i["width"], i["height"]) for i in kept}
-    every = {i.get("id") for i in images if isinstance(i, Mapping)}
+    beyond = {i.get("id") for i in images if isinstance(i, Mapping)} - found.keys()
     for row in rows:
-        if isinstance(row, Mapping) and row.get("image_id") in every - found.keys():
+        if isinstance(row, Mapping) and row.get("image_id") in beyond:
             continue  # of a picture beyond the limit, or named already
         try:
             one = _object(row, sizes, numbers)

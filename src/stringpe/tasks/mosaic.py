@@ -90,7 +90,8 @@ def mosaics(pixels: Tensor, pictures: Pictures, plan: Plan, how: Augment) -> tup
             row, column = i // k * tile, i % k * tile
             rank = (chosen.cumsum(0) - 1)[at].to(device, non_blocking=True)
             canvas[image[at.to(device)], :, row : row + tile, column : column + tile] = drawn[rank]
-    return canvas, _objects(pictures, Plan(picture, image, place, side, u), window, mirrored, count, size)
+    shape = (count, int(plan.place.max()) + 1)
+    return canvas, _objects(pictures, Plan(picture, image, place, side, u), window, mirrored, shape, size)
 
 
 def _windows(size: Tensor, u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
@@ -121,8 +122,10 @@ def _tiles(x: Tensor, window: Tensor, mirrored: Tensor, size: int, finer: int) -
     return F.avg_pool2d(drawn, finer) if finer > 1 else drawn
 
 
-def _objects(pictures: Pictures, plan: Plan, window: Tensor, mirrored: Tensor, count: int, size: int) -> Truth:
-    """The truth of the mosaics, objects first and padding last."""
+def _objects(
+    pictures: Pictures, plan: Plan, window: Tensor, mirrored: Tensor, shape: tuple[int, int], size: int
+) -> Truth:
+    """The truth of the mosaics, objects first and padding last. shape: images, and the most tiles that one has."""
     boxes, valid, crowd = pictures.boxes[plan.picture], pictures.valid[plan.picture], pictures.crowd[plan.picture]
     corner, extent = window[:, None, :2], window[:, None, 2:]
     low, high = boxes[..., :2] - corner, boxes[..., 2:] - corner  # from the window's corner
@@ -138,15 +141,14 @@ def _objects(pictures: Pictures, plan: Plan, window: Tensor, mirrored: Tensor, c
     share = (size // k).float() / size  # of the image, a tile's side
     origin = torch.stack([plan.place % plan.side, plan.place // plan.side], -1)[:, None].repeat(1, 1, 2)
     placed = (cut / scale + origin) * share
-    return _gathered(Truth(placed, pictures.labels[plan.picture], valid, crowd), plan, count)
+    return _gathered(Truth(placed, pictures.labels[plan.picture], valid, crowd), plan, shape)
 
 
-def _gathered(tiles: Truth, plan: Plan, count: int) -> Truth:
+def _gathered(tiles: Truth, plan: Plan, shape: tuple[int, int]) -> Truth:
     """The objects of an image's tiles (u, m) in one row (b, …), without most of the padding; boxes as cxcywh."""
-    most = int(plan.place.max()) + 1
 
     def rows(x: Tensor) -> Tensor:
-        out = x.new_zeros(count, most, *x.shape[1:])
+        out = x.new_zeros(*shape, *x.shape[1:])
         out[plan.image, plan.place] = x
         return out.flatten(1, 2)
 

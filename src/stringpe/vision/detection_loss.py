@@ -68,10 +68,11 @@ def matching_cost(found: Detections, truth: Truth) -> Tensor:
 
 def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
     """(b, n, q), 1 where token index (b, m) is matched to an object of query labels (b, m), else 0."""
-    target = torch.zeros_like(logits, dtype=torch.float32)
-    image, object_ = (index >= 0).nonzero(as_tuple=True)
-    target[image, index[image, object_], labels[image, object_]] = 1
-    return target
+    b, n, q = logits.shape
+    # What has no match goes to a place beyond the last, so that no number of matches must be asked of the device.
+    place = torch.where(index >= 0, index * q + labels, n * q)
+    target = torch.zeros(b, n * q + 1, device=logits.device).scatter_(1, place, 1.0)
+    return target[:, :-1].unflatten(1, (n, q))
 
 
 @torch.no_grad()
