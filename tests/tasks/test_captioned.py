@@ -1,45 +1,14 @@
-import io
+import gzip
 import json
-import tarfile
 
 import pytest
 import torch
-from PIL import Image
 
+from captioned_files import depth, picture, shard, words
 from stringpe.tasks.captioned import FolderCaptions, ShardCaptions, caption_set
 from stringpe.tasks.pair_feed import mirrored, texts
 from stringpe.tasks.pairs import read_all
 from stringpe.vision import Tokenizer
-
-
-def picture(shade=100, size=(20, 16), kind="PNG"):
-    file = io.BytesIO()
-    Image.new("RGB", size, (shade, 255 - shade, 7)).save(file, kind)
-    return file.getvalue()
-
-
-def depth(steps=1500, size=(20, 16), mode="I;16"):
-    image = Image.new("L", size, 90) if mode == "L" else Image.new("I;16", size, steps)
-    if mode != "L":
-        image.putpixel((0, 0), 0)
-        image.putpixel((1, 0), 65535)
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def shard(path, samples):
-    with tarfile.open(path, "w") as tar:
-        for key, files in samples.items():
-            for kind, content in files.items():
-                entry = tarfile.TarInfo(f"{key}.{kind}")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-    return path
-
-
-def words(*captions):
-    return json.dumps({"captions": captions}).encode()
 
 
 def test_shards_hold_captions_as_json_or_text(tmp_path):
@@ -149,6 +118,19 @@ def test_sets_that_cannot_be_are_refused(tmp_path):
     (tmp_path / "captions.csv").write_text("name;text\n")
     with pytest.raises(ValueError, match="columns file and caption"):
         FolderCaptions(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["cut.tar", "cut.tar.gz", "none.tar"])
+def test_of_a_damaged_shard_the_rest_is_used(tmp_path, name):
+    long = words("a " * 3000)  # so that the cut falls into a file
+    whole = shard(tmp_path / "whole.tar", {str(i): {"png": picture(), "json": long} for i in range(40)})
+    content = whole.read_bytes()
+    content = gzip.compress(content) if name.endswith("gz") else content
+    (tmp_path / name).write_bytes(b"nothing" * 99 if name == "none.tar" else content[: int(len(content) * 0.6)])
+    with pytest.warns(RuntimeWarning, match=rf"the shard .*{name} is damaged"):
+        found = ShardCaptions(f"{whole},{tmp_path / name}")
+    assert 40 <= len(found) < 80
+    assert found.captions(39)[0].startswith("a a")
 
 
 def test_a_mirror_swaps_left_and_right():

@@ -4,9 +4,9 @@ import tarfile
 
 import pytest
 import torch
-from test_captioned import depth, picture, shard, words
-from test_estimate_depth import write_model
 
+from captioned_files import depth, picture, shard, words
+from depth_model import write_model
 from stringpe.tasks import depth_data
 from stringpe.tasks.captioned import ShardCaptions
 from stringpe.tasks.depth_data import Settings, lift, millimetres

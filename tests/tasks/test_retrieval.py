@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from test_captioned import depth, picture, shard, words
 
+from captioned_files import depth, picture, shard, words
 from stringpe import scenes
 from stringpe.scenes.captions import phrase
 from stringpe.tasks import views
@@ -245,6 +245,8 @@ def test_parts_of_a_batch_are_no_contrastive_batch(recipe):
         Retrieval(override(recipe, ["loop.accumulate=2"]))
     with pytest.raises(ValueError, match=r"loss.kind for retrieval is siglip or clip, got 'softmax'"):
         Retrieval(override(recipe, ["loss.kind=softmax"]))
+    with pytest.raises(ValueError, match=r"use data.source=stream"):
+        Retrieval(override(recipe, ["data.in_memory=false"]))
     with pytest.raises(ValueError, match=r"a number or 'auto', got 'ten'"):
         Retrieval(override(recipe, ["loss.pair_bias=ten"])).model()
 
@@ -272,6 +274,7 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
         for i, j in found:
             assert distance[2 * room, i] < distance[2 * room, j] - 0.1
             assert distance[2 * room + 1, i] > distance[2 * room + 1, j] + 0.1
+    least = round(views.MIN_SHARE * 48 * 48)
     # The same by hand: seen well and called uniquely in both views.
     for room, found in enumerate(told):
         things = [{t.slot: t for t in row} for row in scenes.seen(frames)[2 * room : 2 * room + 2]]
@@ -280,7 +283,7 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
             slot
             for slot, t in things[0].items()
             if all(
-                slot in row and row[slot].pixels >= 7 and row[slot].visibility >= 0.4 and count[phrase(t)] == 1
+                slot in row and row[slot].pixels >= least and row[slot].visibility >= 0.4 and count[phrase(t)] == 1
                 for row, count in zip(things, called, strict=True)
             )
         }

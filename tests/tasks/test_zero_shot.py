@@ -1,7 +1,7 @@
 import pytest
 import torch
-from test_captioned import picture
 
+from captioned_files import picture
 from stringpe.tasks.images import image_set
 from stringpe.tasks.zero_shot import TEMPLATES, zero_shot
 from stringpe.vision import Contrastive, TextTower, Tokenizer, vit

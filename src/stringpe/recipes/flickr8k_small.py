@@ -3,7 +3,7 @@
     stringpe compare flickr8k_small data.train=flickr8k-train.tar data.val=flickr8k-test.tar \\
         --encodings absolute rope cayley
 
-Gallery: the first 200 images of data.val and their captions.
+Gallery: the first 200 images of data.val and their captions. Time and expected number: no full run has been made yet.
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

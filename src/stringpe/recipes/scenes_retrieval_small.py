@@ -2,7 +2,8 @@
 
     stringpe compare scenes_retrieval_small --encodings absolute rope cayley cayley:model.depth=none
 
-Data: 3,000 + 400 frames, rendered on the first run and kept in the user's cache folder.
+Data: 3,000 + 400 frames, rendered on the first run and kept in the user's cache folder. Time and expected number: no
+full run has been made yet.
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

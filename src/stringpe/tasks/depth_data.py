@@ -16,6 +16,7 @@ import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,8 +186,8 @@ def _passed_on(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A sample's files as they are, but for the unit of the depth that is replaced."""
     kept = {kind: content for kind, content in files.items() if kind != DEPTH}
     if b'"depth_step"' in kept.get("json", b""):
-        record = json.loads(kept["json"])
-        kept["json"] = json.dumps(record | {"depth_step": MILLIMETRE}).encode()
+        with suppress(ValueError):  # what is broken is passed on broken: it is not ours to mend
+            kept["json"] = json.dumps(json.loads(kept["json"]) | {"depth_step": MILLIMETRE}).encode()
     return kept
 
 
@@ -222,7 +223,8 @@ def run(
     """The command: this process's place comes from the environment, as launchers set it."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    where = device or (gpu if torch.cuda.is_available() else "cpu")
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = gpu if where == "cuda" else where
     settings = Settings(tuple(filters), shard_size, batch)
     estimate = DepthEstimator(model, device=where, made_up=made_up)
     found = lift(source, out, estimate, settings, rank=rank, world=world)

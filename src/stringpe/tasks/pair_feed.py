@@ -139,4 +139,6 @@ def pair_feed(recipe: Recipe, depth: bool) -> PairFeed:
         from .pair_stream import PairStream
 
         return PairStream(recipe, depth)
+    if not recipe.data.in_memory:
+        raise ValueError("captioned images are kept in memory or come as a stream: use data.source=stream")
     return PairMemory(recipe, depth)

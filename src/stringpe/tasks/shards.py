@@ -1,6 +1,10 @@
 """Tar shards in the WebDataset layout, without the library: files NNN.webp, NNN.json, … with one key are one sample."""
 
+import lzma
 import tarfile
+import warnings
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -29,22 +33,27 @@ def samples(path: Path) -> dict[str, dict[str, Member]]:
     """The files of a shard by key and kind: NNN.depth.png is the kind "depth.png" of the key NNN.
 
     Texts are read at once; the rest of a plain tar is read when it is wanted. A compressed shard cannot be read at any
-    place, and all of it is kept in memory, encoded.
+    place, and all of it is kept in memory, encoded. Of a damaged shard, what comes before the damage is used.
     """
-    compressed = path.suffix != ".tar"
     found: dict[str, dict[str, Member]] = {}
-    with tarfile.open(path) as tar:
-        for member in tar:
-            if not member.isfile():
-                continue
-            key, _, kind = member.name.partition(".")
-            content = None
-            if compressed or kind in _TEXTS:
-                file = tar.extractfile(member)
-                assert file is not None
-                content = file.read()
-            found.setdefault(key, {})[kind] = Member(path, member.offset_data, member.size, content)
+    try:
+        with tarfile.open(path) as tar:
+            for key, kind, member in _members(path, tar):
+                found.setdefault(key, {})[kind] = member
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        text = f"the shard {path} is damaged ({error}): {len(found)} samples of it are used"
+        warnings.warn(text, RuntimeWarning, 2)
     return found
+
+
+def _members(path: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, str, Member]]:
+    compressed = path.suffix != ".tar"
+    for member in tar:
+        if member.isfile():
+            key, _, kind = member.name.partition(".")
+            file = tar.extractfile(member) if compressed or kind in _TEXTS else None
+            content = None if file is None else file.read()
+            yield key, kind, Member(path, member.offset_data, member.size, content)
 
 
 def expand(pattern: str) -> list[Path]:

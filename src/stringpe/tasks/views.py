@@ -25,7 +25,7 @@ from .frames import Frames, kept, teller
 from .pairs import Pairs
 
 NEARER = scenes.RELATIONS.index("nearer than")
-MIN_SHARE, MIN_VISIBILITY = 0.003, 0.4
+MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
 """Of the image's pixels, and of the object: one that shows less in either view is not spoken of."""
 
 FACTS, CAPTIONS = 2, 6

@@ -1,0 +1,37 @@
+"""Small images, depth maps and shards for tests."""
+
+import io
+import json
+import tarfile
+
+from PIL import Image
+
+
+def picture(shade=100, size=(20, 16), kind="PNG"):
+    file = io.BytesIO()
+    Image.new("RGB", size, (shade, 255 - shade, 7)).save(file, kind)
+    return file.getvalue()
+
+
+def depth(steps=1500, size=(20, 16), mode="I;16"):
+    image = Image.new("L", size, 90) if mode == "L" else Image.new("I;16", size, steps)
+    if mode != "L":
+        image.putpixel((0, 0), 0)
+        image.putpixel((1, 0), 65535)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def shard(path, samples):
+    with tarfile.open(path, "w") as tar:
+        for key, files in samples.items():
+            for kind, content in files.items():
+                entry = tarfile.TarInfo(f"{key}.{kind}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def words(*captions):
+    return json.dumps({"captions": captions}).encode()
