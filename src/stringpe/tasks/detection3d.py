@@ -106,7 +106,7 @@ class Detection3D(Task):
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
         kept = self.val_set
         sums: dict[str, Tensor] = {}
-        matched: list[Matched] = []
+        matched: list[tuple[int, Matched]] = []
         entries: list[dict[str, Any]] = []
         for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
             batch = kept.batch(index, place.device)
@@ -116,14 +116,16 @@ class Detection3D(Task):
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
             best = detections(found)[:real]
-            matched += ap3d.match(best, truths(batch)[:real])
+            matched += zip(index.tolist(), ap3d.match(best, truths(batch)[:real]), strict=False)
             if self.recipe.data.results:
                 entries += kept.results(best, index)
         if self.recipe.data.results:
             entries = gathered(entries, place)
             if place.rank == 0:
                 Path(self.recipe.data.results).write_text(json.dumps(entries), encoding="utf-8")
-        whole = ap3d.accumulate(gathered(matched, place))
+        # In the order of the set, so that equal scores stand alike with any number of processes.
+        ordered = sorted(gathered(matched, place), key=lambda pair: pair[0])
+        whole = ap3d.accumulate([one for _, one in ordered])
         shown = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
         # AP is no sum: every process knows it, and adds its share of the objects of it.
         return sums | {name: sums["count"] * (0.0 if value != value else value) for name, value in shown.items()}
