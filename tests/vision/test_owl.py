@@ -35,6 +35,17 @@ def test_it_starts_at_one_percent_for_what_looks_like_nothing():
     assert made.shift.bias.item() == pytest.approx(math.log(0.01 / 0.99))
 
 
+def test_a_larger_factor_has_the_same_prior():
+    made = ClassHead(8, 6, factor=10)
+    x = torch.randn(2, 5, 8)
+    named = made(x, torch.randn(3, 6))
+    prior = math.log(0.01 / 0.99)
+    queries = torch.eye(6)
+    assert torch.allclose(made(x, queries).logits, 10 * named.embeddings + prior, atol=1e-4)
+    with pytest.raises(ValueError, match=r"starts at 1 or above, got 0.5"):
+        ClassHead(8, 6, factor=0.5)
+
+
 def test_queries_of_every_image_or_of_each():
     made, x, q = head(), torch.randn(2, 5, 8), torch.randn(2, 3, 6)
     own = made(x, q).logits

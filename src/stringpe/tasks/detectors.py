@@ -103,4 +103,4 @@ def load(path: str | Path) -> tuple[Detector, Tokenizer, int]:
 
 def _ours(recipe: Recipe, tokenizer: Tokenizer) -> OwlViT:
     both = towers(recipe, tokenizer)
-    return OwlViT(both.image, both.text)
+    return OwlViT(both.image, both.text, factor=recipe.loss.factor)

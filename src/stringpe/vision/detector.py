@@ -69,9 +69,9 @@ class Detector(nn.Module, ABC):
 
     anchor = "centre"
 
-    def __init__(self, dim: int, query_dim: int):
+    def __init__(self, dim: int, query_dim: int, *, factor: float = 1.0):
         super().__init__()
-        self.class_head, self.box_head = ClassHead(dim, query_dim), BoxHead(dim)
+        self.class_head, self.box_head = ClassHead(dim, query_dim, factor=factor), BoxHead(dim)
         self.objectness_head: BoxHead | None = None
 
     @property
@@ -151,10 +151,11 @@ class Detector(nn.Module, ABC):
 
 
 class OwlViT(Detector):
-    """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width."""
+    """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width. factor:
+    where that of the class logits starts, as in `ClassHead`."""
 
-    def __init__(self, image: ViT, text: TextTower):
-        super().__init__(image.dim, text.width)
+    def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
+        super().__init__(image.dim, text.width, factor=factor)
         self.image, self.text = image, text
         image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
 

@@ -28,12 +28,16 @@ def unit(x: Tensor) -> Tensor:
 class ClassHead(nn.Module):
     """logit = (cos(e, q) + shift(x)) · (elu(scale(x)) + 1), e = W x, for tokens x (b, n, dim) and query embeddings q.
 
-    shift and scale are linear in x and start at the logit of `PRIOR` and at 0 (a factor of 1) for every token.
+    shift and scale are linear in x and start the same for every token: at a factor of `factor`, and so that a cosine of
+    0 has the probability `PRIOR`. OWL-ViT starts at a factor of 1, where the logit is the cosine + logit(PRIOR); towers
+    that are new learn classes sooner from a larger one, as SigLIP's 10.
     """
 
-    def __init__(self, dim: int, query_dim: int):
+    def __init__(self, dim: int, query_dim: int, *, factor: float = 1.0):
         super().__init__()
-        self.query_dim = query_dim
+        if factor < 1:
+            raise ValueError(f"the factor of the logits starts at 1 or above, got {factor}")
+        self.query_dim, self.factor = query_dim, factor
         self.project = nn.Linear(dim, query_dim)
         self.shift, self.scale = nn.Linear(dim, 1), nn.Linear(dim, 1)
         self.reset_parameters()
@@ -43,7 +47,8 @@ class ClassHead(nn.Module):
         for layer in (self.shift, self.scale):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
-        nn.init.constant_(self.shift.bias, math.log(PRIOR / (1 - PRIOR)))
+        nn.init.constant_(self.scale.bias, self.factor - 1)  # elu(x) + 1 = x + 1 from 0 on
+        nn.init.constant_(self.shift.bias, math.log(PRIOR / (1 - PRIOR)) / self.factor)
 
     def forward(
         self, tokens: Tensor, queries: Tensor, mask: Tensor | None = None, *, normalised: bool = False
