@@ -189,8 +189,7 @@ _COLUMNS = 10  # template, 8 for colour, flip
 
 def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
-    both = towers(recipe, tokenizer)
-    model = Detector3D(both.image, both.text)
+    model = _new(recipe, tokenizer)
     folder = start_folder(recipe)
     if folder is None:
         return model
@@ -212,10 +211,14 @@ def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
     if recipe.task != "detection3d":
         raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
     tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
-    both = towers(recipe, tokenizer)
-    model = Detector3D(both.image, both.text)
+    model = _new(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe
+
+
+def _new(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
+    both = towers(recipe, tokenizer)
+    return Detector3D(both.image, both.text, factor=recipe.loss.factor)
 
 
 def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
