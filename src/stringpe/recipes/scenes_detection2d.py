@@ -8,7 +8,7 @@ folder. 57 classes, each frame asked about those it shows and 20 others.
 Time and expected number: no full run has been made yet.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
+from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection2d",
@@ -17,6 +17,7 @@ RECIPE = Recipe(
     text=Text(dim=32, layers=1, heads=2, width=32, vocab=600, context=24),
     data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, negatives=20),
     augment=Augment(flip=True),
+    loss=Loss(factor=10.0),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
     loop=Loop(batch_size=16, steps=400, log_every=20, eval_every=200, save_every=400, keep=1, tensorboard=False),
 )

@@ -14,7 +14,7 @@ Time and expected number: no full run has been made yet; what it gives belongs i
 
 from dataclasses import replace
 
-from ..training.recipe import Augment, Data, Loop, Optim, Recipe
+from ..training.recipe import Augment, Data, Loop, Loss, Optim, Recipe
 from .flickr8k import RECIPE as FLICKR8K
 
 RECIPE = Recipe(
@@ -23,6 +23,7 @@ RECIPE = Recipe(
     model=replace(FLICKR8K.model, dropout=0.0, drop_path=0.1),
     text=replace(FLICKR8K.text, dropout=0.0, drop_path=0.0),
     data=Data(source="coco", image_size=224, negatives=50),
+    loss=Loss(factor=10.0),
     augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.4 0.3 0.3"),
     optim=Optim(lr=5e-4, weight_decay=0.05, clip=1.0, warmup_steps=200, text_lr_scale=0.1),
     loop=Loop(
