@@ -25,7 +25,7 @@ from .detectors import tokenizer_of
 from .feed import shares
 from .prompts import prompt_tokens, prompts
 from .retrieval import TOKENIZER, towers
-from .start import start_folder, start_towers
+from .start import start_folder, start_projection, start_towers
 
 
 class Detection3D(Task):
@@ -198,10 +198,8 @@ def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     if old.task == recipe.task:
         heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
         model.load_state_dict(heads, strict=False)
-    elif old.model.pool == "mean" and "projection.weight" in weights:
-        # What retrieval learned to project a mean of tokens with is made for each token as well.
-        names = {"weight": "projection.weight", "bias": "projection.bias"}
-        model.class_head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+    else:
+        start_projection(model.class_head, old, weights)
     return model
 
 
