@@ -16,7 +16,7 @@ from ..training.order import Order, generator
 from ..training.recipe import Recipe
 from ..training.task import Batch, Place, Sample, Task
 from ..vision import ap3d
-from ..vision.ap3d import Detections, Matched, Truths
+from ..vision.ap3d import Matched, Truths
 from ..vision.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..vision.tokens import Tokenizer
 from .augment import augment
@@ -149,11 +149,6 @@ class Detection3D(Task):
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems)
         return {"problems": float(problems)} if problems else {}
-
-    def predict(self, model: nn.Module, kept: BoxSet, index: Tensor, place: Place, most: int = 100) -> list[Detections]:
-        """What a model finds in some images of a set."""
-        found = self._found(model, kept.batch(index, place.device), self._queries(place.device))
-        return detections(found, most)
 
     def _found(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
         found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)

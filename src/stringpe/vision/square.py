@@ -36,8 +36,8 @@ def to_square(image: "Image", size: int) -> Tensor:
 
 
 def depth_to_square(depth: Tensor, size: int) -> Tensor:
-    """Depth (h, w) on the square that `to_square` gives its image: (size, size), 0 in the padding. Each value is that of
-    the nearest pixel: between two surfaces there is no distance to mix."""
+    """Depth (h, w) on the square that `to_square` gives its image: (size, size), 0 in the padding. Each value is that
+    of the nearest pixel: between two surfaces there is no distance to mix."""
     side = max(depth.shape)
     high, wide = (max(1, round(length * size / side)) for length in depth.shape)
     small = F.interpolate(depth[None, None], (high, wide), mode="nearest-exact")[0, 0]
