@@ -12,6 +12,7 @@ from stringpe.tasks.boxes3d import box_set
 from stringpe.tasks.detection3d import chosen, load, mirrored
 from stringpe.tasks.figure3d import figure, main, spread
 from stringpe.tasks.predict import Asked, predict, predictor
+from stringpe.training.comparison import compare
 from stringpe.training.launch import evaluate, train
 from stringpe.training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
 from stringpe.training.task import Place
@@ -135,21 +136,21 @@ class TestTask:
         for number, name in self.measured(task, Oracle(task)).items():
             assert name == pytest.approx(1, abs=1e-6), number
 
-    def test_counts_every_object_once_for_any_batch_and_number_of_processes(self, recipe, monkeypatch):
+    def test_counts_every_object_once_for_any_batch(self, recipe):
         task = create(recipe)
-        oracle = Oracle(task, noise=0.1)
-        whole = self.measured(task, oracle)
-        objects = float((task.val_set.label >= 0).sum())
+        whole = self.measured(task, Oracle(task, noise=0.1))
+        assert 0 < whole["ap50"] < whole["ap15"]
         for size in (3, 7):
             other = create(replace(recipe, loop=replace(recipe.loop, eval_batch=size)))
             assert self.measured(other, Oracle(other, noise=0.1)) == pytest.approx(whole)
-        both = []
-        monkeypatch.setattr("stringpe.tasks.detection3d.gathered", lambda rows, place: rows)
-        for rank in range(2):
-            both.append(task.evaluate(oracle, Place(rank, 2)))
-        assert sum(float(b["count"]) for b in both) == objects
-        assert sum(float(b["iou"]) for b in both) / objects == pytest.approx(whole["iou"])
-        assert sum(float(b["iou_trays"]) for b in both) / objects == pytest.approx(whole["iou_trays"])
+
+    def test_two_processes_count_what_one_counts(self, recipe, tmp_path):
+        task = create(recipe)
+        whole = {name: float(v) for name, v in task.evaluate(Oracle(task, noise=0.1), Place()).items()}
+        results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        torch.multiprocessing.spawn(_share, (recipe, tmp_path / "meet", results), nprocs=2)
+        parts = dict(results.get() for _ in range(2))
+        assert {name: parts[0][name] + parts[1][name] for name in whole} == pytest.approx(whole, abs=1e-6)
 
     def test_groups_are_means_over_their_own_objects(self, recipe):
         task = create(recipe)
@@ -173,6 +174,17 @@ class TestTask:
         batch = next(task.batches(0, Place()))
         task.loss(model, batch).backward()
         assert model.image.lift is None
+
+    def test_half_precision(self, recipe, tmp_path):
+        half = replace(recipe, loop=replace(recipe.loop, precision="bf16", steps=1))
+        assert math.isfinite(train(half, tmp_path, quiet=True)["metrics"]["iou"])
+
+    def test_comparison_shows_the_figure(self, recipe, tmp_path):
+        short = replace(recipe, loop=replace(recipe.loop, steps=1))
+        found = compare(short, ["absolute", "rope:model.depth=none"], 1, tmp_path, jobs=1, quiet=True)
+        assert (tmp_path / "figure.png").exists()
+        assert "What the models say" in found.report.read_text()
+        assert "mean 3D IoU" in found.text
 
     def test_samples_and_counters(self, recipe):
         task = create(recipe)
@@ -209,6 +221,15 @@ class Oracle(torch.nn.Module):
         logits = torch.full((len(rows), label.shape[1], len(self.kept.names)), -20.0)
         logits.scatter_(2, label.clamp(min=0)[..., None], torch.where(label >= 0, 20.0, -20.0)[..., None])
         return Found(logits, box)
+
+
+def _share(rank, recipe, path, results):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    task = create(recipe)
+    sums = task.evaluate(Oracle(task, noise=0.1), Place(rank, 2))
+    results.put((rank, {name: float(value) for name, value in sums.items()}))
+    torch.distributed.destroy_process_group()
 
 
 class TestStart:

@@ -31,7 +31,6 @@ RECIPE = Recipe(
         batch_size=1024,
         steps=250_000,
         precision="bf16",
-        compile=True,
         log_every=100,
         eval_every=5_000,
         eval_batch=80,

@@ -4,25 +4,26 @@
         --encodings absolute rope rope_mixed circulant cayley \\
                     absolute:model.depth=none rope:model.depth=none rope_mixed:model.depth=none \\
                     circulant:model.depth=none cayley:model.depth=none
-    stringpe train scenes_detection3d 'model.start=runs/retrieval/runs/{encoding}/seed{seed}' --out runs/d3
+    stringpe train scenes_detection3d 'model.start=runs/scenes-retrieval/runs/{encoding}/seed{seed}' --out runs/d3
 
 Rows with model.depth=none are the ViT on RGB; the others are the ViTD, with depth as a channel (boxes are metric and
 absolute, and a lift alone tells only differences of depth) and as third coordinate. The text tower learns along; with
-model.start both towers come from a run of retrieval with the same sizes, as in the paper. Queries are the names of all
-57 kinds, in seven templates. Data: 40,000 + 1,000 frames at 128 px, rendered on the first run and kept in data.cache
-(3.5 GB); validation rooms are of another seed. For a CPU there is `scenes_detection3d_small`.
+model.start both towers come from a run of `scenes_retrieval`, whose sizes they have, as in the paper. Queries are the
+names of all 57 kinds, in seven templates. Data: 40,000 + 1,000 frames at 128 px, rendered on the first run and kept in
+data.cache (3.5 GB); validation rooms are of another seed. For a CPU there is `scenes_detection3d_small`.
 Time and expected number: no full run has been made yet; what it gives belongs in results/.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
+from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection3d",
     task="detection3d",
-    model=Model(dim=192, layers=6, heads=4, patch_size=8, depth="lift+channel"),
-    text=Text(dim=96, layers=2, heads=2, width=96, vocab=600, context=24),
+    model=Model(dim=192, layers=6, heads=3, patch_size=8, depth="lift+channel"),
+    text=Text(dim=192, layers=3, heads=3, width=192, vocab=600, context=64),
     data=Data(source="scenes", image_size=128, train_size=40_000, val_size=1_000, queries=12),
     augment=Augment(flip=True, colour=0.2),
+    loss=Loss(factor=10.0),
     optim=Optim(lr=1e-3, weight_decay=0.05, warmup_steps=150),
     loop=Loop(
         batch_size=128,

@@ -1,6 +1,16 @@
-"""x"""
+"""Detection in 3D on any machine: oriented boxes of named objects in small RGB-D scenes, with a tiny ViTD.
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
+    stringpe compare scenes_detection3d_small --encodings absolute cayley --seeds 1 --out runs/detection3d-small
+    stringpe train scenes_detection3d_small model.encoding=cayley --out runs/detection3d-small-cayley
+
+Data: 3,000 + 200 frames at 64 px, rendered on the first run (40 s of one CPU core) and kept in the user's cache folder.
+Time: 60 ms a step and 90 s a row, of one CPU core.
+Expected: boxes learn slowly, and a row is 24,000 images; with loop.steps=600, one seed, the mean 3D IoU was 4.8 %
+(absolute) and 3.4 % (Cayley). This shows that everything works, not which encoding is best; for evidence run
+`scenes_detection3d`.
+"""
+
+from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection3d_small",
@@ -9,6 +19,7 @@ RECIPE = Recipe(
     text=Text(dim=32, layers=1, heads=2, width=32, vocab=600, context=24),
     data=Data(source="scenes", image_size=64, train_size=3000, val_size=200, queries=12),
     augment=Augment(flip=True),
+    loss=Loss(factor=10.0),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
     loop=Loop(
         batch_size=16,

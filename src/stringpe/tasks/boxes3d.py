@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import scenes
@@ -18,7 +17,7 @@ from ..training.recipe import Data
 from ..training.task import Batch
 from ..vision import omni3d
 from ..vision.ap3d import Detections
-from ..vision.square import to_square
+from ..vision.square import depth_to_square, to_square
 from .augment import to_unit
 from .captioned import DEPTH, depth_of, fits
 from .frames import Frames, kept, teller
@@ -215,11 +214,7 @@ def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: D
     """(size, size) metres on the padded square, 0 in holes and padding."""
     name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
     far = fits(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
-    side = max(image.size)
-    wide, high = (max(1, round(length * data.image_size / side)) for length in image.size)
-    # The nearest pixel: between two surfaces there is no depth to mix.
-    small = F.interpolate(far[None, None], (high, wide), mode="nearest-exact")[0, 0]
-    return F.pad(small, (0, data.image_size - wide, 0, data.image_size - high)).half()
+    return depth_to_square(far, data.image_size).half()
 
 
 def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:

@@ -16,7 +16,7 @@ from ..training.order import Order, generator
 from ..training.recipe import Recipe
 from ..training.task import Batch, Place, Sample, Task
 from ..vision import ap3d
-from ..vision.ap3d import Detections, Matched, Truths
+from ..vision.ap3d import Matched, Truths
 from ..vision.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..vision.tokens import Tokenizer
 from .augment import augment
@@ -25,7 +25,7 @@ from .detectors import tokenizer_of
 from .feed import shares
 from .prompts import prompt_tokens, prompts
 from .retrieval import TOKENIZER, towers
-from .start import start_folder, start_towers
+from .start import start_folder, start_projection, start_towers
 
 
 class Detection3D(Task):
@@ -106,7 +106,7 @@ class Detection3D(Task):
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
         kept = self.val_set
         sums: dict[str, Tensor] = {}
-        matched: list[Matched] = []
+        matched: list[tuple[int, Matched]] = []
         entries: list[dict[str, Any]] = []
         for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
             batch = kept.batch(index, place.device)
@@ -116,14 +116,16 @@ class Detection3D(Task):
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
             best = detections(found)[:real]
-            matched += ap3d.match(best, truths(batch)[:real])
+            matched += zip(index.tolist(), ap3d.match(best, truths(batch)[:real]), strict=False)
             if self.recipe.data.results:
                 entries += kept.results(best, index)
         if self.recipe.data.results:
             entries = gathered(entries, place)
             if place.rank == 0:
                 Path(self.recipe.data.results).write_text(json.dumps(entries), encoding="utf-8")
-        whole = ap3d.accumulate(gathered(matched, place))
+        # In the order of the set, so that equal scores stand alike with any number of processes.
+        ordered = sorted(gathered(matched, place), key=lambda pair: pair[0])
+        whole = ap3d.accumulate([one for _, one in ordered])
         shown = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
         # AP is no sum: every process knows it, and adds its share of the objects of it.
         return sums | {name: sums["count"] * (0.0 if value != value else value) for name, value in shown.items()}
@@ -147,11 +149,6 @@ class Detection3D(Task):
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems)
         return {"problems": float(problems)} if problems else {}
-
-    def predict(self, model: nn.Module, kept: BoxSet, index: Tensor, place: Place, most: int = 100) -> list[Detections]:
-        """What a model finds in some images of a set."""
-        found = self._found(model, kept.batch(index, place.device), self._queries(place.device))
-        return detections(found, most)
 
     def _found(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
         found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)
@@ -187,8 +184,7 @@ _COLUMNS = 10  # template, 8 for colour, flip
 
 def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
-    both = towers(recipe, tokenizer)
-    model = Detector3D(both.image, both.text)
+    model = _new(recipe, tokenizer)
     folder = start_folder(recipe)
     if folder is None:
         return model
@@ -197,10 +193,8 @@ def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     if old.task == recipe.task:
         heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
         model.load_state_dict(heads, strict=False)
-    elif old.model.pool == "mean" and "projection.weight" in weights:
-        # What retrieval learned to project a mean of tokens with is made for each token as well.
-        names = {"weight": "projection.weight", "bias": "projection.bias"}
-        model.class_head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+    else:
+        start_projection(model.class_head, old, weights)
     return model
 
 
@@ -210,10 +204,14 @@ def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
     if recipe.task != "detection3d":
         raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
     tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
-    both = towers(recipe, tokenizer)
-    model = Detector3D(both.image, both.text)
+    model = _new(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe
+
+
+def _new(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
+    both = towers(recipe, tokenizer)
+    return Detector3D(both.image, both.text, factor=recipe.loss.factor)
 
 
 def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:

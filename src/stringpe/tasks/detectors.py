@@ -10,7 +10,7 @@ from ..vision import Tokenizer
 from ..vision.detector import Detector, OwlViT
 from ..vision.hub import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_tokenizer
 from .retrieval import TOKENIZER, towers
-from .start import start_folder, start_tokenizer, start_towers
+from .start import start_folder, start_projection, start_tokenizer, start_towers
 
 _OWL_CONTEXT = 16  # what transformers leaves out of a configuration
 OWL = "owl.json"
@@ -51,10 +51,8 @@ def detector(recipe: Recipe, tokenizer: Tokenizer) -> Detector:
     heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
     if old.task == recipe.task:
         model.load_state_dict(heads, strict=False)
-    elif old.model.pool == "mean" and "projection.weight" in weights:
-        # What retrieval learned to project a mean of tokens with is made for each token as well.
-        names = {"weight": "projection.weight", "bias": "projection.bias"}
-        model.class_head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+    else:
+        start_projection(model.class_head, old, weights)
     return model
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..vision import box3d, omni3d
@@ -13,7 +12,7 @@ from ..vision.ap3d import Detections
 from ..vision.cuboids import edges
 from ..vision.owl3d import detections
 from ..vision.pictures import COLOURS
-from ..vision.square import to_square
+from ..vision.square import depth_to_square, to_square
 from .augment import to_unit
 from .captioned import DEPTH, depth_of, fits
 from .detection3d import load
@@ -83,16 +82,12 @@ class Predictor3D(Predictor):
             return None
         if self.recipe.model.depth == "none":
             raise ValueError("this model sees RGB alone: leave the depth out")
+        name, step = str(asked.depth), self.recipe.data.depth_step
         try:
-            far = fits(
-                depth_of({DEPTH: asked.depth.read_bytes()}, str(asked.depth), self.recipe.data.depth_step), image, ""
-            )
+            far = fits(depth_of({DEPTH: asked.depth.read_bytes()}, name, step), image, name)
         except CorruptImage as error:
             raise ValueError(str(error)) from None
-        side = self.recipe.data.image_size
-        wide, high = (max(1, round(length * side / max(image.size))) for length in image.size)
-        small = F.interpolate(far[None, None], (high, wide), mode="nearest-exact")[:, 0]
-        return F.pad(small, (0, side - wide, 0, side - high)).to(self.device)
+        return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
 
 
 def intrinsics(image: "Image", asked: Asked) -> Tensor:

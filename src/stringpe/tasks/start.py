@@ -12,6 +12,7 @@ from ..coords import grid
 from ..training import checkpoint as checkpoints
 from ..training.recipe import Recipe
 from ..vision import Tokenizer
+from ..vision.owl import ClassHead
 
 TOWERS = ("image.", "text.")
 _SHAPES = {
@@ -59,6 +60,14 @@ def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> Recipe:
         found[table] = resampled(found[table], sizes[0], sizes[1])
     model.load_state_dict(found, strict=False)
     return old
+
+
+def start_projection(head: ClassHead, old: Recipe, weights: dict[str, Tensor]) -> None:
+    """Let a class head start from what a run of retrieval projects its pooled tokens with: what is made for a mean of
+    tokens is made for each of them as well."""
+    if old.model.pool == "mean" and "projection.weight" in weights:
+        names = {"weight": "projection.weight", "bias": "projection.bias"}
+        head.project.load_state_dict({name: weights[key] for name, key in names.items()})
 
 
 def resampled(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

@@ -19,7 +19,7 @@ from . import box3d
 from .ap3d import Detections
 from .focal import focal, focal_cost
 from .matching import match, take
-from .owl import PRIOR, ClassHead, unit
+from .owl import ClassHead, unit
 from .text import TextTower
 from .vit import ViT
 
@@ -83,19 +83,15 @@ class BoxHead3D(nn.Module):
 class Detector3D(nn.Module):
     """A ViT or ViTD, a text tower, and the class and box heads on every patch token.
 
-    sharpness: where the class head's factor starts, so that a logit is sharpness · cos(e, q) + logit of `PRIOR`. 10 is
-    where SigLIP's temperature starts; at OWL-ViT's 1 a token can hardly tell names apart until its factor has grown,
-    which a model that is not pretrained takes thousands of steps for.
+    factor: where the factor of the class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained
+    learn names much faster from 10, where SigLIP's temperature starts.
     """
 
-    def __init__(self, image: ViT, text: TextTower, *, sharpness: float = 10.0):
+    def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
         super().__init__()
-        if sharpness < 1:
-            raise ValueError(f"sharpness must be at least 1, got {sharpness}")
         self.image, self.text = image, text
-        self.class_head, self.box_head = ClassHead(image.dim, text.width), BoxHead3D(image.dim)
-        nn.init.constant_(self.class_head.scale.bias, sharpness - 1)  # elu(x) + 1 = x + 1
-        nn.init.constant_(self.class_head.shift.bias, math.log(PRIOR / (1 - PRIOR)) / sharpness)
+        self.class_head = ClassHead(image.dim, text.width, factor=factor)
+        self.box_head = BoxHead3D(image.dim)
         image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
 
     def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:

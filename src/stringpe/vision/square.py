@@ -7,6 +7,7 @@ is resized. A box on the square is in units of that long side in x *and* y, neve
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .boxes import clip, to_corners
@@ -32,6 +33,15 @@ def to_square(image: "Image", size: int) -> Tensor:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return flat.view(size, size, 3).permute(2, 0, 1).contiguous()
+
+
+def depth_to_square(depth: Tensor, size: int) -> Tensor:
+    """Depth (h, w) on the square that `to_square` gives its image: (size, size), 0 in the padding. Each value is that
+    of the nearest pixel: between two surfaces there is no distance to mix."""
+    side = max(depth.shape)
+    high, wide = (max(1, round(length * size / side)) for length in depth.shape)
+    small = F.interpolate(depth[None, None], (high, wide), mode="nearest-exact")[0, 0]
+    return F.pad(small, (0, size - wide, 0, size - high))
 
 
 def from_square(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
