@@ -80,15 +80,15 @@ def _mend(model: Any, arm: Arm) -> None:
     box = mujoco.mjtGeom.mjGEOM_BOX
     hand.add_geom(name=f"{arm.name}/palm", type=box, size=[0.022, 0.02, 0.026], pos=[0.021, 0, 0.006], rgba=black, mass=0.1)
     hand.add_geom(name=f"{arm.name}/bar", type=box, size=[0.014, 0.072, 0.024], pos=[0.05, 0, 0], rgba=black, mass=0.1)
-    hand.add_site(name=f"{arm.name}/grip", pos=[GRIP, 0, 0])
+    hand.add_site(name=f"{arm.name}/grip", pos=[GRIP, 0, 0], group=4)
     # the finger links sit at 0.0687; at joint 0.021 the inner faces of the two pads meet in the middle
     pads = tuple((TIP - 0.0687 - 0.026, side * (0.003 - 0.021), 0.0) for side in (1, -1))
     fingers = (prefix + "left_finger_link", prefix + "right_finger_link")
     add_pads(model, arm.name, fingers, pads, size=[0.026, 0.003, 0.008])  # type: ignore[arg-type]
     for camera in list(hand.cameras):
         model.delete(camera)
-    at = (0.0, 0.0, 0.085)
-    hand.add_camera(name=f"{arm.name}_wrist", pos=at, quat=look(at, (0.15, 0, -0.005), up=(0, 0, 1)), fovy=75.0)
+    at = (0.03, 0.0, 0.085)
+    hand.add_camera(name=f"{arm.name}_wrist", pos=at, quat=look(at, (0.17, 0, 0.005), up=(0, 0, 1)), fovy=75.0)
 
 
 def _surroundings(model: Any) -> None:

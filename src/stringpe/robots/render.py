@@ -1,5 +1,6 @@
 """Pictures and depth of a simulation, off screen."""
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class Cameras:
             self._renderer = mujoco.Renderer(model, height, width)
         except Exception as broken:  # every backend fails in its own way
             raise OSError(f"{NO_RENDERING} ({type(broken).__name__}: {broken})") from broken
+        self._finish = weakref.finalize(self, self._renderer.close)  # before the interpreter takes the libraries down
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
             self._renderer.scene.flags[flag] = 0
 
@@ -40,4 +42,4 @@ class Cameras:
 
     def close(self) -> None:
         """Gives the context back."""
-        self._renderer.close()
+        self._finish()
