@@ -6,7 +6,7 @@ finger tips (boxes, that grasp well), the cameras, and boxes in place of the two
 
 from typing import Any
 
-from .robot import Arm, Robot, add_pads, add_servo, look, set_options
+from .robot import Arm, Robot, add_pads, add_servo, couple, look, set_options
 from .simulator import asset_folder, mujoco
 
 JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate")
@@ -65,8 +65,8 @@ def _mend(model: Any, arm: Arm) -> None:
         joint.armature = 0.05 if name in arm.joints else 0.02
     for name, stiffness, damping in zip(arm.joints, STIFFNESS, DAMPING, strict=True):
         add_servo(model, name, stiffness, damping, force=150.0)
-    for name in arm.fingers:
-        add_servo(model, name, 2000.0, 60.0, arm.force)
+    add_servo(model, arm.fingers[0], 2000.0, 60.0, arm.force)
+    couple(model, *arm.fingers)
     for body in model.bodies:
         if body.name.startswith(f"vx300s_{arm.name}"):
             body.gravcomp = 1.0
@@ -101,6 +101,10 @@ def _surroundings(model: Any) -> None:
     model.visual.map.zfar = 10.0
     model.stat.extent = 1.0
     model.stat.center = [0.0, 0.5, 0.1]
+    model.add_texture(
+        name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=[0.75, 0.78, 0.8], rgb2=[0.45, 0.45, 0.45], width=32, height=192,
+    )  # fmt: skip
     world = model.worldbody
     world.add_light(
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[0, 0, 2], dir=[0.3, 0.4, -1], diffuse=[0.45] * 3, castshadow=False
@@ -109,6 +113,6 @@ def _surroundings(model: Any) -> None:
     table.add_geom(
         name="table:0", type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.6, 0.4, 0.02], pos=[0, 0.5, -0.02], rgba=[0.42, 0.44, 0.47, 1]
     )
-    over, level = (0.0, 0.5, 0.95), (0.0, -0.05, 0.22)
-    world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=50.0)
-    world.add_camera(name="table", pos=level, quat=look(level, (0, 0.5, 0.05)), fovy=55.0)
+    over, level = (0.0, 0.5, 0.95), (0.0, -0.02, 0.2)
+    world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=42.0)
+    world.add_camera(name="table", pos=level, quat=look(level, (0, 0.5, 0.06)), fovy=52.0)

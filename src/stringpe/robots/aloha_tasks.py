@@ -135,7 +135,7 @@ def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float,
         {block.name: Start(LEFT, DEEP, spin=FULL), "base": Start(MIDDLE, CENTRE, spin=0.3)},
         lambda: Delivered((block.name,), seated("base", 0.014, 0.004, headings)),
         seconds=18.0,
-        expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings)),
+        expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
     )
 
 

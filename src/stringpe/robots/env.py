@@ -177,7 +177,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
 
 
 class _Servos:
-    """Between actions and MuJoCo's controls: one number for two fingers."""
+    """Between actions and MuJoCo's controls, where a gripper is its first finger."""
 
     def __init__(self, model: Any, robot: Robot) -> None:
         self._robot = robot
@@ -197,7 +197,8 @@ class _Servos:
         for arm in self._robot.arms:
             for joint, angle in zip(arm.joints + arm.fingers, arm.home + arm.open, strict=True):
                 data.joint(joint).qpos[0] = angle
-                data.ctrl[self._index[joint]] = angle
+                if joint in self._index:
+                    data.ctrl[self._index[joint]] = angle
 
     def check(self, action: npt.ArrayLike) -> Vector:
         """The controls of an action, or an error in words."""
@@ -215,8 +216,7 @@ class _Servos:
             part = values[offset : offset + arm.size]
             for joint, angle in zip(arm.joints, part, strict=False):
                 controls[self._index[joint]] = angle
-            for joint, closed, wide in zip(arm.fingers, arm.closed, arm.open, strict=True):
-                controls[self._index[joint]] = closed + float(part[-1]) * (wide - closed)
+            controls[self._index[arm.fingers[0]]] = arm.closed[0] + float(part[-1]) * (arm.open[0] - arm.closed[0])
             offset += arm.size
         return controls
 

@@ -28,7 +28,7 @@ class Way:
     """Where a hand goes: `lift` metres above a grasp of a thing, or to where a carried thing is at an `offset` from another.
 
     frame: The thing that the way-point is relative to; "" is the table.
-    grasp: Of that thing, where the hand goes.
+    grasp: Of that thing, where the hand goes; `offset` is then added in the world's axes.
     carry: The thing in the hand that goes to `offset` in the frame, upright; it keeps its heading, or takes one of
         `headings` relative to the frame's, the nearest.
     """
@@ -129,7 +129,7 @@ class Expert:
             here = self._kinematics.pose(arm, self._joints[arm.name])
             return Pose(level.apply(way.offset) + up, here.turn)
         axis = closest_axis(heading(frame.turn) + way.grasp.fingers, arm.neutral)
-        return Pose(frame.apply(way.grasp.offset) + up, grip_down(axis))
+        return Pose(frame.apply(way.grasp.offset) + np.array(way.offset) + up, grip_down(axis))
 
 
 def wrap(angle: float) -> float:
@@ -184,12 +184,18 @@ def place(
     above: float = 0.08,
     headings: tuple[float, ...] = (),
     opening: float = 0.6,
+    hover: float = 0.0,
 ) -> list[Phase]:
-    """A carried thing over its place, down, released, and the hand away."""
-    x, y, z = offset
+    """A carried thing over its place, down, released, and the hand away; `hover` is a height to stop and look again at."""
+
+    def over(lift: float, jitter: float = 0.0) -> dict[str, Way]:
+        return {arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
+
+    wait = [Phase(over(hover), {arm: 0.0}, seconds=0.4), Phase(over(hover), {arm: 0.0}, seconds=0.3)] if hover else []
     return [
-        Phase({arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=above, jitter=0.004)}, {arm: 0.0}),
-        Phase({arm: Way(frame, offset=offset, carry=thing, headings=headings)}, {arm: 0.0}, seconds=0.5, speed=0.5),
+        Phase(over(above, 0.004), {arm: 0.0}),
+        *wait,
+        Phase(over(0.0), {arm: 0.0}, seconds=1.0 if hover else 0.5, speed=0.5),
         Phase({}, {arm: opening}, seconds=0.5),
         Phase({arm: Way("up", lift=0.12)}, {arm: opening}, speed=0.7),
     ]

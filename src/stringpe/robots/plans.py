@@ -12,14 +12,14 @@ from .world import World
 
 @dataclass(frozen=True)
 class Job:
-    """Bring a thing to an offset from another: with the arm on its side, or the one named."""
+    """Bring a thing to an offset from another, with the arm on its side."""
 
     thing: Thing
     onto: str
     offset: tuple[float, float, float]
     headings: tuple[float, ...] = ()
     above: float = 0.08
-    arm: str = ""
+    hover: float = 0.0
 
 
 def deliver(*jobs: Job) -> Plan:
@@ -29,18 +29,19 @@ def deliver(*jobs: Job) -> Plan:
         phases: list[Phase] = []
         for job in jobs:
             name = job.thing.name
-            arm = job.arm or near_arm(world, name)
+            arm = near_arm(world, name)
             grasp = best_grasp(world, arm, name, job.thing.grasps, rng)
             phases += pick(arm, name, grasp)
             opening = min(1.0, grasp.opening + 0.1)
-            phases += place(arm, name, job.onto, job.offset, above=job.above, headings=job.headings, opening=opening)
+            how = {"above": job.above, "hover": job.hover, "opening": opening}
+            phases += place(arm, name, job.onto, job.offset, headings=job.headings, **how)
             phases.append(Phase({arm: HOME}, {arm: 1.0}))
         return [*phases, Phase({}, {}, seconds=0.8)]
 
     return plan
 
 
-def hand_over(thing: Thing, container: str, *, meet: tuple[float, float, float] = (0.0, 0.5, 0.16)) -> Plan:
+def hand_over(thing: Thing, container: str, *, meet: tuple[float, float, float] = (0.0, 0.5, 0.13)) -> Plan:
     """The right hand takes one end, the left hand the other; the left hand brings the thing to the container."""
 
     def plan(world: World, rng: np.random.Generator) -> list[Phase]:
@@ -49,8 +50,9 @@ def hand_over(thing: Thing, container: str, *, meet: tuple[float, float, float] 
         over = Way(offset=meet, carry=name, headings=(0.0, np.pi), jitter=0.004)
         return [
             *pick("right", name, first, lift=0.1),
-            Phase({"right": over, "left": Way(offset=(-0.12, 0.5, 0.22))}, {"right": 0.0, "left": 1.0}),
-            Phase({"left": Way(name, second, lift=0.08, jitter=0.004)}, {"left": second.opening}),
+            Phase({"right": over}, {"right": 0.0}),
+            Phase({"left": Way(name, second, (-0.12, 0.0, 0.06), jitter=0.006)}, {"left": second.opening}),
+            Phase({"left": Way(name, second, lift=0.06, jitter=0.003)}, {"left": second.opening}, speed=0.8),
             Phase({"left": Way(name, second)}, {"left": second.opening}, speed=0.5),
             Phase({}, {"left": 0.0}, seconds=0.6),
             Phase({}, {"right": 0.6}, seconds=0.5),

@@ -1,5 +1,6 @@
 """Pictures and depth of a simulation, off screen."""
 
+import atexit
 import weakref
 from typing import Any
 
@@ -21,8 +22,10 @@ class Cameras:
             self._renderer = mujoco.Renderer(model, height, width)
         except Exception as broken:  # every backend fails in its own way
             raise OSError(f"{NO_RENDERING} ({type(broken).__name__}: {broken})") from broken
-        self._finish = weakref.finalize(self, self._renderer.close)  # before the interpreter takes the libraries down
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        if not _OPEN:
+            atexit.register(_close_all)  # registered after EGL's own, so that it runs before EGL goes down
+        _OPEN.add(self)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._renderer.scene.flags[flag] = 0
 
     def rgb(self, data: Any, camera: str) -> npt.NDArray[np.uint8]:
@@ -42,4 +45,13 @@ class Cameras:
 
     def close(self) -> None:
         """Gives the context back."""
-        self._finish()
+        _OPEN.discard(self)
+        self._renderer.close()
+
+
+_OPEN: "weakref.WeakSet[Cameras]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for cameras in list(_OPEN):
+        cameras.close()

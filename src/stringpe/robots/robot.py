@@ -24,7 +24,7 @@ class Arm:
     closed: tuple[float, float]  # finger joint positions
     open: tuple[float, float]
     neutral: float  # the finger axis, as an angle, of the hand that points down in front of the arm
-    force: float = 12.0  # N, of a finger
+    force: float = 20.0  # N, of the motor that moves both fingers
 
     @property
     def size(self) -> int:
@@ -71,6 +71,19 @@ def add_servo(spec: Any, joint: str, stiffness: float, damping: float, force: fl
         ctrllimited=True,
         forcerange=[-force, force],
         forcelimited=True,
+    )
+
+
+def couple(spec: Any, first: str, second: str) -> None:
+    """Makes the second finger mirror the first, as the one motor of a real gripper does: a held thing stays in the middle."""
+    spec.add_equality(
+        type=mujoco.mjtEq.mjEQ_JOINT,
+        objtype=mujoco.mjtObj.mjOBJ_JOINT,
+        name1=second,
+        name2=first,
+        data=[0.0, -1.0, *([0.0] * 9)],
+        solref=[0.004, 1.0],
+        solimp=[0.95, 0.99, 0.001, 0.5, 2.0],
     )
 
 
