@@ -42,8 +42,10 @@ def make(
         guess = [name for name in tasks() if [name.lower()] == near]
         hint = f"did you mean {guess[0]}? " if guess else ""
         raise ValueError(f"no task {task!r}: {hint}The tasks are {', '.join(tasks())}")
-    from . import aloha, aloha_tasks
-    from .env import RobotEnv
+    if task in KUKA_TASKS:
+        from . import kuka_tasks
 
-    chosen = {each.name: each for each in aloha_tasks.ALL}[task]
-    return RobotEnv(chosen, aloha.ALOHA, aloha.spec(), seed=seed, size=size, cameras=cameras, depth=depth, **options)
+        return kuka_tasks.make(seed=seed, size=size, cameras=cameras, depth=depth, **options)
+    from . import aloha_tasks
+
+    return aloha_tasks.make(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)

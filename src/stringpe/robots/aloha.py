@@ -21,7 +21,8 @@ def _arm(side: str, neutral: float) -> Arm:
     prefix = f"vx300s_{side}/"
     return Arm(
         side,
-        tuple(prefix + joint for joint in JOINTS),
+        root=f"vx300s_{side}",
+        joints=tuple(prefix + joint for joint in JOINTS),
         home=(0.0, -0.96, 1.16, 0.0, 0.6, 0.0),
         fingers=(prefix + "left_finger", prefix + "right_finger"),
         closed=(0.021, -0.021),

@@ -4,10 +4,12 @@ x runs from the left arm to the right arm, y away from the table camera; metres;
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from . import things
+from . import aloha, things
+from .env import RobotEnv
 from .goals import Delivered, HandedOver, Inserted, lies_in, rests_on, seated
 from .plans import Job, deliver, hand_over, insert
 from .task import Start, Task
@@ -165,3 +167,9 @@ ALL = (
     _hand_over("HandOverPen", things.pen()),
     _mug_on_plate(),
 )
+
+
+def make(name: str, **options: Any) -> RobotEnv:
+    """The environment of a task; options as `RobotEnv`."""
+    (task,) = [task for task in ALL if task.name == name]
+    return RobotEnv(task, aloha.ALOHA, aloha.spec(), **options)

@@ -98,8 +98,8 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         self._seed = None
         mujoco.mj_resetData(self.model, self.data)
         self._servos.home(self.data)
-        for name, (pos, turn) in draw_starts(self.task, self.np_random).items():
-            self.move(name, pos + np.array([0.0, 0.0, self._table_height]), turn)
+        for name, (pos, turn) in draw_starts(self.task, self.np_random, self._table_height).items():
+            self.move(name, pos, turn)
         mujoco.mj_step(self.model, self.data, round(SETTLE / self.model.opt.timestep))
         self._goal, self._steps = self.task.goal(), 0
         self.refresh()

@@ -141,6 +141,35 @@ class Inserted:
 
 
 @dataclass
+class Lifted:
+    """An item that a hand holds at least `height` metres above the table, with nothing else under it."""
+
+    item: str
+    height: float
+    _best: int = 0
+    _held: int = 0
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Touch, hold, lift, keep."""
+        return ("touched", "held", "lifted", "held high")
+
+    def reset(self) -> None:
+        """Forgets."""
+        self._best = self._held = 0
+
+    def update(self, world: World) -> int:
+        """The stage of now, or the best so far."""
+        up, high = world.carried(self.item), world.pose(self.item).pos[2] - world.pose("table").pos[2] >= self.height
+        self._held = self._held + 1 if up and high and world.speed(self.item) < STILL else 0
+        if self._held >= HOLD:
+            return len(self.stages)
+        stage = 3 if up else 2 if world.held(self.item) else int(bool(world.touched(self.item)))
+        self._best = max(self._best, stage)
+        return self._best
+
+
+@dataclass
 class HandedOver:
     """An item that one hand lifts, both hands hold, the other hand takes, all in the air, and that ends in a container.
 

@@ -41,6 +41,17 @@ def deliver(*jobs: Job) -> Plan:
     return plan
 
 
+def lift(thing: Thing, height: float) -> Plan:
+    """Pick a thing up and keep it there."""
+
+    def plan(world: World, rng: np.random.Generator) -> list[Phase]:
+        arm = near_arm(world, thing.name)
+        grasp = best_grasp(world, arm, thing.name, thing.grasps, rng)
+        return [*pick(arm, thing.name, grasp, lift=height), Phase({}, {}, seconds=1.2)]
+
+    return plan
+
+
 def hand_over(thing: Thing, container: str, *, meet: tuple[float, float, float] = (0.0, 0.5, 0.13)) -> Plan:
     """The right hand takes one end, the left hand the other; the left hand brings the thing to the container."""
 

@@ -18,6 +18,7 @@ class Arm:
     """
 
     name: str
+    root: str  # the body that carries it
     joints: tuple[str, ...]
     home: tuple[float, ...]
     fingers: tuple[str, str]

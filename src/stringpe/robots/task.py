@@ -49,13 +49,13 @@ class Task:
     gap: float = 0.02  # metres between the circles around things at the start
 
 
-def draw_starts(task: Task, rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
-    """A position and a rotation for every thing, drawn again until no two circles overlap."""
+def draw_starts(task: Task, rng: np.random.Generator, height: float = 0.0) -> dict[str, tuple[Any, Any]]:
+    """A position and a rotation for every thing on a table of some height, drawn again until no two circles overlap."""
     for _ in range(2000):
         found: dict[str, tuple[Any, Any]] = {}
         for thing in task.things:
             start = task.starts[thing.name]
-            pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest])
+            pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height])
             found[thing.name] = (pos, about("z", start.heading + rng.uniform(-start.spin, start.spin)))
         if _apart(task, found):
             return found

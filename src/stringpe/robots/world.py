@@ -86,7 +86,7 @@ def _owner(model: Any, geom: int, robot: Robot) -> str:
     root = int(model.body_rootid[body])
     title = model.body(root if root else body).name
     for arm in robot.arms:
-        if any(part.split("/")[0] == title for part in arm.joints) or title == arm.name:
+        if title == arm.root:
             return arm.name
     return title
 
