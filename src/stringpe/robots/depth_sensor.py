@@ -21,7 +21,7 @@ class DepthSensor:
     step: float = 0.001
     edge_loss: float = 0.6
     loss: float = 0.005
-    jump: float = 0.02  # metres between neighbours that make an edge
+    jump: float = 0.03  # difference between neighbours, as a share of the depth, that makes an edge
     nearest: float = 0.05
 
     def __call__(self, depth: Depth, rng: np.random.Generator) -> Depth:
@@ -38,8 +38,8 @@ class DepthSensor:
     def edges(self, depth: Depth) -> npt.NDArray[np.bool_]:
         """Pixels with a neighbour across a jump."""
         found = np.zeros(depth.shape, bool)
-        down = np.abs(np.diff(depth, axis=0)) > self.jump
-        across = np.abs(np.diff(depth, axis=1)) > self.jump
+        down = np.abs(np.diff(depth, axis=0)) > self.jump * depth[1:]
+        across = np.abs(np.diff(depth, axis=1)) > self.jump * depth[:, 1:]
         found[1:] |= down
         found[:-1] |= down
         found[:, 1:] |= across

@@ -50,22 +50,27 @@ class Task:
 
 
 def draw_starts(task: Task, rng: np.random.Generator, height: float = 0.0) -> dict[str, tuple[Any, Any]]:
-    """A position and a rotation for every thing on a table of some height, drawn again until no two circles overlap."""
-    for _ in range(2000):
+    """A position and a rotation for every thing on a table of some height.
+
+    One thing after the other, each drawn again until it is clear of those before it: what is added at the end of a task
+    does not move what was there.
+    """
+    for _ in range(100):
         found: dict[str, tuple[Any, Any]] = {}
-        for thing in task.things:
-            start = task.starts[thing.name]
-            pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height])
-            found[thing.name] = (pos, about("z", start.heading + rng.uniform(-start.spin, start.spin)))
-        if _apart(task, found):
+        if all(_draw(task, thing, found, rng, height) for thing in task.things):
             return found
     raise AssertionError(f"the starting regions of {task.name} leave no room")
 
 
-def _apart(task: Task, found: dict[str, tuple[Any, Any]]) -> bool:
-    for i, a in enumerate(task.things):
-        for b in task.things[i + 1 :]:
-            distance = np.linalg.norm(found[a.name][0][:2] - found[b.name][0][:2])
-            if distance < a.radius + b.radius + task.gap:
-                return False
-    return True
+def _draw(
+    task: Task, thing: Thing, found: dict[str, tuple[Any, Any]], rng: np.random.Generator, height: float
+) -> bool:
+    start, radii = task.starts[thing.name], {each.name: each.radius for each in task.things}
+    for _ in range(200):
+        pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height])
+        turn = about("z", start.heading + rng.uniform(-start.spin, start.spin))
+        gaps = [np.linalg.norm(pos[:2] - at[:2]) - radii[name] - thing.radius for name, (at, _) in found.items()]
+        if all(gap >= task.gap for gap in gaps):
+            found[thing.name] = (pos, turn)
+            return True
+    return False
