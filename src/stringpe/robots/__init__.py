@@ -1,0 +1,1 @@
+"""Robots: demonstrations, policies and their evaluation. Environments need the extra packages of stringpe[robots]."""
