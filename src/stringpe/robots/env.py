@@ -33,6 +33,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
     info: `success`, `stage` (a number), `stage_name`.
     """
 
+    fps = float(RATE)
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": RATE}
 
     def __init__(
@@ -94,6 +95,11 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """A new episode; the same seed gives the same initial state, exactly."""
+        self.restart(seed)
+        return self._observe(), self._info(0)
+
+    def restart(self, seed: int | None = None) -> None:
+        """As `reset`, without looking."""
         super().reset(seed=self._seed if seed is None else seed)
         self._seed = None
         mujoco.mj_resetData(self.model, self.data)
@@ -103,8 +109,6 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         mujoco.mj_step(self.model, self.data, round(SETTLE / self.model.opt.timestep))
         self._goal, self._steps = self.task.goal(), 0
         self.refresh()
-        self._goal.reset()
-        return self._observe(), self._info(0)
 
     def move(self, name: str, pos: npt.ArrayLike, turn: Vector | None = None) -> None:
         """Puts a thing somewhere, at rest: for initial states and for tests of goals."""
@@ -125,23 +129,22 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes an action; targets outside the joints' limits are brought to the limits."""
-        self.advance(action)
-        self._steps += 1
-        stage = self._goal.update(self.world)
-        info = self._info(stage)
-        reward = stage / len(self._goal.stages)
+        info = self.advance(action)
+        reward = info["stage"] / len(self._goal.stages)
         return self._observe(), reward, info["success"], self._steps >= self.max_steps, info
 
-    def advance(self, action: npt.ArrayLike) -> None:
-        """The physics of one action, without pictures and without the goal."""
+    def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
+        """As `step`, without looking: the physics and the goal of one action; returns info."""
         target = self._servos.check(action)
         before = self.data.ctrl.copy()
         for count in range(1, self._substeps + 1):
             self.data.ctrl[:] = before + (target - before) * count / self._substeps
             mujoco.mj_step(self.model, self.data)
-        self.refresh()
+        self._steps += 1
         if not np.isfinite(self.data.qpos).all():
             raise FloatingPointError(f"the simulation of {self.name} diverged after {self._steps} actions")
+        self.refresh()
+        return self._info(self._goal.update(self.world))
 
     def _info(self, stage: int) -> dict[str, Any]:
         names = ("start", *self._goal.stages)

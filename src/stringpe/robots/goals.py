@@ -32,10 +32,6 @@ class Delivered:
         """Lifting and placing every item, then all at rest."""
         return (*(f"{word} {item}" for item in self.items for word in ("lifted", "placed")), "all at rest")
 
-    def reset(self) -> None:
-        """Forgets."""
-        self._lifted, self._best, self._held = set(), 0, 0
-
     def update(self, world: World) -> int:
         """Counts lifted and placed items; success asks for the placed state alone, so that it can be tested."""
         self._lifted |= {item for item in self.items if world.carried(item)}
@@ -109,10 +105,6 @@ class Inserted:
         pegs = [f"{word} {peg}" for peg in self.pegs for word in ("lifted", "inserted")]
         return (f"lifted {self.socket}", *pegs, "held together off the table")
 
-    def reset(self) -> None:
-        """Forgets."""
-        self._best = self._held = 0
-
     def update(self, world: World) -> int:
         """The last peg must have been let go by its hand or still be held by it; the socket must be in a hand."""
         together = (self.socket, *self.pegs)
@@ -154,10 +146,6 @@ class Lifted:
         """Touch, hold, lift, keep."""
         return ("touched", "held", "lifted", "held high")
 
-    def reset(self) -> None:
-        """Forgets."""
-        self._best = self._held = 0
-
     def update(self, world: World) -> int:
         """The stage of now, or the best so far."""
         up, high = world.carried(self.item), world.pose(self.item).pos[2] - world.pose("table").pos[2] >= self.height
@@ -188,10 +176,6 @@ class HandedOver:
     def stages(self) -> tuple[str, ...]:
         """The four steps of a hand-over."""
         return ("lifted by one hand", "held by both hands", "held by the other hand", "in the container")
-
-    def reset(self) -> None:
-        """Forgets."""
-        self._giver, self._state, self._best, self._held = "", 0, 0, 0
 
     def update(self, world: World) -> int:
         """Follows the hands."""

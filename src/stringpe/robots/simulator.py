@@ -1,6 +1,7 @@
 """MuJoCo, imported with a way to render that this machine has, or an error that says what to install."""
 
 import ctypes.util
+import importlib
 import importlib.util
 import os
 import sys
@@ -31,16 +32,16 @@ def rendering_backend() -> str:
 
 def load() -> ModuleType:
     """The mujoco module; the choice of a backend has to be made before its first import."""
+    missing = [name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"{EXTRA} ({' and '.join(missing)} not found)")
     backend = rendering_backend()
     if backend:
         os.environ["MUJOCO_GL"] = backend
     try:
-        import mujoco
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"{EXTRA} ({missing})") from missing
+        return importlib.import_module("mujoco")
     except (ImportError, AttributeError, OSError, RuntimeError) as broken:  # how the bindings of GL fail to load
         raise OSError(f"{NO_RENDERING} (MUJOCO_GL={backend}: {broken})") from broken
-    return mujoco
 
 
 def needs_rendering() -> None:
@@ -53,7 +54,7 @@ def asset_folder(package: str, *parts: str) -> Path:
     """A folder of model files that an installed package ships, found without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"{EXTRA} (the model files come from {package}, which is not installed)")
+        raise ValueError(f"{EXTRA} (the model files come from {package}, which is not installed)")
     folder = Path(spec.origin).parent.joinpath(*parts)
     if not folder.is_dir():
         raise FileNotFoundError(f"{package} has no folder {'/'.join(parts)}: install the version of 'stringpe[robots]'")

@@ -12,14 +12,11 @@ from .world import World
 
 
 class Goal(Protocol):
-    """Watches a simulation, once a step, and says how far the task is."""
+    """Watches one episode of a simulation, once a step, and says how far the task is."""
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages in words; the last one is success."""
-
-    def reset(self) -> None:
-        """A new episode begins."""
 
     def update(self, world: World) -> int:
         """How many stages have been reached."""
