@@ -135,10 +135,10 @@ def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: f
     return Thing(name, parts, mass=0.12, radius=high, fixed=fixed, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
 
 
-def plate(name: str = "plate", *, low: float = 0.045, high: float = 0.065, height: float = 0.022) -> Thing:
+def plate(name: str = "plate", *, low: float = 0.053, high: float = 0.063, height: float = 0.022) -> Thing:
     """A deep plate: its rim rises so that fingers can take it."""
     parts = (disc(low, 0.006, WHITE), *ring(low, high, height, colour=CREAM, sides=16))
-    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 3 * high) / 4 - 0.002, height + 0.002))
+    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 2 * high) / 3 - 0.0025, LOW + 0.002))
 
 
 def glass(name: str = "glass", *, radius: float = 0.026, height: float = 0.085) -> Thing:
@@ -153,9 +153,9 @@ def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Th
     handle = tuple(
         Part("box", size, pos, colour=RED)
         for size, pos in (
-            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.55 * height + 0.02)),
-            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.55 * height - 0.02)),
-            ((0.004, 0.004, 0.024), (radius + 0.018, 0.0, 0.55 * height)),
+            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height + 0.02)),
+            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height - 0.02)),
+            ((0.004, 0.004, 0.024), (radius + 0.018, 0.0, 0.6 * height)),
         )
     )
     parts = (disc(radius, 0.008, RED), *ring(radius, radius, height, thick=0.004, colour=RED), *handle)
