@@ -17,7 +17,7 @@ SHAPES = {
 }
 RED, BLUE, GREEN, YELLOW = (0.8, 0.12, 0.1), (0.1, 0.25, 0.75), (0.15, 0.55, 0.2), (0.95, 0.8, 0.1)
 ORANGE, WHITE, BROWN, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.3, 0.18), (0.45, 0.2, 0.55)
-GREY, TEAL, CREAM = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7)
+GREY, TEAL, CREAM, DARK = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7), (0.3, 0.03, 0.03)
 Colour = tuple[float, float, float]
 
 
@@ -239,7 +239,7 @@ def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0
 
 def recess(name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03) -> Thing:
     """A base with a recess 2 cm deep; `hole` lists the boxes around it as (x, y, half width, half length)."""
-    floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=RED)
+    floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
     walls = [Part("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]
     return Thing(name, (floor, *walls), fixed=True, radius=half * 1.42)
 
