@@ -7,6 +7,7 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+
 from stringpe import robots
 from stringpe.robots import render, simulator
 
@@ -116,7 +117,9 @@ def test_an_episode_ends_when_its_time_is_over(home):
     assert [env.step(home(env))[3] for _ in range(3)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("task", "words"), [("MugOnPlate", "14 numbers (7 for left, 7 for right)"), ("KukaPick", "8 num")])
+@pytest.mark.parametrize(
+    ("task", "words"), [("MugOnPlate", "14 numbers (7 for left, 7 for right)"), ("KukaPick", "8 num")]
+)
 def test_actions_of_wrong_size_are_refused(task, words, blind):
     env = blind(task)
     env.reset(seed=0)
@@ -155,7 +158,9 @@ def test_what_is_not_there_is_named(given, words):
 
 def test_missing_packages_are_named(monkeypatch):
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("mujoco", "gym_aloha") else real(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("mujoco", "gym_aloha") else real(name)
+    )
     for call in (simulator.load, lambda: simulator.asset_folder("gym_aloha", "assets")):
         with pytest.raises(ValueError, match=r"pip install 'stringpe\[robots\]'"):
             call()

@@ -1,6 +1,6 @@
 """The environment: a robot, a task, and cameras, as a gymnasium.Env."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,20 +21,20 @@ SETTLE = 0.2  # seconds of physics before the first observation
 Observation = dict[str, npt.NDArray[Any]]
 
 
-class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
+class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     """A task on a robot.
 
-    An action is the joint angles of every arm in radians, each arm followed by its gripper (0 closed, 1 open): targets that
-    the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
+    An action is the joint angles of every arm in radians, each arm followed by its gripper (0 closed, 1 open): targets
+    that the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
 
     Observation: `observation.state` (a,) float32; `observation.images.<camera>` (h, w, 3) uint8; with depth=True
     `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured.
-    The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps` actions.
+    The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps`.
     info: `success`, `stage` (a number), `stage_name`.
     """
 
     fps = float(RATE)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": RATE}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": RATE}  # noqa: RUF012, as gymnasium declares it
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         self.world = World(self.model, self.data, robot)
         self._substeps = round(1 / RATE / self.model.opt.timestep)
         self._servos = _Servos(self.model, robot)
-        self._goal, self._cameras = task.goal(), None
+        self._goal = task.goal()
+        self._cameras: Cameras | None = None
         self._steps, self._seed = 0, seed
         self.action_space = gym.spaces.Box(*self._servos.limits, dtype=np.float32)
         self.observation_space = gym.spaces.Dict(self._spaces())
@@ -168,7 +169,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
             self._cameras = Cameras(self.model, self.size)
         return self._cameras
 
-    def render(self) -> npt.NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> npt.NDArray[np.uint8]:
         """The first camera's picture."""
         return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
@@ -208,7 +209,9 @@ class _Servos:
         values = np.asarray(action, np.float32)
         if values.shape != (self._robot.size,):
             names = ", ".join(f"{arm.size} for {arm.name}" for arm in self._robot.arms)
-            raise ValueError(f"an action of {self._robot.name} has {self._robot.size} numbers ({names}), got {values.shape}")
+            raise ValueError(
+                f"an action of {self._robot.name} has {self._robot.size} numbers ({names}), got {values.shape}"
+            )
         if not np.isfinite(values).all():
             bad = [self._robot.names[i] for i in np.flatnonzero(~np.isfinite(values))]
             raise ValueError(f"actions must be finite, got nan or infinity for {', '.join(bad)}")

@@ -1,8 +1,8 @@
 """Scripted experts: phases of Cartesian way-points relative to things, played as joint targets.
 
 An expert is data. A `Phase` says where one or both hands go next, how far their fingers are open, and what they carry;
-way-points are looked up when their phase begins, so that a thing that moved is still found and a thing that sits askew in the hand
-is still put down straight.
+way-points are looked up when their phase begins, so that a thing that moved is still found, and a thing that sits askew
+in the hand is still put down straight.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ TURN = 1.6  # rad/s
 
 @dataclass(frozen=True)
 class Way:
-    """Where a hand goes: `lift` metres above a grasp of a thing, or to where a carried thing is at an `offset` from another.
+    """Where a hand goes: to `lift` metres above a grasp of a thing, or to where what it carries is at an `offset`.
 
     frame: The thing that the way-point is relative to; "" is the table.
     grasp: Of that thing, where the hand goes; `offset` is then added in the world's axes.
@@ -61,7 +61,9 @@ class Expert:
     def __init__(self, env: Any, seed: int = 0, noise: float = 1.0) -> None:
         task: Task = env.task
         if task.expert is None:
-            raise ValueError(f"{task.name} has no expert yet: its environment and success test work, demonstrations do not")
+            raise ValueError(
+                f"{task.name} has no expert yet: its environment and success test work, demonstrations do not"
+            )
         self._world: World = env.world
         self._rng, self._noise = np.random.default_rng(seed), noise
         self._kinematics = Kinematics(env.model)
@@ -186,7 +188,7 @@ def place(
     opening: float = 0.6,
     hover: float = 0.0,
 ) -> list[Phase]:
-    """A carried thing over its place, down, released, and the hand away; `hover` is a height to stop and look again at."""
+    """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
 
     def over(lift: float, jitter: float = 0.0) -> dict[str, Way]:
         return {arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}

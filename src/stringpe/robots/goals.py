@@ -47,7 +47,9 @@ class Delivered:
         return self.placed(world, item) and world.speed(item) < STILL and world.free(item, self.away)
 
 
-def rests_on(support: str, low: float, high: float, radius: float, upright: float = 0.9) -> Callable[[World, str], bool]:
+def rests_on(
+    support: str, low: float, high: float, radius: float, upright: float = 0.9
+) -> Callable[[World, str], bool]:
     """An item that touches `support`, not the table, with its origin between `low` and `high` above the support's and
     within `radius` of its axis, standing upright."""
 
@@ -73,8 +75,8 @@ def lies_in(container: str, half: tuple[float, float], depth: float) -> Callable
 
 
 def seated(base: str, high: float, slack: float, headings: tuple[float, ...]) -> Callable[[World, str], bool]:
-    """An item in a recess: its origin within `slack` of the base's axis and lower than `high` above the base's underside,
-    upright, and turned by one of `headings` to within 0.15 rad."""
+    """An item in a recess: its origin within `slack` of the base's axis and lower than `high` above the base's
+    underside, upright, and turned by one of `headings` to within 0.15 rad."""
 
     def placed(world: World, item: str) -> bool:
         base_pose, pose = world.pose(base), world.pose(item)
@@ -126,7 +128,9 @@ class Inserted:
         """The end of the socket that a peg is in, −1 or 1, or 0 if it is in neither."""
         tube, pose = world.pose(self.socket), world.pose(peg)
         at, axis = tube.inverse(pose.pos), tube.turn.T @ pose.turn[:, 1]
-        nose = at - np.sign(at[1]) * np.sign(axis[1]) * axis * self.peg_half  # the end of the peg that is deepest inside
+        nose = (
+            at - np.sign(at[1]) * np.sign(axis[1]) * axis * self.peg_half
+        )  # the end of the peg that is deepest inside
         deep = self.half - abs(nose[1]) if np.sign(nose[1]) == np.sign(at[1]) else 0.0
         inside = float(np.abs(nose[[0, 2]]).max()) <= self.slack and abs(axis[1]) > 0.97
         return int(np.sign(at[1])) if inside and deep >= self.depth else 0

@@ -1,4 +1,4 @@
-"""How often the scripted experts succeed: `python -m stringpe.robots.rates --seeds 100` prints the table of docs/robots.md."""
+"""How often the scripted experts succeed: `python -m stringpe.robots.rates` prints the table of docs/robots.md."""
 
 import argparse
 import time
@@ -31,7 +31,10 @@ def main() -> None:
         seeds = range(given.first, given.first + given.seeds)
         failed, length, seconds = rate(task, seeds)
         listed = ", ".join(map(str, failed)) or "–"
-        print(f"| {task} | {len(seeds) - len(failed)}/{len(seeds)} | {length:.0f} | {seconds:.2f} | {listed} |", flush=True)
+        print(
+            f"| {task} | {len(seeds) - len(failed)}/{len(seeds)} | {length:.0f} | {seconds:.2f} | {listed} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
