@@ -97,7 +97,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """A new episode; the same seed gives the same initial state, exactly."""
         self.restart(seed)
-        return self._observe(), self._info(0)
+        return self.look(), self._info(0)
 
     def restart(self, seed: int | None = None) -> None:
         """As `reset`, without looking."""
@@ -132,7 +132,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         """Takes an action; targets outside the joints' limits are brought to the limits."""
         info = self.advance(action)
         reward = info["stage"] / len(self._goal.stages)
-        return self._observe(), reward, info["success"], self._steps >= self.max_steps, info
+        return self.look(), reward, info["success"], self._steps >= self.max_steps, info
 
     def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
         """As `step`, without looking: the physics and the goal of one action; returns info."""
@@ -155,7 +155,8 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         """The measured joints and grippers, (a,)."""
         return self._servos.read(self.data, self.world)
 
-    def _observe(self) -> Observation:
+    def look(self) -> Observation:
+        """The observation of now."""
         found: Observation = {"observation.state": self.state()}
         for camera in self.cameras:
             found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
