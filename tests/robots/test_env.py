@@ -139,6 +139,17 @@ def test_actions_that_are_not_finite_are_refused_and_change_nothing(blind, home)
     np.testing.assert_array_equal(before, env.data.qpos)
 
 
+def test_a_simulation_that_diverges_is_an_error_and_the_next_episode_is_not(tmp_path, monkeypatch, blind, home):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log
+    env = blind("MugOnPlate")
+    env.reset(seed=0)
+    env.data.qvel[0] = np.nan
+    with pytest.raises(FloatingPointError, match="MugOnPlate diverged after 1 actions"):
+        env.step(home(env))
+    env.reset(seed=0)
+    env.step(home(env))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -17,6 +17,7 @@ from .world import World
 
 RATE = 10  # actions a second
 SETTLE = 0.2  # seconds of physics before the first observation
+DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 Observation = dict[str, npt.NDArray[Any]]
 
@@ -142,7 +143,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             self.data.ctrl[:] = before + (target - before) * count / self._substeps
             mujoco.mj_step(self.model, self.data)
         self._steps += 1
-        if not np.isfinite(self.data.qpos).all():
+        if any(self.data.warning[kind].number for kind in DIVERGED):  # MuJoCo has reset itself by then
             raise FloatingPointError(f"the simulation of {self.name} diverged after {self._steps} actions")
         self.refresh()
         return self._info(self._goal.update(self.world))

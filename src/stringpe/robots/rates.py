@@ -1,4 +1,4 @@
-"""How often scripted experts succeed, and how fast cameras are: `python -m stringpe.robots.rates`, for docs/robots.md."""
+"""How often scripted experts succeed and how fast cameras are: `python -m stringpe.robots.rates`, for docs/robots.md."""
 
 import argparse
 import time

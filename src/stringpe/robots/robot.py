@@ -32,11 +32,6 @@ class Arm:
         """Numbers of an action that are this arm's."""
         return len(self.joints) + 1
 
-    @property
-    def opening(self) -> float:
-        """Metres between the fingers when they are open."""
-        return sum(abs(o - c) for o, c in zip(self.open, self.closed, strict=True))
-
 
 @dataclass(frozen=True)
 class Robot:

@@ -17,7 +17,7 @@ SHAPES = {
     "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
 }
 RED, BLUE, GREEN, YELLOW = (0.8, 0.12, 0.1), (0.1, 0.25, 0.75), (0.15, 0.55, 0.2), (0.95, 0.8, 0.1)
-ORANGE, WHITE, BROWN, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.3, 0.18), (0.45, 0.2, 0.55)
+ORANGE, WHITE, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.2, 0.55)
 GREY, TEAL, CREAM, DARK = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7), (0.3, 0.03, 0.03)
 Colour = tuple[float, float, float]
 
@@ -130,12 +130,10 @@ def tray(half: tuple[float, float], height: float, *, thick: float = 0.005, colo
     return (floor, *walls)
 
 
-def bowl(
-    name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: float = 0.045, fixed: bool = False
-) -> Thing:
+def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: float = 0.045) -> Thing:
     """A bowl with a leaning wall."""
     parts = (disc(low, 0.006, BLUE), *ring(low, high, height, colour=BLUE, sides=16))
-    return Thing(name, parts, mass=0.12, radius=high, fixed=fixed, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
+    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
 
 
 def plate(name: str = "plate", *, low: float = 0.053, high: float = 0.063, height: float = 0.022) -> Thing:
