@@ -1,4 +1,4 @@
-"""How often scripted experts succeed and how fast cameras are: `python -m stringpe.robots.rates`, for docs/robots.md."""
+"""How often experts succeed and how fast cameras are, for docs/robots.md: `python -m stringpe.robots.rates`."""
 
 import argparse
 import time
