@@ -3,12 +3,13 @@
 import pytest
 
 from stringpe import robots
-from stringpe.robots.simulator import needs_rendering
 
 
 @pytest.fixture(scope="session")
 def eyes():
     """For tests that render."""
+    from stringpe.robots.simulator import needs_rendering
+
     try:
         needs_rendering()
         env = robots.make("MugOnPlate", cameras=("overhead",), size=(8, 8))
