@@ -252,14 +252,65 @@ def data_depth(
     run(source, out, model, filters, shard_size, batch, made_up, device)
 
 
-def data(what: str = "", /) -> None:
-    """Make data: `stringpe data scenes --help`, `stringpe data depth --help`.
+def data_demos(
+    task: str,
+    options: tuple[str, ...] = (),
+    /,
+    out: Path | None = None,
+    episodes: int = 50,
+    size: tuple[int, int] = (128, 128),
+    cameras: tuple[str, ...] = (),
+    depth: bool = False,
+    seed: int = 0,
+    noise: float = 1.0,
+    quality: int = 90,
+    jobs: int = 0,
+) -> None:
+    """Robot demonstrations by a scripted expert: successes only, each checked by replay; LeRobot-style data set.
+
+    Run it again to resume, or to add episodes.
 
     Args:
-        what: scenes or depth.
+        task: MugOnPlate, HandOverPen, KukaPick, …; a wrong name lists them.
+        options: Of the environment, key=value: lighting=dim depth_noise=true "target=red can".
+        out: Folder of the data set, with a contact sheet and a video of its first episode; data/TASK by default.
+        episodes: That the folder shall hold.
+        size: Height and width of the images.
+        cameras: All of the robot by default.
+        depth: Store depth, too.
+        seed: Of the first episode; the others follow.
+        noise: Of the way-points and the pace; 0 is none.
+        quality: Of JPEG images; 0 is PNG.
+        jobs: Processes; 0 is one a core.
+    """
+    import os
+
+    from rich.progress import Progress
+
+    from .robots import demos
+    from .robots.video import show_episode
+
+    out = out or Path("data") / task
+    settings = demos.Settings(task, size, cameras, depth, seed, noise, quality, demos.parse_options(options))
+    with Progress() as bar:
+        row = bar.add_task(task, total=episodes)
+
+        def tell(done: int, failed: int) -> None:
+            bar.update(row, completed=done, description=f"{task}, {failed} failed" if failed else task)
+
+        done, failed = demos.write(out, episodes, settings, jobs=jobs or os.cpu_count() or 1, progress=tell)
+    sheet, video = show_episode(out)
+    print(f"{done} episodes under {out}, {failed} seeds failed; wrote {sheet} and {video}")
+
+
+def data(what: str = "", /) -> None:
+    """Make data: `stringpe data scenes --help`, and the same for depth and demos.
+
+    Args:
+        what: scenes, depth or demos.
     """
     got = f", not {what!r}" if what else ""
-    raise ValueError(f"data makes scenes or depth{got}: stringpe data scenes --help, stringpe data depth --help")
+    raise ValueError(f"data makes scenes, depth or demos{got}: stringpe data scenes --help, and so on")
 
 
 def bench(
@@ -318,6 +369,7 @@ TWO_WORDS: dict[str, Callable[..., Any]] = {
     "compare properties": compare_properties,
     "data scenes": data_scenes,
     "data depth": data_depth,
+    "data demos": data_demos,
 }
 
 

@@ -1,0 +1,83 @@
+"""Episodes of ACT and ALOHA recordings, one HDF5 file each, into a data set.
+
+A file holds /action (t, a), /observations/qpos (t, s) and /observations/images/<camera>, either (t, h, w, 3) uint8 or
+(t, bytes) of encoded pictures. Other entries are left alone.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import parquet
+from .dataset import Writer
+from .parquet import ACTION, IMAGES, STATE, BrokenEpisode
+
+_NAMED = 3
+
+
+def import_hdf5(
+    files: Sequence[str | Path],
+    folder: str | Path,
+    *,
+    task: str,
+    fps: float = 50,
+    robot: str = "aloha",
+    cameras: Sequence[str] = (),
+) -> tuple[int, dict[str, str]]:
+    """Add files to the data set in `folder`; returns how many were added and why others were not.
+
+    cameras: which to take, all by default. Run it again to resume: a file's number is its seed."""
+    if not files:
+        raise ValueError("there are no HDF5 files to import: pass their paths, for example episode_0.hdf5")
+    added, broken = 0, {}
+    with Writer(folder, fps=fps, robot=robot) as writer:
+        done = writer.seeds
+        for number, path in enumerate(map(Path, files)):
+            if number in done:
+                continue
+            try:
+                frames = read_hdf5(path, cameras)
+            except BrokenEpisode as error:
+                broken[path.name] = str(error)
+                continue
+            writer.add(frames, task=task, seed=number)
+            added += 1
+    if broken:
+        listed = "; ".join(list(broken.values())[:_NAMED])
+        warnings.warn(f"{len(broken)} of {len(files)} files are left out: {listed}", RuntimeWarning, 2)
+    return added, broken
+
+
+def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
+    """One file as `parquet.Frames`."""
+    try:
+        import h5py  # type: ignore[import-untyped]
+    except ImportError as missing:
+        raise ValueError(f"HDF5 files need h5py: pip install 'stringpe[robots]' ({missing})") from None
+    try:
+        with h5py.File(path) as file:
+            found = {ACTION: np.asarray(file["action"], np.float32)}
+            found[STATE] = np.asarray(file["observations/qpos"], np.float32)
+            pictures = file["observations/images"]
+            missing_cameras = [name for name in cameras if name not in pictures]
+            if missing_cameras:
+                there = ", ".join(pictures)
+                raise BrokenEpisode(f"{path.name} has no camera {', '.join(missing_cameras)}; it has {there}")
+            for name in cameras or pictures:
+                found[IMAGES + name] = _pictures(IMAGES + name, pictures[name][()])
+    except (OSError, KeyError) as error:
+        raise BrokenEpisode(f"{path.name} cannot be read ({error})") from None
+    try:
+        parquet.check(found)
+    except ValueError as error:
+        raise BrokenEpisode(f"{path.name}: {error}") from None
+    return found
+
+
+def _pictures(key: str, stored: Any) -> Any:
+    if stored.ndim == 4:
+        return stored
+    return np.stack([parquet.decode(key, bytes(row)) for row in stored])  # padding after a JPEG does no harm

@@ -1,0 +1,205 @@
+"""A data set as one file: what training needs of it, at its size, readable with torch, safetensors and Pillow alone.
+
+    pack(Dataset("data/pick"), "pick.safetensors", size=128)
+    demos = load("pick.safetensors", cameras=["overhead"])          # decoded, ready to go to a device
+
+The file holds state and action of every step, and of every `stride`-th step the pictures of every camera, as JPEG
+(depth as 16-bit PNG) one behind the other: tens of megabytes where the tensors would be gigabytes.
+"""
+
+import io
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import parquet
+from .dataset import Dataset
+from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
+
+FORMAT = "stringpe demonstrations 1"
+
+
+@dataclass(frozen=True)
+class Demos:
+    """Demonstrations in memory. n steps, m of them with pictures, k cameras.
+
+    state (n, s), action (n, a) float32; episode (n,) and task (n,) int64; seen (m,) int64: the steps with pictures;
+    image (m, k, 3, S, S) uint8; depth (m, k, S, S) float16 in metres, or None. broken: episodes that were left out.
+    """
+
+    state: Tensor
+    action: Tensor
+    episode: Tensor
+    task: Tensor
+    seen: Tensor
+    image: Tensor
+    depth: Tensor | None
+    cameras: tuple[str, ...]
+    tasks: tuple[str, ...]
+    fps: float
+    broken: int
+
+    def chunks(self, steps: Tensor, length: int) -> Tensor:
+        """Actions (b, length, a) from steps (b,) on; after an episode's end its last action, which means: stay."""
+        index = steps[:, None] + torch.arange(length, device=steps.device)
+        return self.action[torch.minimum(index, self.ends[steps][:, None])]
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """Last step (n,) of the episode of every step."""
+        last = torch.nonzero(self.episode != torch.cat([self.episode[1:], self.episode.new_tensor([-1])]))[:, 0]
+        return last[torch.searchsorted(last, torch.arange(len(self.episode), device=last.device))]
+
+    def to(self, device: torch.device) -> "Demos":
+        """The same, with every tensor on a device."""
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            moved[field.name] = value.to(device) if isinstance(value, Tensor) else value
+        return Demos(**moved)
+
+
+def pack(
+    data: Dataset,
+    path: str | Path,
+    *,
+    size: int,
+    cameras: Sequence[str] = (),
+    depth: bool = True,
+    stride: int = 1,
+    quality: int = 90,
+    depth_step: int = 1,
+) -> Path:
+    """Write a data set's good episodes to one file.
+
+    size: side of the stored pictures in pixels. stride: steps between stored pictures. quality: of JPEG. depth_step:
+    millimetres a step of stored depth; coarser is smaller. depth: whether to store it, where there is any."""
+    from safetensors.torch import save_file
+
+    names = list(cameras) or data.cameras
+    data.need(names, [])
+    keys = [IMAGES + n for n in names] + [DEPTH + n for n in names if depth and n in data.depths]
+    parts: dict[str, list[Any]] = {name: [] for name in ("state", "action", "episode", "task", "seen")}
+    blobs: dict[str, list[bytes]] = {key: [] for key in keys}
+    tasks: dict[str, int] = {}
+    first = 0
+
+    def read(number: int) -> dict[str, Any]:
+        found = data.encoded(number, [STATE, ACTION, *keys])
+        return found | {key: [_fitted(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys}
+
+    for count, (episode, found) in enumerate(data.good(read)):
+        length = len(found[ACTION])
+        parts["state"].append(torch.from_numpy(found[STATE]))
+        parts["action"].append(torch.from_numpy(found[ACTION]))
+        parts["episode"].append(torch.full((length,), count))
+        parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
+        parts["seen"].append(first + torch.arange(0, length, stride))
+        for key in keys:
+            blobs[key] += found[key]
+        first += length
+    if not first:
+        raise ValueError(f"{data.folder} has no readable episode: record some, for example with stringpe data demos")
+    tensors = {name: torch.cat(each) for name, each in parts.items()}
+    for key in keys:
+        tensors[key] = torch.from_numpy(np.frombuffer(b"".join(blobs[key]), np.uint8).copy())
+        tensors[f"{key}.ends"] = torch.tensor([len(b) for b in blobs[key]]).cumsum(0)
+    about: dict[str, Any] = {"cameras": names, "size": size}
+    about |= {"depths": [k.removeprefix(DEPTH) for k in keys if k.startswith(DEPTH)]}
+    about |= {"tasks": list(tasks), "fps": data.fps, "broken": len(data.broken), "depth_step": depth_step}
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(tensors, draft, metadata={"format": FORMAT, "about": json.dumps(about)})
+    os.replace(draft, path)
+    return path
+
+
+def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, size: int = 0) -> Demos:
+    """Decode a packed file. cameras: which, in what order, all by default; depth: load it too; size: refuse others."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} holds no packed demonstrations: make it with stringpe data pack")
+        about = json.loads(metadata["about"])
+        names = tuple(cameras) or tuple(about["cameras"])
+        _need(path, names, about, depth, size)
+        image = torch.stack([_decoded(file, IMAGES + n, about["size"]) for n in names], 1).permute(0, 1, 4, 2, 3)
+        metres = None
+        if depth:
+            step = about["depth_step"]
+            metres = torch.stack([_decoded(file, DEPTH + n, about["size"]) * step for n in names], 1).half()
+        plain = {name: file.get_tensor(name) for name in ("state", "action", "episode", "task", "seen")}
+    if about["broken"]:
+        warnings.warn(f"{about['broken']} broken episodes were left out of {path} when it was made", RuntimeWarning, 2)
+    return Demos(
+        **plain,
+        image=image.contiguous(),
+        depth=metres,
+        cameras=names,
+        tasks=tuple(about["tasks"]),
+        fps=about["fps"],
+        broken=about["broken"],
+    )
+
+
+def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: bool, size: int) -> None:
+    for what, there in (("cameras", about["cameras"]), *([("depth of cameras", about["depths"])] if depth else [])):
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise ValueError(f"{path} has no {what} {', '.join(missing)}; it has {', '.join(there) or 'none'}")
+    if size and size != about["size"]:
+        raise ValueError(
+            f"{path} has pictures of {about['size']} px, not {size}: set data.image_size, or pack it again"
+        )
+
+
+def _fitted(key: str, data: bytes, size: int, quality: int, depth_step: int) -> bytes:
+    """A picture at that size; its own bytes where nothing changes. Depth takes the nearest pixel: holes do not mix."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            if key.startswith(DEPTH):
+                if image.size == (size, size) and depth_step == 1:
+                    return data
+                small = np.asarray(image.resize((size, size), Image.Resampling.NEAREST)).astype(np.float64)
+                file = io.BytesIO()
+                Image.fromarray(np.rint(small / depth_step).astype(np.uint16)).save(file, "PNG", optimize=True)
+                return file.getvalue()
+            if image.size == (size, size) and image.format == "JPEG" and quality >= 95:
+                return data
+            file = io.BytesIO()
+            resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2)
+            resized.save(file, "JPEG", quality=quality, subsampling=0)
+            return file.getvalue()
+    except (UnidentifiedImageError, OSError, TypeError) as error:
+        raise BrokenEpisode(f"a picture of {key} cannot be decoded ({error})") from None
+
+
+def _decoded(file: Any, key: str, size: int) -> Tensor:
+    """All pictures of a key: (m, S, S, 3) uint8, or (m, S, S) float16 metres."""
+    blob = file.get_tensor(key).numpy()
+    ends = file.get_tensor(f"{key}.ends").tolist()
+    deep = key.startswith(DEPTH)
+    out = np.empty((len(ends), size, size) if deep else (len(ends), size, size, 3), np.float16 if deep else np.uint8)
+
+    def one(i: int) -> None:
+        out[i] = parquet.decode(key, blob[ends[i - 1] if i else 0 : ends[i]].tobytes())
+
+    with ThreadPoolExecutor() as pool:  # Pillow lets go of the interpreter while it decodes
+        list(pool.map(one, range(len(ends)), chunksize=64))
+    return torch.from_numpy(out)

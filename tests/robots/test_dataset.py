@@ -1,0 +1,241 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stand_in import demonstration
+
+from stringpe.robots.dataset import Dataset, Writer, episode_path, pooled, write_meta
+from stringpe.robots.parquet import BrokenEpisode, statistics
+
+
+def made(seed=0, steps=7, cameras=("top", "wrist"), depth=True):
+    rng = np.random.default_rng(seed)
+    frames = {
+        "observation.state": rng.normal(size=(steps, 14)).astype(np.float32),
+        "action": rng.normal(size=(steps, 14)).astype(np.float32),
+        "next.reward": rng.random(steps).astype(np.float32),
+    }
+    for camera in cameras:
+        frames[f"observation.images.{camera}"] = rng.integers(0, 255, (steps, 16, 24, 3), np.uint8)
+        if depth:
+            frames[f"observation.depth.{camera}"] = rng.uniform(0.3, 2, (steps, 16, 24)).astype(np.float32)
+    return frames
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    first, second = made(0), made(1, steps=5)
+    first["observation.depth.top"][0, 0, :3] = 0, np.nan, np.inf
+    with Writer(tmp_path, fps=50, robot="aloha", quality=0) as writer:
+        assert writer.add(first, task="pick", seed=3) == 0
+        assert writer.add(second, task="place", seed=5) == 1
+    data = Dataset(tmp_path)
+    assert len(data) == 2
+    assert data.cameras == data.depths == ["top", "wrist"]
+    assert [(e.task, e.seed, e.length, e.first) for e in data.episodes] == [("pick", 3, 7, 0), ("place", 5, 5, 7)]
+    for number, frames in enumerate((first, second)):
+        found = data[number]
+        assert found.keys() == frames.keys()
+        for key in ("observation.state", "action", "next.reward", "observation.images.top", "observation.images.wrist"):
+            np.testing.assert_array_equal(found[key], frames[key])
+        depth = np.where(np.isfinite(frames["observation.depth.top"]), frames["observation.depth.top"], 0)
+        np.testing.assert_allclose(found["observation.depth.top"], depth, atol=0.5001e-3)  # whole millimetres
+
+
+def test_counters_and_meta_are_those_of_lerobot(tmp_path):
+    with Writer(tmp_path, fps=50, robot="aloha") as writer:
+        for seed, task in enumerate(["a", "b", "a"]):
+            writer.add(made(seed, steps=4), task=task)
+    table = pq.read_table(episode_path(tmp_path, 2)).to_pydict()
+    assert table["index"] == [8, 9, 10, 11]
+    assert table["frame_index"] == [0, 1, 2, 3]
+    assert table["episode_index"] == [2] * 4
+    assert table["task_index"] == [0] * 4
+    assert table["timestamp"] == pytest.approx([0, 0.02, 0.04, 0.06])
+    info = json.loads((tmp_path / "meta/info.json").read_text())
+    assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["total_tasks"]) == (
+        "v2.1",
+        3,
+        12,
+        2,
+    )
+    assert info["splits"] == {"train": "0:3"}
+    assert info["features"]["observation.images.top"]["shape"] == [16, 24, 3]
+    tasks = [json.loads(line) for line in (tmp_path / "meta/tasks.jsonl").read_text().splitlines()]
+    assert tasks == [{"task_index": 0, "task": "a"}, {"task_index": 1, "task": "b"}]
+    episodes = [json.loads(line) for line in (tmp_path / "meta/episodes.jsonl").read_text().splitlines()]
+    assert [(e["episode_index"], e["tasks"], e["length"]) for e in episodes] == [
+        (0, ["a"], 4),
+        (1, ["b"], 4),
+        (2, ["a"], 4),
+    ]
+
+
+def test_pooled_statistics_are_those_of_all_frames():
+    parts = [made(seed, steps=3 + seed, cameras=()) for seed in range(3)]
+    whole = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
+    wanted, found = statistics(whole), pooled([statistics(p) for p in parts])
+    for key in whole:
+        for name in ("min", "max", "mean", "std", "count"):
+            np.testing.assert_allclose(found[key][name], wanted[key][name], rtol=1e-6, err_msg=f"{key} {name}")
+
+
+def test_a_writer_goes_on_where_another_stopped(tmp_path):
+    Writer(tmp_path, fps=50).add(made(0), task="pick", seed=10)
+    again = Writer(tmp_path, fps=50)
+    assert (len(again), again.seeds) == (1, {10})
+    assert again.add(made(1), task="pick", seed=11) == 1
+    assert [e.seed for e in Dataset(tmp_path).episodes] == [10, 11]  # without meta/episodes.jsonl
+
+
+def test_lerobots_own_files_without_our_footer_are_read(tmp_path):
+    with Writer(tmp_path, fps=50) as writer:
+        writer.add(made(0), task="pick")
+    path = episode_path(tmp_path, 0)
+    pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
+    data = Dataset(tmp_path)
+    assert [(e.task, e.length) for e in data.episodes] == [("pick", 7)]
+    assert data[0]["action"].shape == (7, 14)
+    with pytest.raises(ValueError, match="another program"):
+        Writer(tmp_path, fps=50)
+
+
+def write_some(folder, seeds):
+    writer = Writer(folder, fps=10)
+    for seed in seeds:
+        writer.add(demonstration(seed), task="reach", seed=seed)
+
+
+def test_processes_write_side_by_side(tmp_path):
+    with get_context("spawn").Pool(2) as pool:
+        pool.starmap(write_some, [(tmp_path, range(20)), (tmp_path, range(20, 40))])
+    write_meta(tmp_path)
+    data = Dataset(tmp_path)
+    assert [e.number for e in data.episodes] == list(range(40))
+    assert {e.seed for e in data.episodes} == set(range(40))
+    index = np.concatenate([data.read(i, ["index"])["index"] for i in range(40)])
+    np.testing.assert_array_equal(index, np.arange(len(index)))
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from stand_in import demonstration
+from stringpe.robots.dataset import Writer
+writer = Writer(sys.argv[1], fps=10)
+seed = max(writer.seeds, default=-1)
+while True:
+    seed += 1
+    writer.add(demonstration(seed), task="reach", seed=seed)
+    print(seed, flush=True)
+"""
+
+
+def test_a_killed_process_loses_no_finished_episode(tmp_path):
+    reported = -1
+    for delay in (0.05, 0.12):
+        here = os.path.dirname(__file__)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path), here], stdout=subprocess.PIPE, text=True
+        )
+        reported = int(process.stdout.readline())
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        rest = process.communicate()[0].split()
+        reported = int(rest[-1]) if rest else reported
+        data = Dataset(tmp_path)  # warnings are errors: nothing is broken
+        seeds = [e.seed for e in data.episodes]
+        assert seeds[: reported + 1] == list(range(reported + 1))
+        assert len(seeds) <= reported + 2  # at most one was finished and not reported
+        for i in range(len(data)):
+            assert data[i]["observation.images.top"].shape[1:] == (32, 32, 3)
+
+
+def test_broken_episodes_are_counted_and_left_out(tmp_path):
+    with Writer(tmp_path, fps=50) as writer:
+        for seed in range(4):
+            writer.add(made(seed), task="pick", seed=seed)
+    whole = episode_path(tmp_path, 1).read_bytes()
+    episode_path(tmp_path, 1).write_bytes(whole[: len(whole) // 2])
+    pq.write_table(
+        pq.read_table(episode_path(tmp_path, 2)).drop_columns(["observation.images.wrist"]), episode_path(tmp_path, 2)
+    )
+    with pytest.warns(
+        RuntimeWarning, match="2 broken episodes are left out, 2 remain: episode_000001.*no whole Parquet"
+    ):
+        data = Dataset(tmp_path)
+    assert [e.number for e in data.episodes] == [0, 3]
+    assert "no column observation.images.wrist" in data.broken["episode_000002.parquet"]
+    assert Writer(tmp_path, fps=50).add(made(9), task="pick", seed=9) == 4  # a broken one keeps its number
+
+
+def test_broken_pictures_and_numbers_are_counted_when_read(tmp_path):
+    with Writer(tmp_path, fps=50) as writer:
+        for seed in range(3):
+            writer.add(made(seed), task="pick", seed=seed)
+    for number, key, value in (
+        (0, "observation.images.top", {"bytes": b"no picture", "path": None}),
+        (1, "action", [np.nan] * 14),
+    ):
+        table = pq.read_table(episode_path(tmp_path, number))
+        column = table[key].to_pylist()
+        column[2] = value
+        place = table.column_names.index(key)
+        table = table.set_column(place, key, pa.array(column, table.schema.field(key).type))
+        pq.write_table(table, episode_path(tmp_path, number))
+    data = Dataset(tmp_path)
+    with pytest.raises(BrokenEpisode, match=r"observation\.images\.top cannot be decoded"):
+        data[0]
+    with pytest.warns(RuntimeWarning, match="2 broken episodes"):
+        good = [episode.number for episode, _ in data.good(data.read)]
+    assert good == [2]
+
+
+def test_missing_cameras_are_named(tmp_path):
+    Writer(tmp_path, fps=50).add(made(0, cameras=("top",)), task="pick")
+    data = Dataset(tmp_path)
+    data.need(["top"], ["top"])
+    with pytest.raises(ValueError, match="no cameras left_wrist; it has top"):
+        data.need(["top", "left_wrist"], [])
+    with pytest.raises(ValueError, match="no depth of cameras left_wrist; it has top"):
+        data.need(["top"], ["left_wrist"])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"action": np.full((7, 14), np.nan, np.float32)}, "action must be .*98 values not finite"),
+        ({"action": np.zeros((6, 14), np.float32)}, "same number of steps"),
+        ({"observation.images.top": np.zeros((7, 16, 24, 3), np.float32)}, "observation.images.top must be .*uint8"),
+        ({"observation.depth.top": np.zeros((7, 16, 24), np.uint16)}, "floats in metres"),
+    ],
+)
+def test_what_is_no_episode_is_refused(tmp_path, change, text):
+    with pytest.raises(ValueError, match=text):
+        Writer(tmp_path, fps=50).add(made(0) | change, task="pick")
+    assert not episode_path(tmp_path, 0).exists()
+
+
+def test_episodes_of_another_shape_are_refused(tmp_path):
+    writer = Writer(tmp_path, fps=50)
+    writer.add(made(0), task="pick")
+    with pytest.raises(ValueError, match=r"observation\.images\.wrist: image .* there, None now"):
+        writer.add(made(1, cameras=("top",)), task="pick")
+
+
+def test_other_formats_are_refused_in_words(tmp_path):
+    with pytest.raises(ValueError, match="no robot data set"):
+        Dataset(tmp_path)
+    Writer(tmp_path, fps=50).add(made(0), task="pick")
+    path = tmp_path / "meta/info.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps(info | {"codebase_version": "v3.0"}))
+    with pytest.raises(ValueError, match=r"format v3\.0; v2\.0 and v2.1 are read"):
+        Dataset(tmp_path)
