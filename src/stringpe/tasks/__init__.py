@@ -6,7 +6,11 @@ from importlib import import_module
 from ..training.recipe import Recipe
 from ..training.task import Task
 
-_TASKS = {"classification": ("classification", "Classification"), "objects": ("objects", "Objects")}
+_TASKS = {
+    "classification": ("classification", "Classification"),
+    "objects": ("objects", "Objects"),
+    "policy": ("policy", "PolicyTask"),
+}
 
 
 def names() -> list[str]:

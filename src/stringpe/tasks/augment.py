@@ -34,7 +34,7 @@ def augment(image: Tensor, u: Tensor, how: Augment) -> Tensor:
     x = to_unit(image)
     if how.crop < 1 or how.flip:
         x = _crop(x, u[:, :5], how)
-    return _colour(x, u[:, 5:], how.colour) if how.colour else x
+    return colour(x, u[:, 5:], how.colour) if how.colour else x
 
 
 def _crop(x: Tensor, u: Tensor, how: Augment) -> Tensor:
@@ -49,8 +49,9 @@ def _crop(x: Tensor, u: Tensor, how: Augment) -> Tensor:
     return F.grid_sample(x, places, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def _colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
-    """Brightness, contrast and saturation, each by a factor from 1 − strength to 1 + strength."""
+def colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
+    """Brightness, contrast and saturation of x (b, 3, H, W) in [−1, 1] by uniforms u (b, 3), each by a factor from
+    1 − strength to 1 + strength."""
     brightness, contrast, saturation = (1 + strength * (2 * u - 1)).view(-1, 3, 1, 1, 1).unbind(1)
     x = (x + 1) * brightness - 1
     mean = x.mean((1, 2, 3), keepdim=True)
