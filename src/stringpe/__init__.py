@@ -1,7 +1,7 @@
 """STRING: separable, translation-invariant position encodings for transformers over 2D and 3D tokens."""
 
 from . import coords, testing
-from .attach import fold
+from .attach import attach, fold, lift
 from .attention import Attention, KVCache, LinearAttention
 from .baselines import LearnedAbsolute, LieRE, SinCos
 from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
@@ -22,6 +22,7 @@ __all__ = [
     "Outer",
     "SinCos",
     "ViT",
+    "attach",
     "backend",
     "box3d",
     "cayley",
@@ -32,6 +33,7 @@ __all__ = [
     "from_generators",
     "general",
     "generators",
+    "lift",
     "names",
     "outer",
     "param_groups",

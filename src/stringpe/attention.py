@@ -160,11 +160,9 @@ class LinearAttention(MultiHead):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new random directions, orthogonal in blocks of d, with the lengths of Gaussian vectors."""
+        """Draw new random directions."""
         if self.features == "softmax" and not self.projection.is_meta:
-            count, d = self.projection.shape
-            blocks = random_frames(math.ceil(count / d), d).flatten(0, 1)[:count]
-            self.projection.copy_(blocks * torch.randn(count, d).norm(dim=1, keepdim=True))
+            self.projection.copy_(random_directions(*self.projection.shape))
 
     def fold_obstacle(self) -> str | None:
         return "the feature map of linear attention, which is not linear"
@@ -184,11 +182,8 @@ class LinearAttention(MultiHead):
         with full_precision(x):  # sums over all tokens: not in half precision
             wide = torch.promote_types(v.dtype, torch.float32)
             q, k = self._feature_map(q.to(wide)), self._feature_map(k.to(wide), keys=True)
-            turned_q, turned_k = self._encoded(q, k, *places, whole=False) if self.encode == "after" else (q, k)
-            groups = self.num_heads // self.num_kv_heads
-            summary = (turned_k.mT @ v.to(wide)).repeat_interleave(groups, dim=1)  # (b, h, features, d)
-            total = k.sum(2).repeat_interleave(groups, dim=1)[..., None]  # (b, h, features, 1)
-            heads = (turned_q @ summary) / (q @ total).clamp_min(torch.finfo(wide).tiny)
+            turned = self._encoded(q, k, *places, whole=False) if self.encode == "after" else (q, k)
+            heads = linear_mix(q, k, v.to(wide), turned)
         return self.merge(heads.to(v.dtype))
 
     def _encoded(
@@ -204,10 +199,29 @@ class LinearAttention(MultiHead):
         )
 
     def _feature_map(self, x: Tensor, keys: bool = False) -> Tensor:
-        if self.features == "relu":
-            return F.relu(x)
-        x = x * self.head_dim**-0.25
-        exponent = x @ self.projection.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
-        # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
-        largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)
-        return torch.exp(exponent - largest)
+        return F.relu(x) if self.features == "relu" else positive_features(x, self.projection, keys=keys)
+
+
+def linear_mix(q: Tensor, k: Tensor, v: Tensor, turned: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Σ_j (φ(q)·φ(k_j)) v_j / Σ_j φ(q)·φ(k_j) in O(n): features q (b, h, n, f), k (b, h_kv, m, f), v (b, h_kv, m, d) to
+    (b, h, n, d). turned: features to score with, where they differ from those that normalise."""
+    groups = q.shape[1] // k.shape[1]
+    turned_q, turned_k = turned or (q, k)
+    summary = (turned_k.mT @ v).repeat_interleave(groups, dim=1)  # (b, h, f, d)
+    total = k.sum(2).repeat_interleave(groups, dim=1)[..., None]  # (b, h, f, 1)
+    return (turned_q @ summary) / (q @ total).clamp_min(torch.finfo(q.dtype).tiny)
+
+
+def positive_features(x: Tensor, directions: Tensor, *, keys: bool = False) -> Tensor:
+    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d), directions (f, d), (b, h, n, f)."""
+    x = x * x.shape[-1] ** -0.25
+    exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
+    # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
+    largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)
+    return torch.exp(exponent - largest)
+
+
+def random_directions(count: int, d: int) -> Tensor:
+    """(count, d): orthogonal in blocks of d, with the lengths of Gaussian vectors."""
+    blocks = random_frames(math.ceil(count / d), d).flatten(0, 1)[:count]
+    return blocks * torch.randn(count, d).norm(dim=1, keepdim=True)

@@ -233,6 +233,44 @@ class Given(Basis):
         return self.weight
 
 
+class Interleaved(Basis):
+    """P = Π P': another basis P' for heads whose planes are the channels (2j, 2j + 1), as many checkpoints have them.
+
+    Π is the permutation between the two layouts, so a layout is a basis like any other, and folds like any other.
+    """
+
+    def __init__(self, inner: Basis):
+        super().__init__(inner.head_dim, inner.num_heads)
+        self.inner = inner
+
+    def kind(self) -> Hashable:
+        return type(self), self.inner.kind()
+
+    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+        return [convert_layout(p, "interleaved", dim=-2) for p in self.inner.together([b.inner for b in bases])]
+
+    def forward(self) -> Tensor:
+        return self.together([self])[0]
+
+    def project(self, x: Tensor, groups: int = 1) -> Tensor:
+        return self.inner.project(convert_layout(x, "half"), groups)
+
+    def restore(self, x: Tensor, groups: int = 1) -> Tensor:
+        return convert_layout(self.inner.restore(x, groups), "interleaved")
+
+
+def convert_layout(x: Tensor, to: str, *, dim: int = -1) -> Tensor:
+    """Channels of a head from one layout to the other along `dim`: activations, rows of W_q and W_k, biases or gains.
+
+    "half": plane j is the channels (j, j + d/2), as everywhere in this library. "interleaved": (2j, 2j + 1).
+    """
+    if to not in ("half", "interleaved"):
+        raise ValueError(f"a layout is 'half' or 'interleaved', got {to!r}")
+    axis = dim % x.ndim
+    pairs = x.unflatten(axis, (-1, 2) if to == "half" else (2, -1))
+    return pairs.transpose(axis, axis + 1).flatten(axis, axis + 1)
+
+
 def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:
     """Row vectors x (b, groups·h, n, d) times one matrix a head (h, d, d), in x's dtype whatever autocast says."""
     with full_precision(x):

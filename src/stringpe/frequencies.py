@@ -258,6 +258,64 @@ class Given(Frequencies):
         return weight
 
 
+class Gated(Frequencies):
+    """g Θ: other frequencies behind a learned gate, one number for each head (or set) and axis.
+
+    A gate that starts near zero puts an encoding into a trained model without changing what it computes. The spectrum
+    keeps its shape meanwhile: one number a head brings all wavelengths in, where frequencies that started at zero would
+    have to find theirs one by one. Gradient: of order one to the gate, of order g to whatever lies behind it.
+    """
+
+    def __init__(self, inner: Frequencies, *, start: float):
+        super().__init__(inner.head_dim, inner.num_heads, inner.coord_dim, share_heads=inner.share_heads)
+        self.inner, self.start = inner, start
+        self._create_weight()
+
+    def initial(self, sets: int) -> Tensor:
+        return torch.full((sets, self.coord_dim, 1), self.start)
+
+    def expand(self, weight: Tensor) -> Tensor:
+        return weight * self.inner()
+
+    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+        return [m.expand(m.weight.to(torch.promote_types(m.weight.dtype, torch.float32))) for m in members]
+
+
+class Stacked(Frequencies):
+    """The axes of one Θ, then those of another: (h, c, d/2) and (h, c', d/2) to (h, c + c', d/2)."""
+
+    def __init__(self, first: Frequencies, second: Frequencies):
+        super().__init__(first.head_dim, first.num_heads, first.coord_dim + second.coord_dim)
+        self.first, self.second = first, second
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.first.weight
+
+    def reset_parameters(self) -> None:
+        """Nothing of its own to reset: the two parts reset themselves."""
+
+    def initial(self, sets: int) -> Tensor:
+        return torch.cat([self.first.initial(sets), self.second.initial(sets)], dim=1)
+
+    def expand(self, weight: Tensor) -> Tensor:
+        return torch.cat([self.first(), self.second()], dim=1)
+
+    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+        return [m.expand(m.weight) for m in members]
+
+
+def with_depth(frequencies: Frequencies) -> Stacked:
+    """Θ with one axis more, of the same kind and its own spectrum: what lifting from 2D to 3D adds. Not zero, since
+    frequencies that start at zero hardly learn; the coordinate starts at zero instead."""
+    kind = frequencies.inner if isinstance(frequencies, Gated) else frequencies
+    sizes = (frequencies.head_dim, frequencies.num_heads, 1)
+    options: Spectrum = {"base": kind.base, "share_heads": frequencies.share_heads}
+    if isinstance(kind, Circulant):
+        return Stacked(frequencies, Circulant(*sizes, block_size=kind.block_size, **options))
+    return Stacked(frequencies, Mixed(*sizes, **options))
+
+
 def _transform(x: Tensor, matrix: Tensor) -> Tensor:
     """x @ matrix for small matrices, elementwise, so that neither autocast nor TF32 rounds a frequency."""
     return (x[..., :, None] * matrix).sum(-2)

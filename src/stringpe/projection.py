@@ -79,6 +79,16 @@ class MultiHead(nn.Module):
                 return f"the q/k norm {type(norm).__name__} with its centring or gain, which does not commute with P"
         return None
 
+    @torch.no_grad()
+    def fold_basis(self, plain: Encoding) -> None:
+        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        assert isinstance(self.encoding, Encoding)
+        ((weight, bias),) = fold_projections([self], [self.encoding.basis()])
+        self.qkv.weight[: len(weight)] = weight
+        if bias is not None:
+            self.qkv.bias[: len(bias)] = bias
+        self.encoding, self.fold = plain, True
+
     @property
     def folds_basis(self) -> bool:
         """Whether there is a basis and it goes into the projections."""
@@ -195,6 +205,14 @@ def fold_projections(layers: Sequence[MultiHead], turns: Sequence[Tensor]) -> li
                 biases = bias.flatten(1).to(wanted or first.qkv.bias.dtype).unbind()
         results |= zip(members, zip(weights, biases, strict=True), strict=True)
     return [results[i] for i in range(len(layers))]
+
+
+def turn_rows(p: Tensor, rows: Tensor) -> Tensor:
+    """Pᵀ W, or Pᵀ b, of one projection: rows (heads·d, …) and P (h_kv, d, d), of which head i takes P[i·h_kv // heads]."""
+    with full_precision(rows):
+        split = rows.to(p.dtype).unflatten(0, (len(p), -1, p.shape[-1]))  # (h_kv, groups, d, …)
+        columns = split.flatten(3) if rows.ndim > 1 else split[..., None]
+        return (p.mT[:, None] @ columns).reshape(rows.shape).to(rows.dtype)
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..coords import backproject, lift_depth, valid_depth
+from ..coords import backproject, lift_depth, pool_depth, valid_depth
 
 
 class DepthLift(nn.Module):
@@ -13,7 +13,7 @@ class DepthLift(nn.Module):
     encoding's z frequencies are not zero. Without depth, z is 0 for every patch.
     """
 
-    def __init__(self, patch_size: int, units: str, *, scale: float = 2.0):
+    def __init__(self, patch_size: int | tuple[int, int], units: str, *, scale: float = 2.0):
         super().__init__()
         self.patch_size, self.units, self.start = patch_size, units, scale
         self.scale, self.offset = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
@@ -29,6 +29,14 @@ class DepthLift(nn.Module):
         return lift_depth(
             depth.float(), self.patch_size, scale=self.scale.float(), offset=self.offset.float(), units=self.units
         )
+
+    def heights(self, depth: Tensor) -> Tensor:
+        """z alone: (b, H, W) metres to (b, n)."""
+        return self.affine(pool_depth(depth.float(), self.patch_size).flatten(1))
+
+    def affine(self, metres: Tensor) -> Tensor:
+        """scale · metres + offset, in float32."""
+        return metres.float() * self.scale.float() + self.offset.float()
 
     def extra_repr(self) -> str:
         return f"patch_size={self.patch_size}, units={self.units!r}"

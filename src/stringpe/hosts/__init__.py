@@ -1,0 +1,87 @@
+"""Vision transformers of other libraries, as data: where each keeps its patches, its attention and its positions.
+
+A library is one file here: a `Host` that names its towers and attention classes. What is done with them (`attach`,
+`lift`, `fold`) is written once, in `stringpe.attach` and `HostAttention`, and knows no library. Classes are recognised
+by name, so that nothing of timm, transformers or open_clip is imported.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from torch import nn
+
+from . import open_clip, timm, transformers
+from .parts import Host, Layer, Tower
+
+HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)
+
+
+class Found(NamedTuple):
+    """A vision tower in a model: its path, the module, where it keeps things, and its attention layers by path."""
+
+    path: str
+    module: nn.Module
+    tower: Tower
+    layers: dict[str, tuple[nn.Module, Layer]]
+
+
+def find(model: nn.Module) -> list[Found]:
+    """The vision towers of a model, with their self-attention. An error names what was found if none can be used."""
+    found = [
+        Found(path, module, tower, _layers(module, tower, host))
+        for path, module in model.named_modules()
+        for host in HOSTS
+        if (tower := _named(module, host.library, host.towers)) and has_path(module, tower.patches)
+    ]
+    if not found or not all(tower.layers for tower in found):
+        raise ValueError(_unsupported(model))
+    return found
+
+
+def _layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.Module, Layer]]:
+    layers = {}
+    for name, child in module.get_submodule(tower.blocks).named_modules(prefix=tower.blocks):
+        layer = _named(child, host.library, host.layers)
+        if layer is not None:
+            layers[name] = (child, layer)
+        elif _is_attention(child):
+            raise ValueError(_unsupported(module))
+    return layers
+
+
+def _named(module: nn.Module, library: str, table: Mapping[str, Tower] | Mapping[str, Layer]) -> "Tower | Layer | None":
+    """The entry for a module's class, or for one that it derives from; torch's own classes belong to every library."""
+    for cls in type(module).__mro__:
+        if cls.__module__.split(".")[0] in (library, "torch") and cls.__name__ in table:
+            return table[cls.__name__]
+    return None
+
+
+def _is_attention(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return "Attention" in name and not name.endswith(("Block", "Layer", "Layers"))
+
+
+def _unsupported(model: nn.Module) -> str:
+    seen = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
+    known = "; ".join(f"{h.library}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
+    return (
+        f"attach does not know {type(model).__name__}: its attention is {', '.join(seen) or 'of no class that has Attention in its name'}. "
+        f"Supported are {known}. For other models use stringpe.Attention, or call an encoding on q and k yourself"
+    )
+
+
+def has_path(module: nn.Module, path: str) -> bool:
+    """Whether `path` leads somewhere from the module."""
+    for name in path.split("."):
+        if getattr(module, name, None) is None:
+            return False
+        module = getattr(module, name)
+    return True
+
+
+def attached(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The attention layers of a model that carry an encoding of ours, by path."""
+    from .attention import HostAttention
+
+    return ((name, m) for name, m in model.named_modules() if isinstance(m, HostAttention))

@@ -1,0 +1,11 @@
+"""open_clip: its own VisionTransformer. Its towers from timm are timm's."""
+
+from .parts import Host, Layer, Tower, one_in_front
+
+HOST = Host(
+    library="open_clip",
+    towers={
+        "VisionTransformer": Tower("conv1", "positional_embedding", one_in_front, "transformer.resblocks", "patch_dropout"),
+    },
+    layers={"MultiheadAttention": Layer(out="out_proj", dropout="dropout", pair=True)},
+)

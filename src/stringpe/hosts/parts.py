@@ -1,0 +1,150 @@
+"""What the description of a host is made of."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..coords import UNITS, augment
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How an attention class keeps its parts, by attribute. Projections are found as `qkv` (with `q_bias` and `v_bias`
+    beside it, or not), `in_proj_weight`, or `q_proj`, `k_proj` and `v_proj`; `q_norm`, `k_norm`, `norm`, `gate` and
+    `proj_drop` are used where they exist.
+
+    heads: the number of heads. out: the output projection. dropout: of attention weights, a number or an nn.Dropout.
+    pair: whether it returns (x, weights) in place of x.
+    """
+
+    heads: str = "num_heads"
+    out: str = "proj"
+    dropout: str = "attn_drop"
+    pair: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How patches are measured: the map from (row, column) indices to coordinates.
+
+    units: "index", "centred" or "normalised", as in `stringpe.coords.grid`. offset: added to the indices first.
+    reference: a grid that any other is stretched to, index / size · reference. over: "separate" normalises each axis by
+    its own size, "max" or "min" both by one. shift, jitter, rescale: random in training, as in `coords.augment`.
+    """
+
+    units: str = "index"
+    offset: float = 0.0
+    reference: tuple[int, int] | None = None
+    over: str = "separate"
+    shift: float = 0.0
+    jitter: float = 1.0
+    rescale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.units not in UNITS:
+            raise ValueError(f"units must be one of {', '.join(UNITS)}, got {self.units!r}")
+
+    def measure(self, plane: Tensor, height: Tensor | int, width: Tensor | int, *, training: bool = False) -> Tensor:
+        """(…, n, 2) indices on a grid of height × width, numbers or (b, 1) tensors, to coordinates (…, n, 2)."""
+        sizes = (height, width)
+        if self.over != "separate":
+            assert isinstance(height, int) and isinstance(width, int)
+            sizes = (max(sizes), max(sizes)) if self.over == "max" else (min(sizes), min(sizes))
+        columns = [self._axis(plane[..., k], sizes[k], k) for k in (0, 1)]
+        coords = torch.stack(columns, dim=-1)
+        if training and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
+            one = coords[None] if coords.ndim == 2 else coords
+            one = augment(one, shift=self.shift, jitter=self.jitter, rescale=self.rescale)
+            coords = one[0] if coords.ndim == 2 else one
+        return coords
+
+    def _axis(self, index: Tensor, size: Tensor | int, axis: int) -> Tensor:
+        if self.units == "centred":
+            return index + self.offset - (size - 1) / 2
+        if self.units == "normalised":
+            return (2 * (index + self.offset) + 1) / size - 1
+        if self.reference is not None:
+            return (index + self.offset) / size * self.reference[axis]
+        return index + self.offset
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The RoPE that a host has already: Θ of each layer, (h or 1, 2, d/2) for (row, column), on the planes of its
+    layout, and how it measures its patches."""
+
+    theta: list[Tensor]
+    interleaved: bool
+    grid: Grid
+
+
+def no_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
+    """For towers without one."""
+    return None
+
+
+def none_in_front(tower: nn.Module) -> int:
+    return 0
+
+
+def one_in_front(tower: nn.Module) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Tower:
+    """Where a vision tower keeps what attaching needs; all are paths from the tower.
+
+    patches: the convolution that makes patches, whose output has the shape of the grid; or, where images come as
+        patches with their sizes (`spatial_shapes`), the module that is called with both.
+    table: the absolute position embedding, a parameter or an nn.Embedding; "" where there is none.
+    front: how many of its rows, the first, belong to tokens in front of the patches.
+    blocks: where the self-attention layers are; "" is the whole tower.
+    dropout: patch dropout; "" where there is none.
+    rope: reads the host's RoPE. rope_path: what to remove once it is ours; "" to leave it, unused.
+    """
+
+    patches: str
+    table: str = ""
+    front: Callable[[nn.Module], int] = none_in_front
+    blocks: str = ""
+    dropout: str = ""
+    rope: Callable[[nn.Module, list[nn.Module]], Rope | None] = no_rope
+    rope_path: str = ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A library: its towers and attention layers, by class name."""
+
+    library: str
+    towers: Mapping[str, Tower] = field(default_factory=dict)
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+
+
+def axial_theta(bands: Tensor, *, columns_first: bool = False) -> Tensor:
+    """Θ (1, 2, 2·len(bands)) of axial RoPE: the first half of the planes turns with rows, the second with columns."""
+    zero = torch.zeros_like(bands)
+    theta = torch.stack([torch.cat([bands, zero]), torch.cat([zero, bands])])
+    return (theta.flip(0) if columns_first else theta)[None]
+
+
+def mixed_theta(freqs: Tensor, num_heads: int, *, columns_first: bool = True) -> list[Tensor]:
+    """Θ (h, 2, d/2) of each layer from RoPE-Mixed weights: timm's `rope.freqs` (2, layers, h, d/2) or rope-vit's
+    `freqs` (2, layers, h·d/2). Both store x, the column, first, unless timm's grid is indexed "ij"."""
+    if freqs.ndim not in (3, 4) or freqs.shape[0] != 2 or freqs[0, 0].numel() % num_heads:
+        raise ValueError(
+            f"RoPE-Mixed weights are (2, layers, heads, d/2) or (2, layers, heads·d/2), got {tuple(freqs.shape)} "
+            f"for {num_heads} heads"
+        )
+    split = freqs.detach().float().reshape(2, freqs.shape[1], num_heads, -1)
+    split = split.flip(0) if columns_first else split
+    return list(split.movedim(0, 2).unbind())
+
+
+def inverse_periods(periods: Tensor) -> Tensor:
+    """Radians a unit from periods in units."""
+    return 2 * math.pi / periods.detach().float()

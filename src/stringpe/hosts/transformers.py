@@ -1,0 +1,66 @@
+"""transformers: ViT, DeiT, CLIP, SigLIP, SigLIP2, DINOv2 (with registers), DINOv3, OWL-ViT and OWLv2, alone or within
+larger models (CLIPModel, SiglipModel, OwlViTForObjectDetection, DepthAnythingForDepthEstimation, …)."""
+
+import math
+from typing import Any
+
+from torch import nn
+
+from .parts import Grid, Host, Layer, Rope, Tower, axial_theta, one_in_front
+
+
+def _dinov3_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope:
+    rope: Any = tower.rope_embeddings
+    config: Any = rope.config
+    grid = Grid(
+        units="normalised",
+        shift=config.pos_embed_shift or 0.0,
+        jitter=config.pos_embed_jitter or 1.0,
+        rescale=config.pos_embed_rescale or 1.0,
+    )
+    return Rope([axial_theta(2 * math.pi * rope.inv_freq.detach().float())] * len(layers), False, grid)
+
+
+def _two_in_front(tower: nn.Module) -> int:
+    return 2
+
+
+_VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_in_front)
+_DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_in_front)
+_CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_in_front)
+_SIGLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", blocks="encoder")
+_SIGLIP2 = Tower("embeddings", "embeddings.position_embedding", blocks="encoder")  # images of any shape, as patches
+_DINOV3 = Tower("embeddings.patch_embeddings", rope=_dinov3_rope)
+_O = Layer(heads="num_attention_heads", out="o_proj", dropout="attention_dropout", pair=True)
+_OUT = Layer(out="out_proj", dropout="dropout", pair=True)
+
+HOST = Host(
+    library="transformers",
+    towers={
+        "ViTModel": _VIT,
+        "DeiTModel": _DEIT,
+        "Dinov2Model": _VIT,
+        "Dinov2Backbone": _VIT,
+        "Dinov2WithRegistersModel": _VIT,
+        "Dinov2WithRegistersBackbone": _VIT,
+        "DINOv3ViTModel": _DINOV3,
+        "DINOv3ViTBackbone": _DINOV3,
+        "CLIPVisionModel": _CLIP,
+        "SiglipVisionModel": _SIGLIP,
+        "Siglip2VisionModel": _SIGLIP2,
+        "OwlViTVisionTransformer": _CLIP,
+        "Owlv2VisionTransformer": _CLIP,
+    },
+    layers={
+        "ViTAttention": _O,
+        "DeiTAttention": _O,
+        "Dinov2Attention": _O,
+        "Dinov2WithRegistersAttention": _O,
+        "DINOv3ViTAttention": Layer(out="o_proj", dropout="dropout", pair=True),
+        "CLIPAttention": _OUT,
+        "SiglipAttention": _OUT,
+        "Siglip2Attention": _OUT,
+        "OwlViTAttention": _OUT,
+        "Owlv2Attention": _OUT,
+    },
+)

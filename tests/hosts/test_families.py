@@ -1,0 +1,223 @@
+"""What every family must keep, with an encoding attached."""
+
+import copy
+
+import pytest
+import torch
+
+import stringpe
+from cases import perturbed
+from host_families import FAMILIES, GRID, LARGER, PATCH, SIZE, images
+from stringpe.hosts import attached
+
+each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.library} {f.name}")
+
+
+def moved(model):
+    """The encodings off their start, so that one that does nothing cannot pass."""
+    for _, layer in attached(model):
+        perturbed(layer.encoding, 0.3)
+    return model
+
+
+@each
+def test_starts_as_the_same_function(family):
+    model = family.model()
+    before = family.call(model, images())
+    names = set(model.state_dict())
+    stringpe.attach(model, "cayley")
+    after = family.call(model, images())
+    assert (after - before).abs().max() <= 1e-5
+    assert before.std() > 1e-3
+    assert names - set(model.state_dict()) <= {"rope.freqs"}
+    assert (family.call(moved(model), images()) - before).abs().max() > 1e-3
+
+
+@each
+def test_gradient_reaches_every_new_parameter_of_every_layer(family):
+    model = stringpe.attach(family.model(), "cayley")
+    family.call(model, images()).square().sum().backward()
+    layers = dict(attached(model))
+    assert len(layers) >= 2
+    for name, layer in layers.items():
+        for parameter, value in layer.encoding.named_parameters():
+            assert value.grad is not None, (name, parameter)
+            assert value.grad.abs().max() > 0, (name, parameter)
+
+
+@each
+def test_fold_changes_nothing(family):
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    before = family.call(model, images())
+    weights = {name: value.clone() for name, value in model.named_parameters()}
+    stringpe.fold(model)
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached(model))
+    torch.testing.assert_close(family.call(model, images()), before, atol=1e-5, rtol=1e-4)
+    changed = [n for n, p in model.named_parameters() if not torch.equal(p, weights[n])]
+    assert len(changed) >= 2 * len(list(attached(model))) or any("qkv" in n or "in_proj" in n for n in changed)
+
+
+@each
+def test_replace_makes_the_model_translation_invariant(family):
+    model = moved(stringpe.attach(family.model(), "cayley", start="replace"))
+    before = family.call(model, images())
+    for layer in dict(attached(model)).values():
+        places = layer.places[0]
+        layer.places = (_Shifted(places),)
+    shifted = family.call(model, images())
+    torch.testing.assert_close(shifted, before, atol=2e-5, rtol=1e-4)
+    for layer in dict(attached(model)).values():
+        layer.places = (_Shifted(layer.places[0].places, stretch=2.0),)
+    assert (family.call(model, images()) - before).abs().max() > 1e-3  # coordinates do matter
+
+
+class _Shifted:
+    """Places with all tokens, prefixes included, moved by the same vector."""
+
+    def __init__(self, places, stretch=1.0):
+        self.places, self.stretch = places, stretch
+
+    def of(self, count):
+        return self.places.of(count) * self.stretch + torch.tensor([32.0, -17.0])
+
+
+@each
+def test_replace_drops_the_absolute_embedding(family):
+    """Without positions at all (every token at the origin), patches are a set: permuting them permutes the output."""
+    model = stringpe.attach(family.model(), "rope", start="replace")
+    if family.table:
+        frozen = [p for p in model.parameters() if not p.requires_grad]
+        assert any((p == 0).any() for p in frozen)
+    image = images()
+    flipped = image.unflatten(3, (GRID, PATCH)).flip(3).flatten(3, 4)  # patches in another order, each as it was
+    for _, layer in attached(model):
+        layer.places = (_Nowhere(layer.places[0]),)
+    one, other = family.call(model, image), family.call(model, flipped)
+    if one.ndim == 3 and family.name not in ("Depth Anything", "OWL-ViT", "OWLv2"):
+        patches = (x[:, -(GRID**2) :].unflatten(1, (GRID, GRID)) for x in (one, other))
+        one, other = next(patches), next(patches).flip(2)
+    elif one.ndim == 3:
+        return  # heads of these models look at places of their own
+    torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
+
+
+class _Nowhere:
+    def __init__(self, places):
+        self.places = places
+
+    def of(self, count):
+        return self.places.of(count) * 0
+
+
+@each
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # where SigLIP2 itself breaks the graph
+def test_torch_compile_takes_it_whole(family):
+    torch.compiler.reset()
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    expected = family.call(model, images())
+    whole = family.name != "SigLIP2"  # which loops over the sizes of its images in Python
+    compiled = torch.compile(model, fullgraph=whole, backend="aot_eager" if family is FAMILIES[0] else "eager")
+    torch.testing.assert_close(family.call(compiled, images()), expected, atol=1e-5, rtol=1e-4)
+
+
+@each
+def test_resolution_change(family):
+    if family.resize is None:
+        with pytest.raises(Exception, match=r"size|shape"):
+            family.call(stringpe.attach(family.model()), images(LARGER))
+        return
+    build, call = family.resize
+    model = family.model(**build)
+    before = family.call(model, images(LARGER), **call)
+    stringpe.attach(model, "cayley")
+    assert (family.call(model, images(LARGER), **call) - before).abs().max() <= 1e-5
+    places = next(iter(dict(attached(model)).values())).places[0]
+    rows, columns = LARGER[0] // PATCH, LARGER[1] // PATCH
+    coords = places.coords if places.coords.ndim == 2 else places.coords[0, : rows * columns]
+    assert coords.shape == (rows * columns, 2)
+    grid = coords.unflatten(0, (rows, columns))
+    assert (grid[1:, :, 0] > grid[:-1, :, 0]).all()
+    assert (grid[:, 1:, 1] > grid[:, :-1, 1]).all()
+    assert torch.equal(grid[:, :1, 0].expand(-1, columns), grid[..., 0])
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.drop], ids=lambda f: f"{f.library} {f.name}")
+def test_patch_dropout_keeps_coordinates_with_their_patches(family):
+    model = family.model(**family.drop)
+    stringpe.attach(model, "cayley", start="replace").train()
+    layers = dict(attached(model))
+    seen = {}
+
+    def look(module, args, kwargs):
+        seen["x"] = args[0] if args else kwargs["query"]
+
+    first = next(iter(layers.values()))
+    first.register_forward_pre_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        model.eval()
+        family.call(model, images())
+        every, grid = seen["x"], first.places[0].coords
+        model.train()
+        family.call(model, images())
+    kept, coords = seen["x"], first.places[0].coords
+    assert coords.shape == (2, GRID**2 // 2, 2)
+    prefix = kept.shape[1] - coords.shape[1]
+    assert prefix == every.shape[1] - GRID**2
+    for b in range(2):
+        distance = torch.cdist(kept[b, prefix:].double(), every[b, prefix:].double())
+        assert distance.amin(1).max() < 1e-4
+        assert torch.equal(grid[distance.argmin(1)], coords[b])
+
+
+@each
+def test_deepcopy_and_gradient_checkpointing(family):
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    twin = copy.deepcopy(model)
+    layer, other = next(attached(model))[1], next(attached(twin))[1]
+    assert layer.places[0] is not other.places[0]
+    expected = family.call(model, images())
+    torch.testing.assert_close(family.call(twin, images()), expected)
+    if hasattr(twin, "set_grad_checkpointing"):
+        twin.set_grad_checkpointing(True)
+    elif hasattr(twin, "gradient_checkpointing_enable"):
+        twin.gradient_checkpointing_enable()
+    gradients = []
+    for one in (model, twin):
+        one.train()
+        torch.manual_seed(0)  # DINOv3 draws coordinates in training
+        family.call(one, images()).square().sum().backward()
+        gradients.append(next(attached(one))[1].encoding.frequencies.weight.grad)
+    torch.testing.assert_close(*gradients)
+
+
+@each
+def test_lift(family):
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    before = family.call(model, images())
+    stringpe.lift(model)
+    depth = torch.rand(2, SIZE, SIZE) + 0.5
+    depth = depth if family.name != "SigLIP2" else torch.rand(2, GRID**2 + 2)
+    assert torch.equal(family.call(model, images()), before)
+    out = family.call(model, images(), depth=depth)
+    assert torch.equal(out, before)
+    out.square().sum().backward()
+    assert model.depth_lift.scale.grad.abs() > 0
+    with torch.no_grad():
+        model.depth_lift.scale.fill_(2.0)
+    assert (family.call(model, images(), depth=depth) - before).abs().max() > 1e-3
+    assert torch.equal(family.call(model, images()), before)  # the depth of one call is not that of the next
+
+
+@each
+def test_performer(family):
+    model = stringpe.attach(family.model(), "cayley", attention="performer")
+    if family.name == "SigLIP2":
+        with pytest.raises(ValueError, match="no masks"):
+            family.call(model, images())
+        return
+    out = family.call(moved(model), images())
+    out.square().sum().backward()
+    for _, layer in attached(model):
+        assert all(p.grad.abs().max() > 0 for p in layer.encoding.parameters())
+    with pytest.raises(ValueError, match="feature map"):
+        stringpe.fold(model)
