@@ -178,13 +178,64 @@ def data_scenes(
     print(f"{count:,} frames in {len(shards)} shards under {out}")
 
 
-def data(what: str = "", /) -> None:
-    """Make data: `stringpe data scenes --help`.
+def data_demos(
+    task: str,
+    options: tuple[str, ...] = (),
+    /,
+    out: Path = Path("data/demos"),
+    episodes: int = 50,
+    size: tuple[int, int] = (128, 128),
+    cameras: tuple[str, ...] = (),
+    depth: bool = False,
+    seed: int = 0,
+    noise: float = 1.0,
+    quality: int = 90,
+    jobs: int = 0,
+) -> None:
+    """Robot demonstrations by a scripted expert: successes only, each checked by replay; LeRobot-style data set.
+
+    Run it again to resume, or to add episodes.
 
     Args:
-        what: scenes.
+        task: MugOnPlate, HandOverPen, KukaPick, …; a wrong name lists them.
+        options: Of the environment, key=value: lighting=dim depth_noise=true "target=red can".
+        out: Folder of the data set, a contact sheet and a video of its first episode.
+        episodes: That the folder shall hold.
+        size: Height and width of the images.
+        cameras: All of the robot by default.
+        depth: Store depth, too.
+        seed: Of the first episode; the others follow.
+        noise: Of the way-points and the pace; 0 is none.
+        quality: Of JPEG images; 0 is PNG.
+        jobs: Processes; 0 is one a core.
     """
-    raise ValueError(f"data makes scenes, not {what!r}: stringpe data scenes --help" if what else "data makes: scenes")
+    import os
+
+    from rich.progress import Progress
+
+    from .robots import demos
+    from .robots.video import show_episode
+
+    settings = demos.Settings(task, size, cameras, depth, seed, noise, quality, demos.parse_options(options))
+    with Progress() as bar:
+        row = bar.add_task(task, total=episodes)
+
+        def tell(done: int, failed: int) -> None:
+            bar.update(row, completed=done, description=f"{task}, {failed} failed" if failed else task)
+
+        done, failed = demos.write(out, episodes, settings, jobs=jobs or os.cpu_count() or 1, progress=tell)
+    sheet, video = show_episode(out)
+    print(f"{done} episodes under {out}, {failed} seeds failed; wrote {sheet} and {video}")
+
+
+def data(what: str = "", /) -> None:
+    """Make data: `stringpe data scenes --help` or `stringpe data demos --help`.
+
+    Args:
+        what: scenes or demos.
+    """
+    made = "data makes scenes and demos"
+    raise ValueError(f"{made}, not {what!r}: stringpe data scenes --help" if what else made)
 
 
 def bench(
@@ -218,7 +269,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "bench": bench,
     "inspect": inspect,
 }
-TWO_WORDS: dict[str, Callable[..., Any]] = {"compare properties": compare_properties, "data scenes": data_scenes}
+TWO_WORDS: dict[str, Callable[..., Any]] = {
+    "compare properties": compare_properties,
+    "data scenes": data_scenes,
+    "data demos": data_demos,
+}
 
 
 def main() -> None:

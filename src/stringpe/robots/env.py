@@ -1,0 +1,232 @@
+"""The environment: a robot, a task, and cameras, as a gymnasium.Env."""
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from .depth_sensor import DepthSensor
+from .geometry import Vector
+from .render import Cameras
+from .robot import Robot
+from .simulator import mujoco
+from .task import Task, draw_starts
+from .things import add
+from .world import World
+
+RATE = 10  # actions a second
+SETTLE = 0.2  # seconds of physics before the first observation
+
+Observation = dict[str, npt.NDArray[Any]]
+
+
+class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
+    """A task on a robot.
+
+    An action is the joint angles of every arm in radians, each arm followed by its gripper (0 closed, 1 open): targets that
+    the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
+
+    Observation: `observation.state` (a,) float32; `observation.images.<camera>` (h, w, 3) uint8; with depth=True
+    `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured.
+    The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps` actions.
+    info: `success`, `stage` (a number), `stage_name`.
+    """
+
+    fps = float(RATE)
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": RATE}
+
+    def __init__(
+        self,
+        task: Task,
+        robot: Robot,
+        spec: Any,
+        *,
+        size: tuple[int, int] = (128, 128),
+        cameras: tuple[str, ...] | None = None,
+        depth: bool = False,
+        sensor: DepthSensor | None = None,
+        seed: int | None = None,
+        max_steps: int | None = None,
+        table_height: float = 0.0,
+    ) -> None:
+        self.task, self.robot = task, robot
+        self.name, self.task_text = task.name, task.text
+        self.cameras = robot.cameras if cameras is None else tuple(cameras)
+        self._check(size)
+        self.size, self.depth, self._sensor = size, depth, sensor
+        self.max_steps = int(task.seconds * RATE) if max_steps is None else max_steps
+        self.render_mode = "rgb_array"
+        self._table_height = table_height
+        for thing in task.things:
+            add(spec, thing)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+        self.world = World(self.model, self.data, robot)
+        self._substeps = round(1 / RATE / self.model.opt.timestep)
+        self._servos = _Servos(self.model, robot)
+        self._goal, self._cameras = task.goal(), None
+        self._steps, self._seed = 0, seed
+        self.action_space = gym.spaces.Box(*self._servos.limits, dtype=np.float32)
+        self.observation_space = gym.spaces.Dict(self._spaces())
+
+    def _check(self, size: tuple[int, int]) -> None:
+        unknown = [camera for camera in self.cameras if camera not in self.robot.cameras]
+        if unknown:
+            raise ValueError(f"no camera {unknown[0]!r}: {self.robot.name} has {', '.join(self.robot.cameras)}")
+        if len(size) != 2 or min(size) < 1:
+            raise ValueError(f"size is (height, width) in pixels, got {size}")
+
+    def _spaces(self) -> dict[str, gym.Space[Any]]:
+        low, high = self._servos.limits
+        spaces: dict[str, gym.Space[Any]] = {"observation.state": gym.spaces.Box(low - 1, high + 1, dtype=np.float32)}
+        for camera in self.cameras:
+            spaces[f"observation.images.{camera}"] = gym.spaces.Box(0, 255, (*self.size, 3), np.uint8)
+            if self.depth:
+                spaces[f"observation.depth.{camera}"] = gym.spaces.Box(0.0, np.inf, self.size, np.float32)
+        return spaces
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of the task in words; the last one is success."""
+        return self._goal.stages
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """A new episode; the same seed gives the same initial state, exactly."""
+        self.restart(seed)
+        return self._observe(), self._info(0)
+
+    def restart(self, seed: int | None = None) -> None:
+        """As `reset`, without looking."""
+        super().reset(seed=self._seed if seed is None else seed)
+        self._seed = None
+        mujoco.mj_resetData(self.model, self.data)
+        self._servos.home(self.data)
+        for name, (pos, turn) in draw_starts(self.task, self.np_random, self._table_height).items():
+            self.move(name, pos, turn)
+        mujoco.mj_step(self.model, self.data, round(SETTLE / self.model.opt.timestep))
+        self._goal, self._steps = self.task.goal(), 0
+        self.refresh()
+
+    def move(self, name: str, pos: npt.ArrayLike, turn: Vector | None = None) -> None:
+        """Puts a thing somewhere, at rest: for initial states and for tests of goals."""
+        quat = np.array([1.0, 0.0, 0.0, 0.0])
+        if turn is not None:
+            mujoco.mju_mat2Quat(quat, np.ascontiguousarray(turn).flatten())
+        body = self.model.body(name)
+        if body.jntnum[0]:
+            self.data.joint(name).qpos[:] = np.concatenate([np.asarray(pos, float), quat])
+            self.data.joint(name).qvel[:] = 0.0
+        else:
+            body.pos[:], body.quat[:] = pos, quat
+
+    def refresh(self) -> None:
+        """Makes what the world says follow from positions that were set by hand."""
+        mujoco.mj_forward(self.model, self.data)
+        self.world.observe_contacts()
+
+    def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Takes an action; targets outside the joints' limits are brought to the limits."""
+        info = self.advance(action)
+        reward = info["stage"] / len(self._goal.stages)
+        return self._observe(), reward, info["success"], self._steps >= self.max_steps, info
+
+    def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
+        """As `step`, without looking: the physics and the goal of one action; returns info."""
+        target = self._servos.check(action)
+        before = self.data.ctrl.copy()
+        for count in range(1, self._substeps + 1):
+            self.data.ctrl[:] = before + (target - before) * count / self._substeps
+            mujoco.mj_step(self.model, self.data)
+        self._steps += 1
+        if not np.isfinite(self.data.qpos).all():
+            raise FloatingPointError(f"the simulation of {self.name} diverged after {self._steps} actions")
+        self.refresh()
+        return self._info(self._goal.update(self.world))
+
+    def _info(self, stage: int) -> dict[str, Any]:
+        names = ("start", *self._goal.stages)
+        return {"success": stage == len(self._goal.stages), "stage": stage, "stage_name": names[stage]}
+
+    def state(self) -> npt.NDArray[np.float32]:
+        """The measured joints and grippers, (a,)."""
+        return self._servos.read(self.data, self.world)
+
+    def _observe(self) -> Observation:
+        found: Observation = {"observation.state": self.state()}
+        for camera in self.cameras:
+            found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
+            if self.depth:
+                depth = self._eyes().depth(self.data, camera)
+                found[f"observation.depth.{camera}"] = self._sensor(depth, self.np_random) if self._sensor else depth
+        return found
+
+    def _eyes(self) -> Cameras:
+        if self._cameras is None:
+            self._cameras = Cameras(self.model, self.size)
+        return self._cameras
+
+    def render(self) -> npt.NDArray[np.uint8]:  # type: ignore[override]
+        """The first camera's picture."""
+        return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
+
+    def close(self) -> None:
+        """Gives the rendering context back."""
+        if self._cameras is not None:
+            self._cameras.close()
+            self._cameras = None
+
+
+class _Servos:
+    """Between actions and MuJoCo's controls, where a gripper is its first finger."""
+
+    def __init__(self, model: Any, robot: Robot) -> None:
+        self._robot = robot
+        low: list[float] = []
+        high: list[float] = []
+        for arm in robot.arms:
+            for joint in arm.joints:
+                low.append(float(model.joint(joint).range[0]))
+                high.append(float(model.joint(joint).range[1]))
+            low.append(0.0)
+            high.append(1.0)
+        self.limits = (np.array(low, np.float32), np.array(high, np.float32))
+        self._index = {model.actuator(i).name: i for i in range(model.nu)}
+
+    def home(self, data: Any) -> None:
+        """Arms at their home pose, grippers open."""
+        for arm in self._robot.arms:
+            for joint, angle in zip(arm.joints + arm.fingers, arm.home + arm.open, strict=True):
+                data.joint(joint).qpos[0] = angle
+                if joint in self._index:
+                    data.ctrl[self._index[joint]] = angle
+
+    def check(self, action: npt.ArrayLike) -> Vector:
+        """The controls of an action, or an error in words."""
+        values = np.asarray(action, np.float32)
+        if values.shape != (self._robot.size,):
+            names = ", ".join(f"{arm.size} for {arm.name}" for arm in self._robot.arms)
+            raise ValueError(f"an action of {self._robot.name} has {self._robot.size} numbers ({names}), got {values.shape}")
+        if not np.isfinite(values).all():
+            bad = [self._robot.names[i] for i in np.flatnonzero(~np.isfinite(values))]
+            raise ValueError(f"actions must be finite, got nan or infinity for {', '.join(bad)}")
+        values = np.clip(values, *self.limits)
+        controls = np.zeros(len(self._index))
+        offset = 0
+        for arm in self._robot.arms:
+            part = values[offset : offset + arm.size]
+            for joint, angle in zip(arm.joints, part, strict=False):
+                controls[self._index[joint]] = angle
+            controls[self._index[arm.fingers[0]]] = arm.closed[0] + float(part[-1]) * (arm.open[0] - arm.closed[0])
+            offset += arm.size
+        return controls
+
+    def read(self, data: Any, world: World) -> npt.NDArray[np.float32]:
+        """The state, in the layout of an action."""
+        found: list[float] = []
+        for arm in self._robot.arms:
+            found += [float(data.joint(joint).qpos[0]) for joint in arm.joints]
+            found.append(world.fingers(arm))
+        return np.array(found, np.float32)

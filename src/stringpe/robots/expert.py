@@ -1,0 +1,204 @@
+"""Scripted experts: phases of Cartesian way-points relative to things, played as joint targets.
+
+An expert is data. A `Phase` says where one or both hands go next, how far their fingers are open, and what they carry;
+way-points are looked up when their phase begins, so that a thing that moved is still found and a thing that sits askew in the hand
+is still put down straight.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .geometry import Pose, Vector, about, between, grip_down, heading
+from .ik import Kinematics
+from .robot import Arm
+from .task import Task
+from .things import Grasp
+from .world import World
+
+SPEED = 0.28  # m/s
+TURN = 1.6  # rad/s
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a hand goes: `lift` metres above a grasp of a thing, or to where a carried thing is at an `offset` from another.
+
+    frame: The thing that the way-point is relative to; "" is the table.
+    grasp: Of that thing, where the hand goes; `offset` is then added in the world's axes.
+    carry: The thing in the hand that goes to `offset` in the frame, upright; it keeps its heading, or takes one of
+        `headings` relative to the frame's, the nearest.
+    """
+
+    frame: str = ""
+    grasp: Grasp | None = None
+    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    carry: str = ""
+    headings: tuple[float, ...] = ()
+    lift: float = 0.0
+    jitter: float = 0.0  # metres of noise, where it does no harm
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One step of an expert: a way-point and a grip for each arm that acts; the others stay as they are."""
+
+    ways: dict[str, Way]
+    grips: dict[str, float]
+    seconds: float = 0.0  # at least
+    speed: float = 1.0
+
+
+HOME = Way(frame="home")
+
+
+class Expert:
+    """Plays the phases of a task's expert; `act()` gives the next action, and None when there are no more."""
+
+    def __init__(self, env: Any, seed: int = 0, noise: float = 1.0) -> None:
+        task: Task = env.task
+        if task.expert is None:
+            raise ValueError(f"{task.name} has no expert yet: its environment and success test work, demonstrations do not")
+        self._world: World = env.world
+        self._rng, self._noise = np.random.default_rng(seed), noise
+        self._kinematics = Kinematics(env.model)
+        self._arms = {arm.name: arm for arm in env.robot.arms}
+        self._joints = {arm.name: np.array(arm.home) for arm in env.robot.arms}
+        self._grip = dict.fromkeys(self._arms, 1.0)
+        self._phases = list(task.expert(self._world, self._rng))
+        self._pace = 1.0 + noise * self._rng.uniform(-0.15, 0.15)
+        self._plan: list[tuple[dict[str, Vector], dict[str, float]]] = []
+        self.unreached = 0.0  # the largest distance that inverse kinematics left
+
+    def act(self) -> npt.NDArray[np.float32] | None:
+        """The next action (a,), or None after the last phase."""
+        while not self._plan:
+            if not self._phases:
+                return None
+            self._plan = self._start(self._phases.pop(0))
+        joints, grip = self._plan.pop(0)
+        self._joints.update(joints)
+        self._grip.update(grip)
+        parts = [[*self._joints[name], self._grip[name]] for name in self._arms]
+        return np.concatenate(parts).astype(np.float32)
+
+    def _start(self, phase: Phase) -> list[tuple[dict[str, Vector], dict[str, float]]]:
+        """The actions of a phase: straight lines in space, slow at both ends."""
+        begin = {name: self._kinematics.pose(self._arms[name], self._joints[name]) for name in phase.ways}
+        end = {name: self._target(self._arms[name], way) for name, way in phase.ways.items()}
+        seconds = [phase.seconds]
+        for name, pose in end.items():
+            angle = np.arccos(np.clip((np.trace(begin[name].turn.T @ pose.turn) - 1) / 2, -1, 1))
+            length = float(np.linalg.norm(pose.pos - begin[name].pos))
+            seconds += [length / SPEED / phase.speed, float(angle) / TURN / phase.speed]
+        count = max(1, int(np.ceil(10 * self._pace * max(seconds))))
+        before, joints, plan = dict(self._grip), dict(self._joints), []
+        for step in range(1, count + 1):
+            share = step / count
+            smooth = share * share * (3 - 2 * share)
+            for name, pose in end.items():
+                wanted = between(begin[name], pose, smooth)
+                joints[name], error = self._kinematics.solve(self._arms[name], wanted, joints[name])
+                self.unreached = max(self.unreached, error)
+            grips = {name: before[name] + min(1.0, 2 * share) * (g - before[name]) for name, g in phase.grips.items()}
+            plan.append(({name: joints[name] for name in end}, grips))
+        return plan
+
+    def _target(self, arm: Arm, way: Way) -> Pose:
+        """The grip pose of a way-point, now."""
+        if way.frame == "home":
+            return self._kinematics.pose(arm, np.array(arm.home))
+        if way.frame == "up":
+            here = self._kinematics.pose(arm, self._joints[arm.name])
+            return Pose(here.pos + np.array([0.0, 0.0, way.lift]), here.turn)
+        frame = self._world.pose(way.frame) if way.frame else Pose(np.zeros(3), np.eye(3))
+        level = Pose(frame.pos, about("z", heading(frame.turn)))
+        shake = self._noise * self._rng.normal(size=3) * way.jitter
+        up = np.array([0.0, 0.0, way.lift]) + shake
+        if way.carry:
+            held = self._world.pose(way.carry)
+            angle = heading(held.turn)
+            if way.headings:
+                angle = nearest(angle, [heading(frame.turn) + option for option in way.headings])
+            goal = Pose(level.apply(way.offset) + up, about("z", angle))
+            return goal.then(held.relative(self._world.grip(arm.name)))
+        if way.grasp is None:
+            here = self._kinematics.pose(arm, self._joints[arm.name])
+            return Pose(level.apply(way.offset) + up, here.turn)
+        axis = closest_axis(heading(frame.turn) + way.grasp.fingers, arm.neutral)
+        return Pose(frame.apply(way.grasp.offset) + np.array(way.offset) + up, grip_down(axis))
+
+
+def wrap(angle: float) -> float:
+    """An angle in (−π, π]."""
+    return float(np.arctan2(np.sin(angle), np.cos(angle)))
+
+
+def nearest(angle: float, options: Sequence[float]) -> float:
+    """The option that is the smallest turn away."""
+    return min(options, key=lambda option: abs(wrap(option - angle)))
+
+
+def closest_axis(axis: float, neutral: float) -> float:
+    """The finger axis, turned by π if that is nearer to the arm's neutral: the two fingers are alike."""
+    return neutral + (wrap(2 * (axis - neutral)) / 2)
+
+
+def near_arm(world: World, thing: str) -> str:
+    """The arm on whose side of the table a thing is."""
+    arms = world.robot.arms
+    return arms[0].name if len(arms) == 1 or world.pose(thing).pos[0] < 0 else arms[1].name
+
+
+def best_grasp(world: World, arm: str, thing: str, grasps: Sequence[Grasp], rng: np.random.Generator) -> Grasp:
+    """One of the grasps that turn the wrist least."""
+    robot = {each.name: each for each in world.robot.arms}
+    turn = heading(world.pose(thing).turn)
+
+    def cost(grasp: Grasp) -> float:
+        return abs(wrap(2 * (turn + grasp.fingers - robot[arm].neutral)) / 2)
+
+    least = min(cost(grasp) for grasp in grasps)
+    return grasps[int(rng.choice([i for i, grasp in enumerate(grasps) if cost(grasp) < least + 0.25]))]
+
+
+def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float = 0.12) -> list[Phase]:
+    """Over a thing, down, close, and up with it."""
+    return [
+        Phase({arm: Way(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
+        Phase({arm: Way(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
+        Phase({arm: Way(thing, grasp)}, {arm: 0.0}, seconds=0.5),
+        Phase({arm: Way(thing, offset=(0.0, 0.0, 0.0), carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
+    ]
+
+
+def place(
+    arm: str,
+    thing: str,
+    frame: str,
+    offset: tuple[float, float, float],
+    *,
+    above: float = 0.08,
+    headings: tuple[float, ...] = (),
+    opening: float = 0.6,
+    hover: float = 0.0,
+) -> list[Phase]:
+    """A carried thing over its place, down, released, and the hand away; `hover` is a height to stop and look again at."""
+
+    def over(lift: float, jitter: float = 0.0) -> dict[str, Way]:
+        return {arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
+
+    wait = [Phase(over(hover), {arm: 0.0}, seconds=0.4), Phase(over(hover), {arm: 0.0}, seconds=0.3)] if hover else []
+    return [
+        Phase(over(above, 0.004), {arm: 0.0}),
+        *wait,
+        Phase(over(0.0), {arm: 0.0}, seconds=1.0 if hover else 0.5, speed=0.5),
+        Phase({}, {arm: opening}, seconds=0.5),
+        Phase({arm: Way("up", lift=0.12)}, {arm: opening}, speed=0.7),
+    ]
+
+
+Plan = Callable[[World, np.random.Generator], list[Phase]]
