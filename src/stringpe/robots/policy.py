@@ -140,6 +140,11 @@ class Policy(nn.Module):
             raise ValueError("the policy gave actions that are not finite: its weights or the observation are damaged")
         return chunk
 
+    @property
+    def queued(self) -> int:
+        """Actions that will be given before the policy looks again."""
+        return len(self._queue)
+
     def reset(self) -> None:
         """Forget what is queued: call it when an episode begins."""
         self._queue.clear()

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,5 +140,6 @@ def _siglip(folder: Path, recipe: Recipe, freeze: bool, pretrained: bool) -> Ima
     if recipe.model.encoding not in ("absolute", "none"):  # its own learned table stays; rotary encodings come on top
         import stringpe
 
-        model = stringpe.attach(model, recipe.model.encoding, **recipe.model.encoding_options)
+        options: dict[str, Any] = dict(recipe.model.encoding_options)
+        model = stringpe.attach(model, recipe.model.encoding, units=recipe.model.units, **options)
     return ImageEncoder(model, dim=config.hidden_size, patch_size=int(config.patch_size), freeze=freeze)  # type: ignore[arg-type]
