@@ -58,11 +58,11 @@ def evaluate(
     jobs: int = 0,
     videos: int = 3,
 ) -> None:
-    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, paired and with intervals.
+    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
 
     Args:
-        words: Folder of a run, or of one of its checkpoints; several with --env. Then changes, key=value: of the recipe, for
-            example data.val=elsewhere.tar, or with --env of the environment.
+        words: Folder of a run, or of one of its checkpoints; several with --env. Then changes, key=value: of the
+            recipe, for example data.val=elsewhere.tar, or with --env of the environment.
         env: A task to simulate, for example KukaPick: every policy meets the same initial states.
         trials: How many; below 50 intervals are wide.
         out: Folder of trials, videos, eval_info.json and table.md; by default each run's own folder eval/.

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-SIDE = 32
+SIDE = 16
 STEPS = 25
 
 

@@ -2,7 +2,8 @@
 
     stringpe data demos KukaPick --episodes 2000 --size 256 256 --depth --out data/pick
     stringpe compare kuka data.train=data/pick --baseline circulant:model.depth=none --out runs/kuka \\
-        --encodings circulant:model.depth=none circulant:model.depth=normals circulant circulant:model.depth=lift+normals
+        --encodings circulant:model.depth=none circulant:model.depth=normals \\
+                    circulant circulant:model.depth=lift+normals
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick --trials 50 --out results/kuka
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick lighting=dim --trials 50 --out results/kuka-dim
 
@@ -25,7 +26,6 @@ RECIPE = Recipe(
         heads=12,
         patch_size=16,
         encoding="circulant",
-        encoding_options={"block_size": 16},
         depth="lift",
         registers=4,
     ),

@@ -3,7 +3,8 @@
     stringpe data demos KukaPick --episodes 300 --depth --out data/pick
     stringpe data pack data/pick pick.safetensors --stride 2 --depth-step 2
     stringpe compare kuka_small data.train=pick.safetensors --baseline circulant:model.depth=none --out runs/kuka \\
-        --encodings circulant:model.depth=none circulant:model.depth=normals circulant circulant:model.depth=lift+normals
+        --encodings circulant:model.depth=none circulant:model.depth=normals \\
+                    circulant circulant:model.depth=lift+normals
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick --trials 50 --out results/kuka
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick lighting=dim --trials 50 --out results/kuka-dim
 
@@ -24,7 +25,6 @@ RECIPE = Recipe(
         heads=3,
         patch_size=16,
         encoding="circulant",
-        encoding_options={"block_size": 16},
         depth="lift",
         registers=4,
     ),

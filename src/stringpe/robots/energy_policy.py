@@ -75,12 +75,12 @@ class EnergyPolicy(Policy):
         sizes = {"dim": net.dim, "layers": net.decoder_layers, "num_heads": net.num_heads, "mlp_ratio": net.mlp_ratio}
         self.proposal = ChunkDecoder(1, 2 * modes * spec.action_dim + modes, **sizes)  # type: ignore[arg-type]
         self.correction = ChunkDecoder(spec.action_dim, 1, **sizes)  # type: ignore[arg-type]
-        self.condition = nn.Parameter(torch.zeros(1, net.dim))
+        self.condition = nn.Parameter(torch.randn(1, net.dim))  # at zero, the layers that read it would never learn
         self.start = nn.Parameter(0.5 * torch.randn(modes, 1, spec.action_dim))  # modes must differ to part
 
     def propose(self, seen: Tensor) -> Mixture:
         """q(y|x)."""
-        blank = seen.new_zeros(len(seen), self.net.chunk, 1)
+        blank = seen.new_ones(len(seen), self.net.chunk, 1)
         found = self.proposal(blank, self._condition(seen), self.proposal.memory(seen)).float()
         gaussians, weight = found.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each

@@ -8,8 +8,9 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,34 +66,33 @@ def trials(setting: Setting, seeds: Sequence[int], jobs: int = 1) -> Iterator[Tr
         yield from map(worker.trial, seeds)
         worker.close()
         return
-    left = list(seeds)
-    alone = False  # after a death, one at a time: the next to die is the one to blame
+    left = deque(seeds)
     while left:
-        some = left[:1] if alone else left
-        died = []
-        for seed, trial in _pooled(setting, some, 1 if alone else min(jobs, len(some))):
+        suspects = []
+        for seed, trial in _pooled(setting, left, min(jobs, len(left))):
             if trial is None:
-                died.append(seed)
+                suspects.append(seed)
             else:
-                left.remove(seed)
                 yield trial
-        if alone and died:
-            left.remove(died[0])
-            yield _crash(died[0], "the process of the simulation died", 0, 0.0)
-        alone = bool(died) and not alone
+        for seed in suspects:  # one of them killed its process: each again, alone
+            ((_, trial),) = _pooled(setting, deque([seed]), 1)
+            yield _crash(seed, "the process of the simulation died", 0, 0.0) if trial is None else trial
 
 
-def _pooled(setting: Setting, seeds: Iterable[int], jobs: int) -> Iterator[tuple[int, Trial | None]]:
-    """Trials in processes of their own, None for what a dying one took along."""
+def _pooled(setting: Setting, left: deque[int], jobs: int) -> Iterator[tuple[int, Trial | None]]:
+    """Trials of seeds taken from `left`, in processes of their own, until one dies: None for those then under way."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     context = multiprocessing.get_context("spawn")  # rendering contexts and thread pools do not survive a fork
     with ProcessPoolExecutor(jobs, context, _begin, (setting, threads)) as pool:
-        futures: dict[Future[Trial], int] = {pool.submit(_run, seed): seed for seed in seeds}
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], None
+        under_way: dict[Future[Trial], int] = {}
+        broken = False
+        while under_way or (left and not broken):
+            while left and len(under_way) < jobs and not broken:
+                under_way[pool.submit(_run, left[0])] = left.popleft()
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                seed = under_way.pop(future)
+                broken = broken or isinstance(future.exception(), BrokenProcessPool)
+                yield seed, None if isinstance(future.exception(), BrokenProcessPool) else future.result()
 
 
 _worker: "_Worker | None" = None
