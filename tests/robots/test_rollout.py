@@ -61,8 +61,8 @@ def test_a_crashed_simulation_is_counted_and_the_others_go_on():
 
 
 def test_a_process_that_dies_is_counted_and_the_others_go_on():
-    found = {t.seed: t for t in trials(Setting(Dying, Still), [3, 4, 5], jobs=2)}
-    assert sorted(found) == [3, 4, 5]
+    found = {t.seed: t for t in trials(Setting(Dying, Still), [3, 4], jobs=2)}
+    assert sorted(found) == [3, 4]
     assert [s for s, t in found.items() if t.crashed] == [3]
     assert "died" in found[3].crashed
 

@@ -88,7 +88,8 @@ def _pooled(setting: Setting, left: deque[int], jobs: int) -> Iterator[tuple[int
         broken = False
         while under_way or (left and not broken):
             while left and len(under_way) < jobs and not broken:
-                under_way[pool.submit(_run, left[0])] = left.popleft()
+                seed = left.popleft()
+                under_way[pool.submit(_run, seed)] = seed
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 seed = under_way.pop(future)
                 broken = broken or isinstance(future.exception(), BrokenProcessPool)
