@@ -16,7 +16,7 @@ RECIPE = Recipe(
     name="reach",
     task="policy",
     model=Model(dim=32, layers=1, heads=2, patch_size=4, encoding="cayley"),
-    data=Data(source="demos", image_size=16, val_size=12),
+    data=Data(source="demos", image_size=16, val_size=8),
     policy=Policy(
         chunk=6,
         execute=3,
