@@ -8,16 +8,15 @@
 """
 
 import difflib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .env import RobotEnv
+from typing import Any
 
 ALOHA_TASKS = (
     "BowlOnRack", "GlassOnRack", "PlateOnRack", "SingleInsertion", "DoubleInsertion", "FMB-1",
     "FMB-2", "FruitBowl", "StorageBin", "HandOverBanana", "HandOverPen", "MugOnPlate",
 )  # fmt: skip
 KUKA_TASKS = ("KukaPick",)
+OPTIONS = ("max_steps",)
+KUKA_OPTIONS = ("target", "lighting", "distractors", "table_height", "depth_noise")
 
 __all__ = ["ALOHA_TASKS", "KUKA_TASKS", "make", "tasks"]
 
@@ -34,14 +33,35 @@ def make(
     size: tuple[int, int] = (128, 128),
     cameras: tuple[str, ...] | None = None,
     depth: bool = False,
+    backend: str = "",
     **options: Any,
-) -> "RobotEnv":
-    """The environment of a task; all its cameras unless `cameras` names some, or none with `cameras=()`."""
+) -> Any:
+    """The environment of a task, a gymnasium.Env: see `RobotEnv` for observations, actions and rewards.
+
+    Args:
+        task: One of `tasks()`.
+        seed: Of the first episode, if `reset` is not given one.
+        size: Height and width of the pictures.
+        cameras: All of the robot by default; none with ().
+        depth: Whether to observe depth, too.
+        backend: "aloha_sim" takes the scene of google-deepmind's package, where it is installed and has the task.
+        options: `max_steps`; for KukaPick those of `kuka_tasks.make`.
+    """
     if task not in tasks():
         near = difflib.get_close_matches(task.lower(), [name.lower() for name in tasks()], 1, 0.4)
         guess = [name for name in tasks() if [name.lower()] == near]
         hint = f"did you mean {guess[0]}? " if guess else ""
         raise ValueError(f"no task {task!r}: {hint}The tasks are {', '.join(tasks())}")
+    known = OPTIONS + KUKA_OPTIONS * (task in KUKA_TASKS)
+    strange = [key for key in options if key not in known]
+    if strange:
+        raise ValueError(f"{task} has no option {strange[0]!r}: it has {', '.join(known)}")
+    if backend not in ("", "aloha_sim"):
+        raise ValueError(f"no backend {backend!r}: leave it out, or choose aloha_sim")
+    if backend:
+        from .deepmind import AlohaSimEnv
+
+        return AlohaSimEnv(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)
     if task in KUKA_TASKS:
         from . import kuka_tasks
 

@@ -114,6 +114,6 @@ def _surroundings(model: Any) -> None:
     table.add_geom(
         name="table:0", type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.6, 0.4, 0.02], pos=[0, 0.5, -0.02], rgba=[0.42, 0.44, 0.47, 1]
     )
-    over, level = (0.0, 0.5, 0.95), (0.0, -0.02, 0.2)
-    world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=42.0)
-    world.add_camera(name="table", pos=level, quat=look(level, (0, 0.5, 0.06)), fovy=52.0)
+    over, level = (0.0, 0.5, 0.95), (0.0, -0.15, 0.3)
+    world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=39.0)
+    world.add_camera(name="table", pos=level, quat=look(level, (0, 0.5, 0.04)), fovy=48.0)

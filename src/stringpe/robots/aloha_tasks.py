@@ -129,12 +129,12 @@ def _insertion(name: str, text: str, count: int) -> Task:
     )
 
 
-def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float, ...]) -> Task:
+def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float, ...], spin: float) -> Task:
     return Task(
         name,
         text,
         (block, base),
-        {block.name: Start(LEFT, DEEP, spin=FULL), "base": Start(MIDDLE, CENTRE, spin=0.3)},
+        {block.name: Start(LEFT, DEEP, spin=spin), "base": Start(MIDDLE, CENTRE, spin=0.3)},
         lambda: Delivered((block.name,), seated("base", 0.014, 0.004, headings)),
         seconds=18.0,
         expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
@@ -153,6 +153,7 @@ ALL = (
         things.block("block", (0.015, 0.025, 0.025), things.YELLOW),
         things.recess("base", things.around(0.017, 0.027)),
         (0.0, FULL),
+        spin=FULL,
     ),
     _fmb(
         "FMB-2",
@@ -160,6 +161,7 @@ ALL = (
         things.tee("tee"),
         things.recess("base", things.around_tee()),
         (0.0,),
+        spin=2.0,  # further, and the wrist cannot turn it back
     ),
     _fruit_bowl(),
     _storage_bin(),

@@ -12,7 +12,7 @@ Depth = npt.NDArray[np.float32]
 class DepthSensor:
     """Noise, steps and holes (0) for exact depth.
 
-    A disparity sensor measures 1/z, so noise and step size grow with z²: at 1 m they are `noise` and `step` metres. Edges
+    It measures 1/z, with noise and in steps, so that both grow with z²: at 1 m they are `noise` and `step` metres. Edges
     lose their pixels with probability `edge_loss` (one of the two eyes does not see what is behind them), others with `loss`;
     nearer than `nearest` nothing is measured.
     """
@@ -26,14 +26,13 @@ class DepthSensor:
 
     def __call__(self, depth: Depth, rng: np.random.Generator) -> Depth:
         """What the sensor would give for exact depth (h, w) in metres; 0 is a hole, before and after."""
-        square = depth * depth
-        noisy = depth + self.noise * square * rng.standard_normal(depth.shape)
+        disparity = 1 / np.maximum(depth, 1e-3) + self.noise * rng.standard_normal(depth.shape)
         if self.step:
-            step = np.maximum(self.step * square, 1e-6)
-            noisy = np.round(noisy / step) * step
+            disparity = np.round(disparity / self.step) * self.step
+        noisy = 1 / np.maximum(disparity, 1e-3)
         lost = rng.random(depth.shape) < np.where(self.edges(depth), self.edge_loss, self.loss)
         noisy[lost | (depth <= self.nearest)] = 0.0
-        return np.maximum(noisy, 0.0).astype(np.float32)
+        return noisy.astype(np.float32)
 
     def edges(self, depth: Depth) -> npt.NDArray[np.bool_]:
         """Pixels with a neighbour across a jump."""

@@ -22,7 +22,7 @@ class Delivered:
 
     items: tuple[str, ...]
     placed: Callable[[World, str], bool]
-    away: float = 0.05  # metres from the hands to a delivered item
+    away: float = 0.03  # metres from the finger tips to a delivered item
     _lifted: set[str] = field(default_factory=set)
     _best: int = 0
     _held: int = 0
@@ -44,7 +44,7 @@ class Delivered:
         return self._best
 
     def _done(self, world: World, item: str) -> bool:
-        return self.placed(world, item) and world.free(item, self.away) and world.speed(item) < STILL
+        return self.placed(world, item) and world.speed(item) < STILL and world.free(item, self.away)
 
 
 def rests_on(support: str, low: float, high: float, radius: float, upright: float = 0.9) -> Callable[[World, str], bool]:
@@ -166,7 +166,7 @@ class HandedOver:
 
     item: str
     placed: Callable[[World, str], bool]
-    away: float = 0.05
+    away: float = 0.03
     _giver: str = ""
     _state: int = 0
     _best: int = 0

@@ -1,13 +1,14 @@
 """Pictures and depth of a simulation, off screen."""
 
 import atexit
+import importlib
 import weakref
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .simulator import NO_RENDERING, mujoco, needs_rendering
+from .simulator import CONTEXT, NO_RENDERING, mujoco, needs_rendering
 
 
 class Cameras:
@@ -18,6 +19,7 @@ class Cameras:
         height, width = size
         model.vis.global_.offheight = max(model.vis.global_.offheight, height)
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
+        _quiet_failures()
         try:
             self._renderer = mujoco.Renderer(model, height, width)
         except Exception as broken:  # every backend fails in its own way
@@ -47,6 +49,13 @@ class Cameras:
         """Gives the context back."""
         _OPEN.discard(self)
         self._renderer.close()
+
+
+def _quiet_failures() -> None:
+    """A context that could not be opened would complain a second time when it is deleted, for want of this attribute."""
+    context = getattr(importlib.import_module(CONTEXT), "GLContext", None)
+    if context is not None and not hasattr(context, "_context"):
+        context._context = None
 
 
 _OPEN: "weakref.WeakSet[Cameras]" = weakref.WeakSet()

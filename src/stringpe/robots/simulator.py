@@ -12,6 +12,7 @@ __all__ = ["asset_folder", "load", "mujoco", "needs_rendering"]
 
 EXTRA = "the robots need more packages: pip install 'stringpe[robots]'"
 LIBRARIES = "libosmesa6 libegl1 libgl1 libglx-mesa0 libegl-mesa0 libgl1-mesa-dri libgles2"
+CONTEXT = "mujoco.rendering.classic.gl_context"  # the module that makes MuJoCo's choice
 NO_RENDERING = (
     "no library to render without a screen was found (EGL or OSMesa): "
     f"apt-get install -y --no-install-recommends {LIBRARIES}; without cameras, cameras=(), the robots run as they are"
@@ -35,11 +36,15 @@ def load() -> ModuleType:
     missing = [name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"{EXTRA} ({' and '.join(missing)} not found)")
+    late = "mujoco" in sys.modules and "MUJOCO_GL" not in os.environ  # it has chosen a backend that needs a screen
     backend = rendering_backend()
     if backend:
         os.environ["MUJOCO_GL"] = backend
     try:
-        return importlib.import_module("mujoco")
+        found = importlib.import_module("mujoco")
+        if late:
+            importlib.reload(importlib.import_module(CONTEXT))
+        return found
     except (ImportError, AttributeError, OSError, RuntimeError) as broken:  # how the bindings of GL fail to load
         raise OSError(f"{NO_RENDERING} (MUJOCO_GL={backend}: {broken})") from broken
 

@@ -17,7 +17,7 @@ SHAPES = {
 }
 RED, BLUE, GREEN, YELLOW = (0.8, 0.12, 0.1), (0.1, 0.25, 0.75), (0.15, 0.55, 0.2), (0.95, 0.8, 0.1)
 ORANGE, WHITE, BROWN, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.3, 0.18), (0.45, 0.2, 0.55)
-GREY, TEAL, CREAM = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7)
+GREY, TEAL, CREAM, DARK = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7), (0.3, 0.03, 0.03)
 Colour = tuple[float, float, float]
 
 
@@ -135,10 +135,10 @@ def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: f
     return Thing(name, parts, mass=0.12, radius=high, fixed=fixed, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
 
 
-def plate(name: str = "plate", *, low: float = 0.045, high: float = 0.065, height: float = 0.022) -> Thing:
+def plate(name: str = "plate", *, low: float = 0.053, high: float = 0.063, height: float = 0.022) -> Thing:
     """A deep plate: its rim rises so that fingers can take it."""
     parts = (disc(low, 0.006, WHITE), *ring(low, high, height, colour=CREAM, sides=16))
-    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 3 * high) / 4 - 0.002, height + 0.002))
+    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 2 * high) / 3 - 0.0025, LOW + 0.002))
 
 
 def glass(name: str = "glass", *, radius: float = 0.026, height: float = 0.085) -> Thing:
@@ -153,9 +153,9 @@ def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Th
     handle = tuple(
         Part("box", size, pos, colour=RED)
         for size, pos in (
-            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.55 * height + 0.02)),
-            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.55 * height - 0.02)),
-            ((0.004, 0.004, 0.024), (radius + 0.018, 0.0, 0.55 * height)),
+            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height + 0.02)),
+            ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height - 0.02)),
+            ((0.004, 0.004, 0.024), (radius + 0.018, 0.0, 0.6 * height)),
         )
     )
     parts = (disc(radius, 0.008, RED), *ring(radius, radius, height, thick=0.004, colour=RED), *handle)
@@ -239,7 +239,7 @@ def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0
 
 def recess(name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03) -> Thing:
     """A base with a recess 2 cm deep; `hole` lists the boxes around it as (x, y, half width, half length)."""
-    floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=RED)
+    floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
     walls = [Part("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]
     return Thing(name, (floor, *walls), fixed=True, radius=half * 1.42)
 

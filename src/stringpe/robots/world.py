@@ -59,11 +59,15 @@ class World:
         return {arm for arm in arms if all(self.touching(thing, f"{arm}/pad_{side}") for side in "ab")}
 
     def free(self, thing: str, away: float = 0.0) -> bool:
-        """Whether no arm touches a thing, and every hand is at least `away` metres from its origin."""
+        """Whether no arm touches a thing, and all finger tips are at least `away` metres from it."""
         if self.touched(thing):
             return False
-        here = self.pose(thing).pos
-        return all(float(np.linalg.norm(self.grip(arm.name).pos - here)) >= away for arm in self.robot.arms)
+        parts = [i for i, owner in enumerate(self._owner) if owner == thing]
+        tips = [i for i, owner in enumerate(self._owner) if "/pad_" in owner]
+        return all(self._distance(a, b, away) >= away for a in tips for b in parts)
+
+    def _distance(self, a: int, b: int, most: float) -> float:
+        return float(mujoco.mj_geomDistance(self.model, self.data, a, b, most, None))
 
     def carried(self, thing: str, others: tuple[str, ...] = ()) -> bool:
         """Whether a thing is held and nothing but hands and `others` touches it."""

@@ -1,0 +1,40 @@
+"""What the robot tests share. Tests with pictures are skipped where no library can render, and say so."""
+
+import pytest
+from stringpe import robots
+from stringpe.robots.simulator import needs_rendering
+
+
+@pytest.fixture(scope="session")
+def eyes():
+    """For tests that render."""
+    try:
+        needs_rendering()
+        env = robots.make("MugOnPlate", cameras=("overhead",), size=(8, 8))
+        env.reset(seed=0)
+        env.close()
+    except OSError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def blind():
+    """Environments without cameras, one a task, kept for a module."""
+    made = {}
+
+    def get(task):
+        if task not in made:
+            made[task] = robots.make(task, cameras=())
+        return made[task]
+
+    return get
+
+
+@pytest.fixture
+def home():
+    """The action that keeps the arms where they start."""
+
+    def get(env):
+        return [number for arm in env.robot.arms for number in (*arm.home, 1.0)]
+
+    return get

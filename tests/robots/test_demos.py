@@ -1,0 +1,168 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from stringpe import cli
+from stringpe.robots import demos, rates, video
+from stringpe.robots.dataset import Dataset
+from stringpe.robots.demos import Settings
+
+TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
+
+
+def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
+    heard = []
+    assert demos.write(tmp_path, 2, TINY, progress=lambda *now: heard.append(now)) == (2, 0)
+    assert heard == [(0, 0), (1, 0), (2, 0)]
+    first = (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes()
+    assert demos.write(tmp_path, 3, TINY) == (3, 0)
+    assert (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes() == first
+    data = Dataset(tmp_path)
+    assert [e.seed for e in data.episodes] == [0, 1, 2]
+    assert data.episodes[0].task == "pick up the green block"
+    assert data.fps == 10.0
+    episode = data[1]
+    length = len(episode["action"])
+    assert episode["action"].shape == episode["observation.state"].shape == (length, 8)
+    assert episode["observation.images.front"].shape == (length, 16, 16, 3)
+    assert episode["observation.depth.front"].shape == (length, 16, 16)
+    env = TINY.env()
+    seen, _ = env.reset(seed=1)
+    np.testing.assert_array_equal(episode["observation.state"][0], seen["observation.state"])
+    np.testing.assert_allclose(episode["observation.depth.front"][0], seen["observation.depth.front"], atol=6e-4)
+    assert demos.replay(env, 1, episode["action"]) is not None
+    env.close()
+    sheet, film = video.show_episode(tmp_path)
+    assert sheet.stat().st_size > 100
+    assert film.stat().st_size > 100
+
+
+def test_other_settings_do_not_mix(tmp_path, eyes):
+    demos.write(tmp_path, 1, TINY)
+    with pytest.raises(ValueError, match=r"begun with other settings \(size was \[16, 16\], now \[24, 16\]\)"):
+        demos.write(tmp_path, 2, Settings("KukaPick", size=(24, 16), cameras=("front",), depth=True))
+
+
+def test_failed_seeds_are_counted_left_out_and_replaced(tmp_path, eyes, monkeypatch):
+    real = demos.demonstrate
+    monkeypatch.setattr(demos, "demonstrate", lambda env, seed, noise: None if seed == 1 else real(env, seed, noise))
+    assert demos.write(tmp_path, 2, TINY) == (2, 1)
+    assert [e.seed for e in Dataset(tmp_path).episodes] == [0, 2]
+
+
+def test_what_does_not_replay_is_not_stored(tmp_path, eyes, monkeypatch):
+    real = demos.demonstrate
+
+    def forged(env, seed, noise):
+        actions = real(env, seed, noise)
+        return actions if seed else np.repeat(actions[:1], len(actions), axis=0)  # the expert succeeded, these do not
+
+    monkeypatch.setattr(demos, "demonstrate", forged)
+    assert demos.write(tmp_path, 1, TINY) == (1, 1)
+    assert [e.seed for e in Dataset(tmp_path).episodes] == [1]
+
+
+def test_an_expert_that_never_succeeds_ends_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(demos, "demonstrate", lambda *_: None)
+    with pytest.raises(ValueError, match="the expert of KukaPick failed on 21 of 21 seeds"):
+        demos.write(tmp_path, 1, Settings("KukaPick", size=(8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "episodes", "words"),
+    [
+        (Settings("KukaPik"), 1, "did you mean KukaPick?"),
+        (TINY, 0, "episodes must be at least 1"),
+        (Settings("KukaPick", options={"lighting": "neon"}), 1, "no lighting 'neon': choose one of normal, dim"),
+    ],
+)
+def test_bad_requests_write_nothing(tmp_path, settings, episodes, words):
+    with pytest.raises(ValueError, match=words):
+        demos.write(tmp_path / "new", episodes, settings)
+    assert not (tmp_path / "new").exists()
+
+
+def test_options_are_read_as_typed():
+    words = ("lighting=dim", "distractors=3", "table_height=-0.05", "depth_noise=true", "target=red can")
+    assert demos.parse_options(words) == {
+        "lighting": "dim", "distractors": 3, "table_height": -0.05, "depth_noise": True, "target": "red can",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="key=value, got 'dim'"):
+        demos.parse_options(["dim"])
+
+
+def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
+    """Two processes at work, killed in the middle of it; the next run finds whole episodes and goes on."""
+    code = (
+        "from stringpe.robots import demos; from pathlib import Path\n"
+        "if __name__ == '__main__':\n"
+        f"    demos.write(Path({str(tmp_path)!r}), 500, demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True), jobs=2)"
+    )
+    script = tmp_path / "work.py"
+    script.write_text(code)
+    work = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.DEVNULL)
+    chunk = tmp_path / "data/chunk-000"
+    until = time.monotonic() + 300
+    while len(list(chunk.glob("episode_*.parquet"))) < 3:
+        assert work.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert os.getpgid(work.pid) == work.pid  # a group of its own, so that only it is killed
+    os.killpg(work.pid, signal.SIGKILL)
+    assert work.wait() == -signal.SIGKILL
+    there = len(list(chunk.glob("episode_*.parquet")))
+    assert there >= 3
+    assert demos.write(tmp_path, there + 1, TINY) == (there + 1, 0)
+    data = Dataset(tmp_path)
+    assert not data.broken
+    assert len({e.seed for e in data.episodes}) == there + 1
+    assert all(np.isfinite(data[i]["action"]).all() for i in range(len(data)))
+
+
+def test_the_command(tmp_path, eyes, monkeypatch, capsys):
+    line = f"stringpe data demos KukaPick lighting=dim --out {tmp_path} --episodes 1 --size 16 16 --cameras front --jobs 1"
+    monkeypatch.setattr(sys, "argv", line.split())
+    cli.main()
+    assert "1 episodes under" in capsys.readouterr().out
+    assert json.loads((tmp_path / "demos.json").read_text())["options"] == {"lighting": "dim"}
+    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".json", ".png", ".mp4"}
+
+
+def test_the_command_names_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(sys, "argv", "stringpe data demos HandOverPan --jobs 1".split())
+    with pytest.raises(SystemExit, match="stringpe: no task 'HandOverPan': did you mean HandOverPen?"):
+        cli.main()
+
+
+def test_without_ffmpeg_a_video_is_a_gif(tmp_path, monkeypatch):
+    real = video.importlib.util.find_spec
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else real(name))
+    pictures = [np.full((9, 11, 3), shade, np.uint8) for shade in (0, 120, 250)]
+    path = video.write_video(tmp_path / "a.mp4", pictures)
+    from PIL import Image
+
+    with Image.open(path) as film:
+        assert (path.suffix, film.size, film.n_frames) == (".gif", (11, 9), 3)
+    with pytest.raises(ValueError, match="at least one picture"):
+        video.write_video(tmp_path / "b.mp4", [])
+
+
+def test_a_contact_sheet_shows_the_first_and_the_last_moment():
+    frames = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones((20, 2, 3, 3), np.uint8)
+    sheet = video.contact_sheet({"observation.images.b": frames, "observation.images.a": frames + 100}, columns=4)
+    assert sheet.shape == (4, 12, 3)
+    assert (sheet[0, 0, 0], sheet[0, -1, 0], sheet[-1, 0, 0], sheet[-1, -1, 0]) == (100, 119, 0, 19)
+
+
+def test_rates_count_failures(monkeypatch, capsys):
+    monkeypatch.setattr(demos, "demonstrate", lambda env, seed: None if seed % 2 else np.zeros((7, 8)))
+    monkeypatch.setattr(sys, "argv", ["rates", "KukaPick", "--seeds", "4", "--first", "0"])
+    rates.main()
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.startswith("| KukaPick | 2/4 | 7 |")
+    assert row.endswith("| 1, 3 |")

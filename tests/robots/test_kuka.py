@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from stringpe import robots
+from stringpe.robots import demos
+from stringpe.robots.depth_sensor import DepthSensor
+
+SHIFTS = [
+    {"lighting": "dim"},
+    {"lighting": "warm"},
+    {"lighting": "side"},
+    {"distractors": 3},
+    {"table_height": 0.1},
+    {"table_height": -0.05},
+]
+
+
+@pytest.mark.parametrize("shift", SHIFTS, ids=str)
+def test_the_expert_picks_under_every_shift(shift):
+    env = robots.make("KukaPick", cameras=(), **shift)
+    assert demos.demonstrate(env, seed=5) is not None
+
+
+@pytest.mark.parametrize("target", ["red can", "blue box", "orange ball"])
+def test_other_things_can_be_picked(target):
+    env = robots.make("KukaPick", cameras=(), target=target)
+    assert env.task_text == f"pick up the {target}"
+    assert demos.demonstrate(env, seed=5) is not None
+
+
+def test_shifts_keep_the_small_things_where_they_are(blind):
+    plain = blind("KukaPick")
+    plain.reset(seed=7)
+    for shift in SHIFTS:
+        env = robots.make("KukaPick", cameras=(), **shift)
+        env.reset(seed=7)
+        lift = np.array([0, 0, shift.get("table_height", 0.0)])
+        for thing in plain.task.things:
+            gap = env.world.pose(thing.name).pos - plain.world.pose(thing.name).pos - lift
+            assert np.abs(gap).max() < 1e-4, (shift, thing.name)
+
+
+def test_light_changes_the_picture_and_not_the_depth(eyes):
+    seen = {}
+    for lighting in ("normal", "dim", "warm", "side"):
+        env = robots.make("KukaPick", size=(32, 32), cameras=("front",), depth=True, lighting=lighting)
+        seen[lighting] = env.reset(seed=0)[0]
+        env.close()
+    pictures = {name: each["observation.images.front"].astype(float) for name, each in seen.items()}
+    assert pictures["dim"].mean() < 0.7 * pictures["normal"].mean()
+    assert pictures["warm"][..., 0].mean() > 1.5 * pictures["warm"][..., 2].mean()
+    assert np.abs(pictures["side"] - pictures["normal"]).mean() > 10
+    for each in seen.values():
+        np.testing.assert_array_equal(each["observation.depth.front"], seen["normal"]["observation.depth.front"])
+
+
+def test_large_things_are_seen(eyes):
+    pictures = []
+    for distractors in (0, 3):
+        env = robots.make("KukaPick", size=(32, 32), cameras=("front",), distractors=distractors)
+        pictures.append(env.reset(seed=0)[0]["observation.images.front"].astype(float))
+        env.close()
+    assert (np.abs(pictures[0] - pictures[1]).max(2) > 30).mean() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lighting": "neon"}, "no lighting 'neon'"),
+        ({"distractors": 9}, "from 0 to 3, got 9"),
+        ({"table_height": 1.0}, "from -0.1 to 0.15, got 1.0"),
+        ({"target": "elephant"}, "no target 'elephant': choose one of green block"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        robots.make("KukaPick", cameras=(), **options)
+
+
+def test_sensor_depth_differs_where_it_should(eyes):
+    exact, noisy, again = (
+        robots.make("KukaPick", size=(64, 64), cameras=("front",), depth=True, depth_noise=noise)
+        for noise in (False, True, True)
+    )
+    clean, one, two = (env.reset(seed=0)[0]["observation.depth.front"] for env in (exact, noisy, again))
+    np.testing.assert_array_equal(one, two)  # the seed fixes the noise, too
+    kept = one > 0
+    assert 0.8 < kept.mean() < 0.999
+    assert 1e-4 < np.abs(one - clean)[kept].mean() < 0.02
+    for env in (exact, noisy, again):
+        env.close()
+
+
+def test_noise_and_steps_grow_with_the_square_of_the_distance():
+    rng = np.random.default_rng(0)
+    sensor = DepthSensor(noise=0.01, step=0.0, loss=0.0, edge_loss=0.0)
+    spread = [(sensor(np.full((200, 200), z, np.float32), rng) - z).std() for z in (0.5, 1.0, 2.0)]
+    np.testing.assert_allclose(spread, [0.0025, 0.01, 0.04], rtol=0.03)
+    stepped = DepthSensor(noise=0.0, step=0.01, loss=0.0, edge_loss=0.0)
+    ramp = np.linspace(0.95, 1.05, 2000, dtype=np.float32)[None]
+    steps = np.unique(stepped(ramp, rng))
+    np.testing.assert_allclose(np.diff(steps), 0.01 * steps[1:] ** 2, rtol=0.05)
+    assert len(steps) == 11
+
+
+def test_holes_are_at_edges_up_close_and_stay():
+    depth = np.full((40, 40), 1.0, np.float32)
+    depth[10:30, 10:30] = 0.8
+    depth[:3] = 0.0
+    depth[-3:] = 0.02
+    sensor = DepthSensor(noise=0.0, step=0.0, edge_loss=1.0, loss=0.0)
+    seen = sensor(depth, np.random.default_rng(0))
+    assert (seen[:3] == 0).all()
+    assert (seen[-3:] == 0).all()
+    assert (seen[9:11, 10:30] == 0).all()
+    assert (seen[12:28, 12:28] == 0.8).all()
+    assert (seen[5:8, 2:8] == 1.0).all()
+    assert depth[10, 10] == np.float32(0.8)  # the input is not touched
