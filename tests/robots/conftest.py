@@ -2,12 +2,13 @@
 
 import pytest
 from stringpe import robots
-from stringpe.robots.simulator import needs_rendering
 
 
 @pytest.fixture(scope="session")
 def eyes():
     """For tests that render."""
+    from stringpe.robots.simulator import needs_rendering  # the tests of policies and data need no simulator
+
     try:
         needs_rendering()
         env = robots.make("MugOnPlate", cameras=("overhead",), size=(8, 8))
