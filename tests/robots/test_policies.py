@@ -6,7 +6,7 @@ import pytest
 import torch
 from policy_toy import KINDS, NET, SPEC, batch, policy
 
-from stringpe.robots.energy_policy import Mixture
+from stringpe.robots.energy_policy import Mixture, cosines
 from stringpe.robots.observer import ImageEncoder, words
 from stringpe.robots.policy import Net, read_spec
 
@@ -141,15 +141,22 @@ def test_ranking_scores_are_energy_and_proposal():
     torch.testing.assert_close(energy, -proposal.log_prob(y))
 
 
-def test_the_mixture_is_a_density():
+def test_the_proposal_is_a_mixture_of_gaussians():
     torch.manual_seed(0)
-    mixture = Mixture(torch.randn(1, 2).log_softmax(-1), torch.randn(1, 2, 1, 1), 0.3 * torch.randn(1, 2, 1, 1))
-    x = torch.linspace(-12, 12, 4001)
-    density = mixture.log_prob(x.view(1, -1, 1, 1)).exp()[0]
-    assert float(torch.trapezoid(density, x)) == pytest.approx(1, abs=1e-4)
-    samples, _ = mixture.sample(20_000)
-    mean = float(torch.trapezoid(density * x, x))
-    assert float(samples.mean()) == pytest.approx(mean, abs=0.05)
+    basis = cosines(5)
+    torch.testing.assert_close(basis @ basis.mT, torch.eye(5))
+    log_std, mean = 0.3 * torch.randn(1, 2, 5, 1), torch.randn(1, 2, 5, 1)
+    mixture = Mixture(torch.randn(1, 2).log_softmax(-1), mean, log_std, basis)
+    covariance = basis.mT @ torch.diag_embed(log_std[0, :, :, 0].exp().square()) @ basis
+    each = torch.distributions.MultivariateNormal(mean[0, :, :, 0], covariance)
+    wanted = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(logits=mixture.log_weight[0]), each)
+    y = torch.randn(1, 7, 5, 1)
+    torch.testing.assert_close(mixture.log_prob(y)[0], wanted.log_prob(y[0, :, :, 0]), rtol=1e-4, atol=1e-4)
+    samples, _ = mixture.sample(40_000)
+    torch.testing.assert_close(samples[0, :, :, 0].mean(0), wanted.mean, rtol=0, atol=0.05)
+    torch.testing.assert_close(samples[0, :, :, 0].var(0), wanted.variance, rtol=0.05, atol=0.05)
+    slope, std = torch.randn(1, 3, 5, 1), log_std[:, :1].exp().expand(1, 3, 5, 1)
+    torch.testing.assert_close(mixture.scaled(slope, std)[0, :, :, 0], slope[0, :, :, 0] @ covariance[0])
 
 
 def test_langevin_goes_down_the_energy():
