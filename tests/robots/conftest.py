@@ -1,6 +1,7 @@
 """What the robot tests share. Tests with pictures are skipped where no library can render, and say so."""
 
 import pytest
+
 from stringpe import robots
 
 

@@ -5,13 +5,14 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+
 from stringpe import robots
 
 LOW, HIGH = -0.06, 1.5  # aloha_sim's units of a gripper
 
 
 class Inner:
-    """The part of a dm_control environment that the adapter uses: joints follow commands; reward 1 when joint 0 passes 0.5."""
+    """What the adapter uses of a dm_control environment. Joints follow commands; joint 0 over 0.5 is success."""
 
     def __init__(self, name, time_limit):
         self.name, self.joints, self.calls = name, np.zeros(14), []

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+
 from stringpe import cli
 from stringpe.robots import demos, rates, video
 from stringpe.robots.dataset import Dataset
@@ -101,7 +102,8 @@ def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
     code = (
         "from stringpe.robots import demos; from pathlib import Path\n"
         "if __name__ == '__main__':\n"
-        f"    demos.write(Path({str(tmp_path)!r}), 500, demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True), jobs=2)"
+        "    tiny = demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True)\n"
+        f"    demos.write(Path({str(tmp_path)!r}), 500, tiny, jobs=2)"
     )
     script = tmp_path / "work.py"
     script.write_text(code)
@@ -125,7 +127,9 @@ def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
 
 
 def test_the_command(tmp_path, eyes, monkeypatch, capsys):
-    line = f"stringpe data demos KukaPick lighting=dim --out {tmp_path} --episodes 1 --size 16 16 --cameras front --jobs 1"
+    line = (
+        f"stringpe data demos KukaPick lighting=dim --out {tmp_path} --episodes 1 --size 16 16 --cameras front --jobs 1"
+    )
     monkeypatch.setattr(sys, "argv", line.split())
     cli.main()
     assert "1 episodes under" in capsys.readouterr().out
@@ -134,14 +138,16 @@ def test_the_command(tmp_path, eyes, monkeypatch, capsys):
 
 
 def test_the_command_names_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(sys, "argv", "stringpe data demos HandOverPan --jobs 1".split())
-    with pytest.raises(SystemExit, match="stringpe: no task 'HandOverPan': did you mean HandOverPen?"):
+    monkeypatch.setattr(sys, "argv", ["stringpe", "data", "demos", "HandOverPan", "--jobs", "1"])
+    with pytest.raises(SystemExit, match=r"stringpe: no task 'HandOverPan': did you mean HandOverPen\?"):
         cli.main()
 
 
 def test_without_ffmpeg_a_video_is_a_gif(tmp_path, monkeypatch):
     real = video.importlib.util.find_spec
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else real(name))
+    monkeypatch.setattr(
+        video.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else real(name)
+    )
     pictures = [np.full((9, 11, 3), shade, np.uint8) for shade in (0, 120, 250)]
     path = video.write_video(tmp_path / "a.mp4", pictures)
     from PIL import Image

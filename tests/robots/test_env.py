@@ -7,6 +7,7 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+
 from stringpe import robots
 from stringpe.robots import render, simulator
 
@@ -116,7 +117,9 @@ def test_an_episode_ends_when_its_time_is_over(home):
     assert [env.step(home(env))[3] for _ in range(3)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("task", "words"), [("MugOnPlate", "14 numbers (7 for left, 7 for right)"), ("KukaPick", "8 num")])
+@pytest.mark.parametrize(
+    ("task", "words"), [("MugOnPlate", "14 numbers (7 for left, 7 for right)"), ("KukaPick", "8 num")]
+)
 def test_actions_of_wrong_size_are_refused(task, words, blind):
     env = blind(task)
     env.reset(seed=0)
@@ -134,6 +137,17 @@ def test_actions_that_are_not_finite_are_refused_and_change_nothing(blind, home)
     with pytest.raises(ValueError, match=r"finite.*right/vx300s_right/shoulder, right/gripper"):
         env.step(bad)
     np.testing.assert_array_equal(before, env.data.qpos)
+
+
+def test_a_simulation_that_diverges_is_an_error_and_the_next_episode_is_not(tmp_path, monkeypatch, blind, home):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log
+    env = blind("MugOnPlate")
+    env.reset(seed=0)
+    env.data.qvel[0] = np.nan
+    with pytest.raises(FloatingPointError, match="MugOnPlate diverged after 1 actions"):
+        env.step(home(env))
+    env.reset(seed=0)
+    env.step(home(env))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +169,9 @@ def test_what_is_not_there_is_named(given, words):
 
 def test_missing_packages_are_named(monkeypatch):
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("mujoco", "gym_aloha") else real(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("mujoco", "gym_aloha") else real(name)
+    )
     for call in (simulator.load, lambda: simulator.asset_folder("gym_aloha", "assets")):
         with pytest.raises(ValueError, match=r"pip install 'stringpe\[robots\]'"):
             call()

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from stringpe import robots
 from stringpe.robots import demos, expert
 from stringpe.robots.geometry import Pose, about, between, from_rotation_vector, grip_down, rotation_vector

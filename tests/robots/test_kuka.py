@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from stringpe import robots
 from stringpe.robots import demos
 from stringpe.robots.depth_sensor import DepthSensor

@@ -1,7 +1,7 @@
 """ALOHA: two ViperX arms that face each other over a table, from the model files of gym-aloha.
 
-The arms are gym-aloha's. Ours are the servos (gym-aloha's joints have so much dry friction that small motions are lost), the
-finger tips (boxes, that grasp well), the cameras, and boxes in place of the two meshes with the most faces.
+The arms are gym-aloha's. Ours are the servos (gym-aloha's joints have so much dry friction that small motions are
+lost), the finger tips (boxes, that grasp well), the cameras, and boxes in place of the meshes with the most faces.
 """
 
 from typing import Any
@@ -79,7 +79,9 @@ def _mend(model: Any, arm: Arm) -> None:
     hand = model.body(prefix + "gripper_link")
     black = [0.15, 0.15, 0.16, 1.0]
     box = mujoco.mjtGeom.mjGEOM_BOX
-    hand.add_geom(name=f"{arm.name}/palm", type=box, size=[0.022, 0.02, 0.026], pos=[0.021, 0, 0.006], rgba=black, mass=0.1)
+    hand.add_geom(
+        name=f"{arm.name}/palm", type=box, size=[0.022, 0.02, 0.026], pos=[0.021, 0, 0.006], rgba=black, mass=0.1
+    )
     hand.add_geom(name=f"{arm.name}/bar", type=box, size=[0.014, 0.072, 0.024], pos=[0.05, 0, 0], rgba=black, mass=0.1)
     hand.add_site(name=f"{arm.name}/grip", pos=[GRIP, 0, 0], group=4)
     # the finger links sit at 0.0687; at joint 0.021 the inner faces of the two pads meet in the middle
@@ -108,11 +110,19 @@ def _surroundings(model: Any) -> None:
     )  # fmt: skip
     world = model.worldbody
     world.add_light(
-        type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[0, 0, 2], dir=[0.3, 0.4, -1], diffuse=[0.45] * 3, castshadow=False
+        type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
+        pos=[0, 0, 2],
+        dir=[0.3, 0.4, -1],
+        diffuse=[0.45] * 3,
+        castshadow=False,
     )
     table = world.add_body(name="table")
     table.add_geom(
-        name="table:0", type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.6, 0.4, 0.02], pos=[0, 0.5, -0.02], rgba=[0.42, 0.44, 0.47, 1]
+        name="table:0",
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        size=[0.6, 0.4, 0.02],
+        pos=[0, 0.5, -0.02],
+        rgba=[0.42, 0.44, 0.47, 1],
     )
     over, level = (0.0, 0.5, 0.95), (0.0, -0.15, 0.3)
     world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=39.0)

@@ -103,7 +103,10 @@ def _hand_over(name: str, item: Thing) -> Task:
         name,
         f"hand over the {item.name} and place it in the container",
         (item, container),
-        {item.name: Start((0.13, 0.23), (0.42, 0.58), spin=0.6), "container": Start((-0.24, -0.18), (0.42, 0.58), spin=0.2)},
+        {
+            item.name: Start((0.13, 0.23), (0.42, 0.58), spin=0.6),
+            "container": Start((-0.24, -0.18), (0.42, 0.58), spin=0.2),
+        },
         lambda: HandedOver(item.name, lies_in("container", (0.055, 0.105), 0.045)),
         seconds=25.0,
         expert=hand_over(item, "container"),
@@ -115,7 +118,10 @@ def _insertion(name: str, text: str, count: int) -> Task:
     socket = things.socket(hole=hole, half=half)
     names, colours = ("peg", "second peg")[:count], (things.RED, things.ORANGE)
     pegs = tuple(things.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
-    starts = {"socket": Start((-0.22, -0.12), (0.42, 0.58), spin=0.5), "peg": Start((0.14, 0.24), (0.52, 0.62), spin=0.5)}
+    starts = {
+        "socket": Start((-0.22, -0.12), (0.42, 0.58), spin=0.5),
+        "peg": Start((0.14, 0.24), (0.52, 0.62), spin=0.5),
+    }
     if count == 2:
         starts["second peg"] = Start((0.14, 0.24), (0.38, 0.48), spin=0.5)
     return Task(

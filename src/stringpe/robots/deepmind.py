@@ -1,12 +1,12 @@
-"""google-deepmind's aloha_sim as a backend, for users who have installed it from GitHub: the paper's own scenes of four tasks.
+"""google-deepmind's aloha_sim as a backend, for users who have installed it: scenes of four of the paper's tasks.
 
-Observations have the keys and the layout of `RobotEnv`. Pictures are rendered here, at the size asked for and without delay:
-aloha_sim drops its option for the size and shows the world of 0.3 s ago.
+Observations have the keys and the layout of `RobotEnv`. Pictures are rendered here, at the size asked for and without
+delay: aloha_sim drops its option for the size and shows the world of 0.3 s ago.
 """
 
 import importlib
 import importlib.util
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -33,14 +33,14 @@ MISSING = (
 )
 
 
-class AlohaSimEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
+class AlohaSimEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     """A task of aloha_sim behind our observation keys: actions (14,) with grippers from 0 to 1, ten a second.
 
     The reward is aloha_sim's; success is a reward of 1.
     """
 
     fps = float(RATE)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": RATE}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": RATE}  # noqa: RUF012, as gymnasium declares it
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class AlohaSimEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
                 found[f"observation.depth.{camera}"] = depth.astype(np.float32)
         return found
 
-    def render(self) -> npt.NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> npt.NDArray[np.uint8]:
         """The first camera's picture."""
         height, width = self.size
         name = CAMERAS[(*self.cameras, "overhead")[0]]

@@ -1,4 +1,4 @@
-"""Demonstrations: a scripted expert acts, its joint commands are replayed from the same seed, and what succeeds is stored."""
+"""Demonstrations: a scripted expert acts, its commands are replayed from the same seed, and what succeeds is stored."""
 
 import ast
 import json
@@ -58,11 +58,12 @@ def parse_options(words: Iterable[str]) -> dict[str, Any]:
 
 
 def demonstrate(env: "RobotEnv", seed: int, noise: float = 1.0) -> npt.NDArray[np.float32] | None:
-    """The actions (t, a) of an expert that reaches the goal from a seed, or None if it does not. Nothing is rendered."""
+    """The actions (t, a) of an expert that reaches the goal from a seed, or None if it does not. Renders nothing."""
     from .expert import Expert
 
     env.restart(seed)
-    expert, actions = Expert(env, seed, noise), []
+    expert = Expert(env, seed, noise)
+    actions: list[npt.NDArray[np.float32]] = []
     while (action := expert.act()) is not None and len(actions) < env.max_steps:
         actions.append(action)
         if env.advance(action)["success"]:
@@ -97,23 +98,28 @@ def write(
     _agree(out, settings)
     writer = _writer(out, settings)
     there = writer.seeds
-    done, failed = len(there), 0
-    progress(done, failed)
+    tally = _Tally(len(there))
+    progress(tally.done, tally.failed)
     seeds = (seed for seed in _count(settings.seed) if seed not in there)
     try:
-        for made in _made(out, settings, seeds, lambda: episodes - done, jobs):
-            done, failed = done + made, failed + (not made)
-            if failed > 20 + 3 * done:
-                raise ValueError(f"the expert of {settings.task} failed on {failed} of {done + failed} seeds: see its options")
-            progress(done, failed)
+        for made in _made(out, settings, seeds, lambda: episodes - tally.done, jobs):
+            tally.done, tally.failed = tally.done + made, tally.failed + (not made)
+            if tally.failed > 20 + 3 * tally.done:
+                tried = tally.done + tally.failed
+                raise ValueError(f"the expert of {settings.task} failed on {tally.failed} of {tried} seeds")
+            progress(tally.done, tally.failed)
     finally:
         write_meta(out)
-    return done, failed
+    return tally.done, tally.failed
 
 
-def _made(
-    out: Path, settings: Settings, seeds: Iterator[int], wanted: Callable[[], int], jobs: int
-) -> Iterator[bool]:
+@dataclass
+class _Tally:
+    done: int
+    failed: int = 0
+
+
+def _made(out: Path, settings: Settings, seeds: Iterator[int], wanted: Callable[[], int], jobs: int) -> Iterator[bool]:
     """Whether each seed gave an episode. No seed is begun that might not be wanted."""
     if jobs == 1:
         _open(out, settings)
@@ -132,7 +138,9 @@ def _made(
                 for each in finished:
                     yield each.result()
         except BrokenProcessPool as broken:
-            raise OSError("a process was killed; its episode is lost, the others are kept: run it again to go on") from broken
+            raise OSError(
+                "a process was killed; its episode is lost, the others are kept: run it again to go on"
+            ) from broken
         finally:
             pool.shutdown(cancel_futures=True)
 

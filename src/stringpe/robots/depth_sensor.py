@@ -12,9 +12,9 @@ Depth = npt.NDArray[np.float32]
 class DepthSensor:
     """Noise, steps and holes (0) for exact depth.
 
-    It measures 1/z, with noise and in steps, so that both grow with z²: at 1 m they are `noise` and `step` metres. Edges
-    lose their pixels with probability `edge_loss` (one of the two eyes does not see what is behind them), others with `loss`;
-    nearer than `nearest` nothing is measured.
+    It measures 1/z, with noise and in steps, so that both grow with z²: at 1 m they are `noise` and `step` metres.
+    Pixels are lost with probability `edge_loss` at edges, where one of its two eyes does not see what is behind, and
+    `loss` elsewhere; nearer than `nearest` nothing is measured.
     """
 
     noise: float = 0.002

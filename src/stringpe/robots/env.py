@@ -1,6 +1,6 @@
 """The environment: a robot, a task, and cameras, as a gymnasium.Env."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,24 +17,25 @@ from .world import World
 
 RATE = 10  # actions a second
 SETTLE = 0.2  # seconds of physics before the first observation
+DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 Observation = dict[str, npt.NDArray[Any]]
 
 
-class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
+class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     """A task on a robot.
 
-    An action is the joint angles of every arm in radians, each arm followed by its gripper (0 closed, 1 open): targets that
-    the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
+    An action is the joint angles of every arm in radians, each arm followed by its gripper (0 closed, 1 open): targets
+    that the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
 
     Observation: `observation.state` (a,) float32; `observation.images.<camera>` (h, w, 3) uint8; with depth=True
     `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured.
-    The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps` actions.
+    The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps`.
     info: `success`, `stage` (a number), `stage_name`.
     """
 
     fps = float(RATE)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": RATE}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": RATE}  # noqa: RUF012, as gymnasium declares it
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         self.world = World(self.model, self.data, robot)
         self._substeps = round(1 / RATE / self.model.opt.timestep)
         self._servos = _Servos(self.model, robot)
-        self._goal, self._cameras = task.goal(), None
+        self._goal = task.goal()
+        self._cameras: Cameras | None = None
         self._steps, self._seed = 0, seed
         self.action_space = gym.spaces.Box(*self._servos.limits, dtype=np.float32)
         self.observation_space = gym.spaces.Dict(self._spaces())
@@ -96,7 +98,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """A new episode; the same seed gives the same initial state, exactly."""
         self.restart(seed)
-        return self._observe(), self._info(0)
+        return self.look(), self._info(0)
 
     def restart(self, seed: int | None = None) -> None:
         """As `reset`, without looking."""
@@ -131,7 +133,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         """Takes an action; targets outside the joints' limits are brought to the limits."""
         info = self.advance(action)
         reward = info["stage"] / len(self._goal.stages)
-        return self._observe(), reward, info["success"], self._steps >= self.max_steps, info
+        return self.look(), reward, info["success"], self._steps >= self.max_steps, info
 
     def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
         """As `step`, without looking: the physics and the goal of one action; returns info."""
@@ -141,7 +143,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
             self.data.ctrl[:] = before + (target - before) * count / self._substeps
             mujoco.mj_step(self.model, self.data)
         self._steps += 1
-        if not np.isfinite(self.data.qpos).all():
+        if any(self.data.warning[kind].number for kind in DIVERGED):  # MuJoCo has reset itself by then
             raise FloatingPointError(f"the simulation of {self.name} diverged after {self._steps} actions")
         self.refresh()
         return self._info(self._goal.update(self.world))
@@ -154,7 +156,8 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
         """The measured joints and grippers, (a,)."""
         return self._servos.read(self.data, self.world)
 
-    def _observe(self) -> Observation:
+    def look(self) -> Observation:
+        """The observation of now."""
         found: Observation = {"observation.state": self.state()}
         for camera in self.cameras:
             found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
@@ -168,7 +171,7 @@ class RobotEnv(gym.Env[Observation, npt.NDArray[np.float32]]):
             self._cameras = Cameras(self.model, self.size)
         return self._cameras
 
-    def render(self) -> npt.NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> npt.NDArray[np.uint8]:
         """The first camera's picture."""
         return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
@@ -208,7 +211,9 @@ class _Servos:
         values = np.asarray(action, np.float32)
         if values.shape != (self._robot.size,):
             names = ", ".join(f"{arm.size} for {arm.name}" for arm in self._robot.arms)
-            raise ValueError(f"an action of {self._robot.name} has {self._robot.size} numbers ({names}), got {values.shape}")
+            raise ValueError(
+                f"an action of {self._robot.name} has {self._robot.size} numbers ({names}), got {values.shape}"
+            )
         if not np.isfinite(values).all():
             bad = [self._robot.names[i] for i in np.flatnonzero(~np.isfinite(values))]
             raise ValueError(f"actions must be finite, got nan or infinity for {', '.join(bad)}")

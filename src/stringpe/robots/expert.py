@@ -1,8 +1,8 @@
 """Scripted experts: phases of Cartesian way-points relative to things, played as joint targets.
 
 An expert is data. A `Phase` says where one or both hands go next, how far their fingers are open, and what they carry;
-way-points are looked up when their phase begins, so that a thing that moved is still found and a thing that sits askew in the hand
-is still put down straight.
+way-points are looked up when their phase begins, so that a thing that moved is still found, and a thing that sits askew
+in the hand is still put down straight.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,10 @@ TURN = 1.6  # rad/s
 
 @dataclass(frozen=True)
 class Way:
-    """Where a hand goes: `lift` metres above a grasp of a thing, or to where a carried thing is at an `offset` from another.
+    """Where a hand goes: to `lift` metres above a grasp of a thing, or to where what it carries is at an `offset`.
 
-    frame: The thing that the way-point is relative to; "" is the table.
+    frame: The thing that the way-point is relative to; "" is the table, "home" the arm's home pose, and "up" is `lift`
+        metres straight up from where the hand is.
     grasp: Of that thing, where the hand goes; `offset` is then added in the world's axes.
     carry: The thing in the hand that goes to `offset` in the frame, upright; it keeps its heading, or takes one of
         `headings` relative to the frame's, the nearest.
@@ -53,6 +54,7 @@ class Phase:
 
 
 HOME = Way(frame="home")
+Plan = Callable[[World, np.random.Generator], list[Phase]]
 
 
 class Expert:
@@ -61,7 +63,9 @@ class Expert:
     def __init__(self, env: Any, seed: int = 0, noise: float = 1.0) -> None:
         task: Task = env.task
         if task.expert is None:
-            raise ValueError(f"{task.name} has no expert yet: its environment and success test work, demonstrations do not")
+            raise ValueError(
+                f"{task.name} has no expert yet: its environment and success test work, demonstrations do not"
+            )
         self._world: World = env.world
         self._rng, self._noise = np.random.default_rng(seed), noise
         self._kinematics = Kinematics(env.model)
@@ -125,9 +129,7 @@ class Expert:
                 angle = nearest(angle, [heading(frame.turn) + option for option in way.headings])
             goal = Pose(level.apply(way.offset) + up, about("z", angle))
             return goal.then(held.relative(self._world.grip(arm.name)))
-        if way.grasp is None:
-            here = self._kinematics.pose(arm, self._joints[arm.name])
-            return Pose(level.apply(way.offset) + up, here.turn)
+        assert way.grasp is not None, "a way-point is a grasp, or where something that is carried goes"
         axis = closest_axis(heading(frame.turn) + way.grasp.fingers, arm.neutral)
         return Pose(frame.apply(way.grasp.offset) + np.array(way.offset) + up, grip_down(axis))
 
@@ -171,7 +173,7 @@ def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float 
         Phase({arm: Way(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
         Phase({arm: Way(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
         Phase({arm: Way(thing, grasp)}, {arm: 0.0}, seconds=0.5),
-        Phase({arm: Way(thing, offset=(0.0, 0.0, 0.0), carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
+        Phase({arm: Way(thing, carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
     ]
 
 
@@ -186,7 +188,7 @@ def place(
     opening: float = 0.6,
     hover: float = 0.0,
 ) -> list[Phase]:
-    """A carried thing over its place, down, released, and the hand away; `hover` is a height to stop and look again at."""
+    """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
 
     def over(lift: float, jitter: float = 0.0) -> dict[str, Way]:
         return {arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
@@ -199,6 +201,3 @@ def place(
         Phase({}, {arm: opening}, seconds=0.5),
         Phase({arm: Way("up", lift=0.12)}, {arm: opening}, speed=0.7),
     ]
-
-
-Plan = Callable[[World, np.random.Generator], list[Phase]]

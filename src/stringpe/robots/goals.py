@@ -13,12 +13,11 @@ from .world import World
 
 STILL = 0.03  # m/s
 HOLD = 5  # steps of 1/10 s
-Condition = Callable[[World], bool]
 
 
 @dataclass
 class Delivered:
-    """Items at their places: each is first lifted by a hand, and in the end all are placed, released and at rest."""
+    """Items at their places: placed, released and at rest, all at once."""
 
     items: tuple[str, ...]
     placed: Callable[[World, str], bool]
@@ -29,11 +28,14 @@ class Delivered:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Lifting and placing every item, then all at rest."""
-        return (*(f"{word} {item}" for item in self.items for word in ("lifted", "placed")), "all at rest")
+        """Lifting and placing the items, in any order, then all at rest."""
+        which = (
+            self.items if len(self.items) == 1 else [f"{n + 1} of {len(self.items)}" for n in range(len(self.items))]
+        )
+        return (*(f"{word} {each}" for each in which for word in ("lifted", "placed")), "all at rest")
 
     def update(self, world: World) -> int:
-        """Counts lifted and placed items; success asks for the placed state alone, so that it can be tested."""
+        """Counts lifted and placed items; success asks for the placed state alone, however it came about."""
         self._lifted |= {item for item in self.items if world.carried(item)}
         done = [self._done(world, item) for item in self.items]
         self._held = self._held + 1 if all(done) else 0
@@ -47,7 +49,9 @@ class Delivered:
         return self.placed(world, item) and world.speed(item) < STILL and world.free(item, self.away)
 
 
-def rests_on(support: str, low: float, high: float, radius: float, upright: float = 0.9) -> Callable[[World, str], bool]:
+def rests_on(
+    support: str, low: float, high: float, radius: float, upright: float = 0.9
+) -> Callable[[World, str], bool]:
     """An item that touches `support`, not the table, with its origin between `low` and `high` above the support's and
     within `radius` of its axis, standing upright."""
 
@@ -73,8 +77,8 @@ def lies_in(container: str, half: tuple[float, float], depth: float) -> Callable
 
 
 def seated(base: str, high: float, slack: float, headings: tuple[float, ...]) -> Callable[[World, str], bool]:
-    """An item in a recess: its origin within `slack` of the base's axis and lower than `high` above the base's underside,
-    upright, and turned by one of `headings` to within 0.15 rad."""
+    """An item in a recess: its origin within `slack` of the base's axis and lower than `high` above the base's
+    underside, upright, and turned by one of `headings` to within 0.15 rad."""
 
     def placed(world: World, item: str) -> bool:
         base_pose, pose = world.pose(base), world.pose(item)
@@ -106,7 +110,7 @@ class Inserted:
         return (f"lifted {self.socket}", *pegs, "held together off the table")
 
     def update(self, world: World) -> int:
-        """The last peg must have been let go by its hand or still be held by it; the socket must be in a hand."""
+        """Only hands and pegs may touch the socket; whether a peg is still in a hand does not matter."""
         together = (self.socket, *self.pegs)
         ends = [self.end(world, peg) for peg in self.pegs]
         up = world.carried(self.socket, self.pegs)
@@ -126,7 +130,8 @@ class Inserted:
         """The end of the socket that a peg is in, −1 or 1, or 0 if it is in neither."""
         tube, pose = world.pose(self.socket), world.pose(peg)
         at, axis = tube.inverse(pose.pos), tube.turn.T @ pose.turn[:, 1]
-        nose = at - np.sign(at[1]) * np.sign(axis[1]) * axis * self.peg_half  # the end of the peg that is deepest inside
+        inward = -np.sign(at[1]) * np.sign(axis[1]) * axis
+        nose = at + self.peg_half * inward  # the end of the peg that is deeper inside
         deep = self.half - abs(nose[1]) if np.sign(nose[1]) == np.sign(at[1]) else 0.0
         inside = float(np.abs(nose[[0, 2]]).max()) <= self.slack and abs(axis[1]) > 0.97
         return int(np.sign(at[1])) if inside and deep >= self.depth else 0

@@ -20,8 +20,10 @@ class Kinematics:
         self._set(arm, joints)
         return self._read(arm)
 
-    def solve(self, arm: Arm, target: Pose, start: Vector, steps: int = 30, damping: float = 0.03) -> tuple[Vector, float]:
-        """Joint angles near `start` that bring the grip site to a pose, and the distance left, in metres (+ 0.1 m a radian)."""
+    def solve(
+        self, arm: Arm, target: Pose, start: Vector, steps: int = 30, damping: float = 0.03
+    ) -> tuple[Vector, float]:
+        """Joint angles near `start` that bring the grip site to a pose, and the distance left (a radian is 0.1 m)."""
         adr = [int(self._model.joint(name).dofadr[0]) for name in arm.joints]
         low, high = np.array([self._model.joint(name).range for name in arm.joints]).T
         joints, jacobian = start.copy(), np.zeros((6, self._model.nv))

@@ -1,7 +1,7 @@
 """KUKA: an IIWA arm with a parallel gripper at a table, from the model files of robosuite.
 
-Ours are the servos, the finger tips, the table, the light and the cameras. The visual meshes (180 thousand faces) are left out;
-the collision meshes are what is seen.
+Ours are the servos, the finger tips, the table, the light and the cameras. The visual meshes (197 thousand faces) are
+left out; the collision meshes are what is seen.
 """
 
 from typing import Any

@@ -57,7 +57,11 @@ def pick_task(target: str = "green block", distractors: int = 0) -> Task:
     small = small_things()
     (item,) = [thing for thing in small if thing.name == target]
     starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
-    corners = (Start((0.40, 0.70), (0.26, 0.34)), Start((0.40, 0.70), (-0.34, -0.26)), Start((0.70, 0.74), (-0.15, 0.15)))
+    corners = (
+        Start((0.40, 0.70), (0.26, 0.34)),
+        Start((0.40, 0.70), (-0.34, -0.26)),
+        Start((0.70, 0.74), (-0.15, 0.15)),
+    )
     starts |= {thing.name: start for thing, start in zip(large, corners, strict=True)}
     return Task(
         "KukaPick",

@@ -90,14 +90,13 @@ def insert(socket: Thing, *pegs: Thing, half: float, peg_half: float, depth: flo
         over = Way(offset=(0.0, 0.5, 0.15), carry=socket.name, headings=(0.0, np.pi), jitter=0.003)
         phases = [*pick("left", socket.name, middle), Phase({"left": over}, {"left": 0.0})]
         for side, peg in zip((1, -1), pegs, strict=False):
-            near, deep = half + peg_half + 0.025, half + peg_half - depth
+            touch = half + peg_half  # between the middles of socket and peg
             grasp = max(peg.grasps, key=lambda g: side * g.offset[1])
-            line = {"carry": peg.name, "headings": (0.0,)}
             phases += pick("right", peg.name, grasp, lift=0.1)
             phases += [
-                Phase({"right": Way(socket.name, offset=(0, side * (near + 0.03), 0), **line)}, {"right": 0.0}),  # type: ignore[arg-type]
-                Phase({"right": Way(socket.name, offset=(0, side * near, 0), **line)}, {"right": 0.0}, seconds=0.5),  # type: ignore[arg-type]
-                Phase({"right": Way(socket.name, offset=(0, side * deep, 0), **line)}, {"right": 0.0}, seconds=1.5),  # type: ignore[arg-type]
+                Phase(_in_line(socket, peg, side * (touch + 0.055)), {"right": 0.0}),
+                Phase(_in_line(socket, peg, side * (touch + 0.025)), {"right": 0.0}, seconds=0.5),
+                Phase(_in_line(socket, peg, side * (touch - depth)), {"right": 0.0}, seconds=1.5),
                 Phase({}, {"right": 0.7}, seconds=0.6),
                 Phase({"right": Way("up", lift=0.08)}, {"right": 0.7}, speed=0.7),
                 Phase({"right": HOME}, {"right": 1.0}),
@@ -105,3 +104,7 @@ def insert(socket: Thing, *pegs: Thing, half: float, peg_half: float, depth: flo
         return [*phases, Phase({}, {}, seconds=0.8)]
 
     return plan
+
+
+def _in_line(socket: Thing, peg: Thing, along: float) -> dict[str, Way]:
+    return {"right": Way(socket.name, offset=(0.0, along, 0.0), carry=peg.name, headings=(0.0,))}

@@ -1,4 +1,4 @@
-"""How often the scripted experts succeed: `python -m stringpe.robots.rates --seeds 100` prints the table of docs/robots.md."""
+"""How often experts succeed and how fast cameras are, for docs/robots.md: `python -m stringpe.robots.rates`."""
 
 import argparse
 import time
@@ -19,19 +19,42 @@ def rate(task: str, seeds: range) -> tuple[list[int], float, float]:
     return failed, sum(lengths) / max(len(lengths), 1), (time.perf_counter() - begin) / len(seeds)
 
 
+def frames_a_second(task: str, depth: bool, looks: int = 25) -> tuple[float, float]:
+    """Camera frames at 128 px, all cameras of the task's robot in turn: a second, and a second of CPU time."""
+    env = make(task, depth=depth)
+    env.reset(seed=0)
+    begin = time.perf_counter(), time.process_time()
+    for _ in range(looks):
+        env.look()
+    end = time.perf_counter(), time.process_time()
+    env.close()
+    frames = looks * len(env.cameras) * (1 + depth)
+    return frames / (end[0] - begin[0]), frames / (end[1] - begin[1])
+
+
 def main() -> None:
     """Prints a line a task as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="*", default=tasks())
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=10_000, help="of the seeds; demonstrations begin at 0")
+    parser.add_argument("--frames", action="store_true", help="camera frames a second at 128 px instead")
     given = parser.parse_args()
+    if given.frames:
+        for task in given.tasks:
+            for what, depth in (("RGB", False), ("RGB and depth in turn", True)):
+                wall, cpu = frames_a_second(task, depth)
+                print(f"{task}, {what}: {wall:.0f} frames a second, {cpu:.0f} a second of CPU time", flush=True)
+        return
     print("| task | successes | actions | s an episode | seeds that failed |\n|---|---|---|---|---|")
     for task in given.tasks:
         seeds = range(given.first, given.first + given.seeds)
         failed, length, seconds = rate(task, seeds)
         listed = ", ".join(map(str, failed)) or "–"
-        print(f"| {task} | {len(seeds) - len(failed)}/{len(seeds)} | {length:.0f} | {seconds:.2f} | {listed} |", flush=True)
+        print(
+            f"| {task} | {len(seeds) - len(failed)}/{len(seeds)} | {length:.0f} | {seconds:.2f} | {listed} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Cameras:
 
 
 def _quiet_failures() -> None:
-    """A context that could not be opened would complain a second time when it is deleted, for want of this attribute."""
+    """A context that could not be opened would complain again when it is deleted, for want of this attribute."""
     context = getattr(importlib.import_module(CONTEXT), "GLContext", None)
     if context is not None and not hasattr(context, "_context"):
         context._context = None

@@ -14,7 +14,7 @@ class Arm:
     """An arm and its gripper.
 
     Its part of an action, and of a state, is the joint angles in radians followed by the gripper: 0 closed, 1 open.
-    `<name>/grip` is the site between the finger tips: its x axis points out of the hand, its y axis from finger to finger.
+    `<name>/grip` is the site between the finger tips: its x axis points out of the hand, its y axis along the opening.
     """
 
     name: str
@@ -31,11 +31,6 @@ class Arm:
     def size(self) -> int:
         """Numbers of an action that are this arm's."""
         return len(self.joints) + 1
-
-    @property
-    def opening(self) -> float:
-        """Metres between the fingers when they are open."""
-        return sum(abs(o - c) for o, c in zip(self.open, self.closed, strict=True))
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def add_servo(spec: Any, joint: str, stiffness: float, damping: float, force: fl
 
 
 def couple(spec: Any, first: str, second: str) -> None:
-    """Makes the second finger mirror the first, as the one motor of a real gripper does: a held thing stays in the middle."""
+    """Makes the second finger mirror the first, as one motor of a real gripper does: what is held stays in place."""
     spec.add_equality(
         type=mujoco.mjtEq.mjEQ_JOINT,
         objtype=mujoco.mjtObj.mjOBJ_JOINT,

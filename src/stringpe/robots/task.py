@@ -59,9 +59,7 @@ def draw_starts(task: Task, rng: np.random.Generator, height: float = 0.0) -> di
     raise AssertionError(f"the starting regions of {task.name} leave no room")
 
 
-def _draw(
-    task: Task, thing: Thing, found: dict[str, tuple[Any, Any]], rng: np.random.Generator, height: float
-) -> bool:
+def _draw(task: Task, thing: Thing, found: dict[str, tuple[Any, Any]], rng: np.random.Generator, height: float) -> bool:
     start, radii = task.starts[thing.name], {each.name: each.radius for each in task.things}
     for _ in range(200):
         pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height])

@@ -1,6 +1,7 @@
 """Things on the table, built from primitives: a thing is a name and a tuple of parts."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ SHAPES = {
     "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
 }
 RED, BLUE, GREEN, YELLOW = (0.8, 0.12, 0.1), (0.1, 0.25, 0.75), (0.15, 0.55, 0.2), (0.95, 0.8, 0.1)
-ORANGE, WHITE, BROWN, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.3, 0.18), (0.45, 0.2, 0.55)
+ORANGE, WHITE, PURPLE = (0.95, 0.5, 0.1), (0.92, 0.92, 0.9), (0.45, 0.2, 0.55)
 GREY, TEAL, CREAM, DARK = (0.55, 0.57, 0.6), (0.1, 0.5, 0.55), (0.9, 0.85, 0.7), (0.3, 0.03, 0.03)
 Colour = tuple[float, float, float]
 
@@ -34,8 +35,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Grasp:
-    """How a hand that points down takes a thing: the point between the finger tips and the angle of the line from finger to
-    finger, both in the thing's frame, and how far the fingers are open before (0 to 1)."""
+    """How a hand that points down takes a thing: the point between the finger tips and the angle of the line from
+    finger to finger, both in the thing's frame, and how far the fingers are open before (0 to 1)."""
 
     offset: tuple[float, float, float]
     fingers: float
@@ -129,10 +130,10 @@ def tray(half: tuple[float, float], height: float, *, thick: float = 0.005, colo
     return (floor, *walls)
 
 
-def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: float = 0.045, fixed: bool = False) -> Thing:
+def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: float = 0.045) -> Thing:
     """A bowl with a leaning wall."""
     parts = (disc(low, 0.006, BLUE), *ring(low, high, height, colour=BLUE, sides=16))
-    return Thing(name, parts, mass=0.12, radius=high, fixed=fixed, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
+    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
 
 
 def plate(name: str = "plate", *, low: float = 0.053, high: float = 0.063, height: float = 0.022) -> Thing:
@@ -171,7 +172,9 @@ def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height
     ]
     rails = [Part("box", (x, 0.003, 0.008), (0.0, side * y, height + 0.005), colour=TEAL) for side in (-1, 1)]
     legs = [
-        Part("box", (0.004, 0.004, height / 2), (a * x, b * y, height / 2), colour=TEAL) for a in (-1, 1) for b in (-1, 1)
+        Part("box", (0.004, 0.004, height / 2), (a * x, b * y, height / 2), colour=TEAL)
+        for a in (-1, 1)
+        for b in (-1, 1)
     ]
     return Thing(name, (*slats, *rails, *legs), fixed=True, radius=float(np.hypot(x, y)))
 
@@ -190,7 +193,7 @@ def banana(name: str = "banana", *, radius: float = 0.014, half: float = 0.075, 
     """A chain of five capsules on a shallow arc in the plane of the table, its ends along y."""
     nodes = [np.array([bend * (1 - (t / half) ** 2), t, 0.0]) for t in np.linspace(-half, half, 6)]
     parts = []
-    for a, b in zip(nodes, nodes[1:], strict=False):
+    for a, b in pairwise(nodes):
         way, length = b - a, float(np.linalg.norm(b - a))
         turn = about("z", np.arctan2(-way[0], way[1])) @ about("x", -np.pi / 2)
         middle = (a + b) / 2
@@ -222,9 +225,7 @@ def block(name: str, half: tuple[float, float, float], colour: Colour, mass: flo
 def socket(name: str = "socket", *, hole: float = 0.012, half: float = 0.05, wall: float = 0.004) -> Thing:
     """A square tube along y, open at both ends, with a stop in the middle; its origin is the middle of the tube."""
     out = hole + wall / 2
-    sides = [
-        Part("box", (wall / 2, half, hole + wall), (side * out, 0.0, 0.0), colour=BLUE) for side in (-1, 1)
-    ]
+    sides = [Part("box", (wall / 2, half, hole + wall), (side * out, 0.0, 0.0), colour=BLUE) for side in (-1, 1)]
     sides += [Part("box", (hole, half, wall / 2), (0.0, 0.0, side * out), colour=BLUE) for side in (-1, 1)]
     stop = Part("box", (hole, 0.004, hole), colour=BLUE)
     middle = Grasp((0.0, 0.0, 0.002), 0.0)
@@ -237,7 +238,9 @@ def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0
     return Thing(name, (Part("box", half, colour=colour),), mass=0.06, rest=half[2], radius=half[1], grasps=ends)
 
 
-def recess(name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03) -> Thing:
+def recess(
+    name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03
+) -> Thing:
     """A base with a recess 2 cm deep; `hole` lists the boxes around it as (x, y, half width, half length)."""
     floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
     walls = [Part("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]

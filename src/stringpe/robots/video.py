@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,8 @@ def write_video(path: Path, pictures: Sequence[Picture], fps: float = 10.0) -> P
 def _mp4(path: Path, pictures: Sequence[Picture], fps: float) -> Path:
     import imageio.v2 as imageio
 
-    with imageio.get_writer(path, fps=fps, codec="libx264", macro_block_size=2) as writer:
+    file: Any = imageio.get_writer(path, fps=fps, codec="libx264", macro_block_size=2)
+    with file as writer:
         for picture in pictures:
             high, wide = (side - side % 2 for side in picture.shape[:2])  # the codec wants even sides
             writer.append_data(np.asarray(picture[:high, :wide]))
