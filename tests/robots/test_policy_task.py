@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 from policy_toy import RECIPE, batch
-from stand_in import demonstration
+from stand_in import Reach, demonstration
 
-from stringpe import tasks
+from stringpe import robots, tasks
 from stringpe.robots.dataset import Dataset, Writer
 from stringpe.robots.pack import pack
 from stringpe.robots.policy import Spec
 from stringpe.tasks.demos import moved
 from stringpe.tasks.robot import image_encoder, load_policy, new_policy, start_from
+from stringpe.training.__main__ import main
 from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
 from stringpe.training.overrides import override
@@ -218,3 +219,34 @@ def test_samples_show_every_camera(recipe):
     assert len(shown) == 3
     assert shown[0].image.shape == (16, 16, 3)
     assert shown[0].caption.startswith("reach")
+
+
+def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(robots, "make", lambda task, **options: Reach(**options))
+    for name in ("rope", "cayley"):
+        short = override(recipe, [f"model.encoding={name}", "loop.steps=1", "loop.eval_every=0"])
+        train(short, tmp_path / "runs" / name, quiet=True)
+    runs = [str(tmp_path / "runs" / name) for name in ("rope", "cayley")]
+    out = tmp_path / "out"
+    main(
+        ["eval", *runs, "noise=0", "--env", "Reach", "--trials", "3", "--jobs", "1", "--videos", "1", "--out", str(out)]
+    )
+    text = capsys.readouterr().out
+    assert "| rope " in text
+    assert "| cayley " in text
+    assert "Reach, noise=0: 3 trials each, initial states 1000000 to 1000002" in text
+    assert text.strip().endswith((out / "table.md").read_text().strip())
+    infos = [json.loads((out / name / "Reach-noise=0" / "eval_info.json").read_text()) for name in ("rope", "cayley")]
+    assert [[e["seed"] for e in info["per_episode"]] for info in infos] == [[1_000_000, 1_000_001, 1_000_002]] * 2
+    main(["eval", runs[0], "--env", "Reach", "--trials", "2", "--jobs", "1"])
+    assert (tmp_path / "runs/rope/eval/Reach/eval_info.json").exists()
+    with pytest.raises(SystemExit, match="eval takes one checkpoint, got 2; several need --env"):
+        main(["eval", *runs])
+
+
+def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    with pytest.raises(SystemExit, match="no task 'KukaPik': did you mean KukaPick"):
+        main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
+    with pytest.raises(SystemExit, match="there is no checkpoint in nowhere"):
+        main(["eval", "nowhere", "--env", "KukaPick"])
