@@ -55,16 +55,32 @@ def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("run
     run_train(recipe, overrides, out)
 
 
-def evaluate(checkpoint: Path, overrides: tuple[str, ...] = (), /) -> None:
-    """Evaluate a checkpoint on its validation set.
+def evaluate(
+    words: tuple[str, ...],
+    /,
+    env: str = "",
+    trials: int = 50,
+    out: Path | None = None,
+    jobs: int = 0,
+    videos: int = 3,
+) -> None:
+    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
 
     Args:
-        checkpoint: Folder of a run, or of one of its checkpoints.
-        overrides: Changes of its recipe, key=value, for example data.val=elsewhere.tar.
+        words: Folder of a run, or of one of its checkpoints; several with --env. Then changes, key=value: of the
+            recipe, for example data.val=elsewhere.tar, or with --env of the environment.
+        env: A task to simulate, for example KukaPick: every policy meets the same initial states.
+        trials: How many; below 50 intervals are wide.
+        out: Folder of trials, videos, eval_info.json and table.md; by default each run's own folder eval/.
+        jobs: Simulations side by side; 0 for one a core.
+        videos: Kept of successes, and of failures.
     """
-    from .training.commands import run_eval
+    from .training.commands import run_eval, run_simulate, split_words
 
-    run_eval(checkpoint, overrides)
+    if env:
+        run_simulate(words, env, trials, out, jobs, videos)
+    else:
+        run_eval(*split_words(words))
 
 
 def predict(
@@ -303,14 +319,63 @@ def data_demos(
     print(f"{done} episodes under {out}, {failed} seeds failed; wrote {sheet} and {video}")
 
 
-def data(what: str = "", /) -> None:
-    """Make data: `stringpe data scenes --help`, and the same for depth and demos.
+def data_pack(
+    folder: Path,
+    out: Path,
+    /,
+    size: int = 128,
+    cameras: tuple[str, ...] = (),
+    depth: bool = True,
+    stride: int = 1,
+    quality: int = 90,
+    depth_step: int = 1,
+) -> None:
+    """Put robot demonstrations into one file, small and readable with torch and Pillow alone: data.train=FILE.
 
     Args:
-        what: scenes, depth or demos.
+        folder: A LeRobot-style data set.
+        out: The file to write, .safetensors.
+        size: Side of the pictures in pixels.
+        cameras: All by default.
+        depth: Take depth along, where there is any.
+        stride: Steps between pictures; actions are kept at every step.
+        quality: Of JPEG images.
+        depth_step: Millimetres a step of stored depth; coarser is smaller.
+    """
+    from .robots.dataset import Dataset
+    from .robots.pack import pack
+
+    made = Dataset(folder)
+    pack(made, out, size=size, cameras=cameras, depth=depth, stride=stride, quality=quality, depth_step=depth_step)
+    print(f"{len(made)} episodes in {out}, {out.stat().st_size / 2**20:.1f} MiB")
+
+
+def data_hdf5(
+    files: tuple[Path, ...], /, out: Path, task: str, fps: float = 50.0, cameras: tuple[str, ...] = ()
+) -> None:
+    """Import episodes recorded for ACT or ALOHA, one HDF5 file each, into a LeRobot-style data set.
+
+    Args:
+        files: episode_0.hdf5 episode_1.hdf5 …
+        out: Folder of the data set; run it again to resume.
+        task: What the episodes show, in words.
+        fps: Steps a second.
+        cameras: All by default.
+    """
+    from .robots.hdf5 import import_hdf5
+
+    added, broken = import_hdf5(files, out, task=task, fps=fps, cameras=cameras)
+    print(f"{added} of {len(files)} files added to {out}, {len(broken)} broken")
+
+
+def data(what: str = "", /) -> None:
+    """Make data: `stringpe data scenes --help`; likewise depth for images, and demos, pack and hdf5 for robots.
+
+    Args:
+        what: scenes, depth, demos, pack or hdf5.
     """
     got = f", not {what!r}" if what else ""
-    raise ValueError(f"data makes scenes, depth or demos{got}: stringpe data scenes --help, and so on")
+    raise ValueError(f"data makes scenes, depth, demos, pack and hdf5{got}: stringpe data scenes --help, and so on")
 
 
 def bench(
@@ -370,6 +435,8 @@ TWO_WORDS: dict[str, Callable[..., Any]] = {
     "data scenes": data_scenes,
     "data depth": data_depth,
     "data demos": data_demos,
+    "data pack": data_pack,
+    "data hdf5": data_hdf5,
 }
 
 

@@ -155,7 +155,7 @@ def test_a_killed_process_loses_no_finished_episode(tmp_path):
         assert seeds[: reported + 1] == list(range(reported + 1))
         assert len(seeds) <= reported + 2  # at most one was finished and not reported
         for i in range(len(data)):
-            assert data[i]["observation.images.top"].shape[1:] == (32, 32, 3)
+            assert data[i]["observation.images.top"].shape[1:] == (16, 16, 3)
 
 
 def test_broken_episodes_are_counted_and_left_out(tmp_path):

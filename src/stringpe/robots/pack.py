@@ -155,6 +155,34 @@ def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, 
     )
 
 
+def join(parts: Sequence[Demos]) -> Demos:
+    """Several sets of demonstrations as one; tasks of the same text become one task."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    for part in parts[1:]:
+        sizes = [(p.cameras, p.state.shape[1], p.action.shape[1], tuple(p.image.shape[2:])) for p in (first, part)]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"these demonstrations do not go together: {sizes[0]} and {sizes[1]}")
+    tasks = tuple(dict.fromkeys(t for p in parts for t in p.tasks))
+    steps = [0, *np.cumsum([len(p.state) for p in parts]).tolist()]
+    episodes = [0, *np.cumsum([int(p.episode.max()) + 1 for p in parts]).tolist()]
+    depth = [p.depth for p in parts if p.depth is not None]
+    return Demos(
+        state=torch.cat([p.state for p in parts]),
+        action=torch.cat([p.action for p in parts]),
+        episode=torch.cat([p.episode + e for p, e in zip(parts, episodes, strict=False)]),
+        task=torch.cat([torch.tensor([tasks.index(t) for t in p.tasks])[p.task] for p in parts]),
+        seen=torch.cat([p.seen + s for p, s in zip(parts, steps, strict=False)]),
+        image=torch.cat([p.image for p in parts]),
+        depth=torch.cat(depth) if len(depth) == len(parts) else None,
+        cameras=first.cameras,
+        tasks=tasks,
+        fps=first.fps,
+        broken=sum(p.broken for p in parts),
+    )
+
+
 def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: bool, size: int) -> None:
     for what, there in (("cameras", about["cameras"]), *([("depth of cameras", about["depths"])] if depth else [])):
         missing = [name for name in names if name not in there]

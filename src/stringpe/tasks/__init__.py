@@ -12,6 +12,7 @@ _TASKS = {
     "retrieval": ("retrieval", "Retrieval"),
     "detection2d": ("detection2d", "Detection2D"),
     "detection3d": ("detection3d", "Detection3D"),
+    "policy": ("policy", "PolicyTask"),
 }
 
 

@@ -66,7 +66,8 @@ def _crop(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
 
 
 def colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
-    """Brightness, contrast and saturation, each by a factor from 1 − strength to 1 + strength."""
+    """Brightness, contrast and saturation of x (b, 3, H, W) in [−1, 1] by uniforms u (b, 3), each by a factor from
+    1 − strength to 1 + strength."""
     brightness, contrast, saturation = (1 + strength * (2 * u - 1)).view(-1, 3, 1, 1, 1).unbind(1)
     x = (x + 1) * brightness - 1
     mean = x.mean((1, 2, 3), keepdim=True)

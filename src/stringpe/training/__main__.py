@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import recipes
-from .commands import run_compare, run_eval, run_train
+from .commands import run_compare, run_eval, run_simulate, run_train, split_words
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -20,8 +20,10 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         if asked.command == "train":
             run_train(asked.recipe, asked.overrides, asked.out)
+        elif asked.command == "eval" and asked.env:
+            run_simulate(asked.words, asked.env, asked.trials, asked.out, asked.jobs, asked.videos)
         elif asked.command == "eval":
-            run_eval(asked.checkpoint, asked.overrides)
+            run_eval(*split_words(asked.words))
         else:
             a = asked
             run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs, a.rates, a.rates_share)
@@ -37,8 +39,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("overrides", nargs="*", metavar="key=value")
     one.add_argument("--out", type=Path, required=True, help="folder of the run")
     two = commands.add_parser("eval", help="metrics of a checkpoint")
-    two.add_argument("checkpoint", type=Path, help="folder of a run or of one of its checkpoints")
-    two.add_argument("overrides", nargs="*", metavar="key=value")
+    two.add_argument(
+        "words", nargs="+", metavar="checkpoint | key=value", help="a run's folder or one of its checkpoints"
+    )
+    two.add_argument("--env", default="", help="try policies, one or several, in simulation of this task")
+    two.add_argument("--trials", type=int, default=50, help="initial states, the same for every policy")
+    two.add_argument("--out", type=Path, help="folder of trials, videos and table; each run's own by default")
+    two.add_argument("--jobs", type=int, default=0, help="simulations side by side; 0 for one a core")
+    two.add_argument("--videos", type=int, default=3, help="kept of successes, and of failures")
     three = commands.add_parser("compare", help="every encoding under one recipe; run it again to resume")
     three.add_argument("recipe", nargs="?", default="scenes", help=", ".join(recipes.names()))
     three.add_argument("overrides", nargs="*", metavar="key=value")

@@ -31,6 +31,28 @@ def run_eval(checkpoint: Path, overrides: Sequence[str]) -> None:
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
 
 
+def run_simulate(words: Sequence[str], env: str, trials: int, out: Path | None, jobs: int, videos: int) -> None:
+    """Try policies in simulation and print the table. words: checkpoints, and key=value for the environment."""
+    from ..robots.demos import parse_options
+    from ..tasks.simulate import simulate
+
+    options = parse_options(word for word in words if _is_change(word))
+    checkpoints = [word for word in words if not _is_change(word)]
+    print(simulate(checkpoints, env, count=trials, options=options, out=out, jobs=jobs, videos=videos))
+
+
+def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """One checkpoint and the overrides among the words of `eval`."""
+    paths = [word for word in words if not _is_change(word)]
+    if len(paths) != 1:
+        raise ValueError(f"eval takes one checkpoint, got {len(paths)}; several need --env, to be tried in simulation")
+    return Path(paths[0]), [word for word in words if _is_change(word)]
+
+
+def _is_change(word: str) -> bool:
+    return "=" in word and not Path(word).exists()
+
+
 def run_compare(
     recipe: str,
     overrides: Sequence[str],

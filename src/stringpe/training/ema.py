@@ -11,17 +11,19 @@ from torch.distributed.fsdp import FSDPModule
 class Ema:
     """average ← decay · average + (1 − decay) · weights, after every step.
 
-    The first steps use the smaller decay (1 + step) / (10 + step), so that the start is forgotten."""
+    The first steps use the smaller decay (1 + step) / (10 + step), so that the start is forgotten; with a power, as
+    diffusion policies have it (0.75), 1 − (1 + step)^−power."""
 
-    def __init__(self, model: nn.Module, decay: float):
-        self.model, self.decay = model, decay
+    def __init__(self, model: nn.Module, decay: float, power: float = 0.0):
+        self.model, self.decay, self.power = model, decay, power
         self.weights = dict(model.named_parameters())
         self.average = {name: p.detach().clone() for name, p in self.weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights in after step `step`."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        early = 1 - (1 + step) ** -self.power if self.power else (1 + step) / (10 + step)
+        decay = min(self.decay, early)
         torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in self.weights.values()], 1 - decay)
 
     @contextmanager

@@ -58,7 +58,7 @@ class Run:
         self.model: nn.Module
         self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, recipe, accelerator.device))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.ema = Ema(self.bare, recipe.optim.ema) if recipe.optim.ema else None
+        self.ema = Ema(self.bare, recipe.optim.ema, recipe.optim.ema_power) if recipe.optim.ema else None
         self.clock = Clock()
         self.window = torch.zeros(2, device=accelerator.device)  # sum and number of losses since the last log
         torch.manual_seed(derive(recipe.seed, "train", self.place.rank))  # dropout differs between processes

@@ -57,13 +57,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco" or
-    "omni3d".
+    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
+    "omni3d" or, for the task policy, "demos".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory a class; huggingface: "name:split". Scenes need neither: `train_size` and `val_size` frames are made.
-    cache: folder where frames that were made are kept (by default the user's), and images of shards once decoded, which
-    many runs side by side then only read (by default nowhere).
+    one directory a class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
+    need neither: `train_size` and `val_size` frames are made.
+    cache: folder where frames that were made are kept (by default the user's), packs of demonstrations, and images of
+    shards once decoded, which many runs side by side then only read (by default nowhere).
     in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
     a frame of the task objects, and objects of an image that a step of detection in 3D asks for. depth_step: metres a
     step of a stored depth.png, 0.001 for millimetres, unless a sample's json says "depth_step" itself. seed: of what is
@@ -96,7 +97,8 @@ class Data:
 class Augment:
     """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
     randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
-    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures."""
+    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: pixels
+    by which a policy's cameras are moved at most."""
 
     crop: float = 1.0
     flip: bool = False
@@ -105,6 +107,7 @@ class Augment:
     magnitude: float = 15.0
     mixup: float = 0.0
     mosaic: str = ""
+    shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,40 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
+    default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
+    transformers; freeze keeps it. chunk, execute, dim, heads, encoder_layers, decoder_layers: see `robots.policy.Net`.
+    train_steps, sample_steps, repeats: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
+    langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. held_out:
+    share of the episodes that validate, where data.val is not given."""
+
+    kind: str = "diffusion"
+    cameras: str = ""
+    encoder: str = ""
+    freeze: bool = False
+    chunk: int = 50
+    execute: int = 25
+    dim: int = 256
+    heads: int = 4
+    encoder_layers: int = 2
+    decoder_layers: int = 4
+    train_steps: int = 100
+    sample_steps: int = 10
+    repeats: int = 1
+    modes: int = 4
+    negatives: int = 16
+    candidates: int = 8
+    langevin_steps: int = 12
+    langevin_rate: float = 0.1
+    stride: int = 1
+    held_out: float = 0.1
+
+
+@dataclass(frozen=True)
 class Optim:
     """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
-    a model's text tower."""
+    a model's text tower. ema: decay of the average of the weights, 0 for none; ema_power: how it gets there, see `Ema`."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -136,6 +170,7 @@ class Optim:
     encoding_lr_scale: float = 1.0
     text_lr_scale: float = 1.0
     ema: float = 0.0
+    ema_power: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +205,7 @@ class Recipe:
     data: Data = Data()
     augment: Augment = Augment()
     loss: Loss = Loss()
+    policy: Policy = Policy()
     optim: Optim = Optim()
     loop: Loop = Loop()
 

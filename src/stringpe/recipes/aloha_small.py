@@ -1,0 +1,36 @@
+"""ALOHA in minutes: a small diffusion policy over four cameras at 128 px, from scratch, on one GPU.
+
+    stringpe data demos MugOnPlate --episodes 200 --out data/mug
+    stringpe data pack data/mug mug.safetensors --stride 2              # one small file, to train elsewhere
+    stringpe compare aloha_small data.train=mug.safetensors --encodings absolute rope cayley --seeds 2 --out runs/aloha
+    stringpe eval runs/aloha/runs/*/seed0 --env MugOnPlate --trials 50 --out results/aloha
+
+Several tasks with commas give the multi-task policy, told apart by their texts. Registers stand at the origin of the
+image encoder's coordinates, so that a translation-invariant encoding can tell where in the image a patch is.
+Time and expected number: no full run has been made yet; what it gives belongs in results/.
+"""
+
+from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
+
+RECIPE = Recipe(
+    name="aloha_small",
+    task="policy",
+    model=Model(dim=192, layers=6, heads=3, patch_size=16, encoding="cayley", registers=4),
+    data=Data(source="demos", image_size=128),
+    augment=Augment(shift=4, colour=0.2),
+    policy=Policy(
+        chunk=20, execute=10, dim=256, heads=4, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4
+    ),
+    optim=Optim(lr=3e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=500, ema=0.999, ema_power=0.75),
+    loop=Loop(
+        batch_size=128,
+        steps=6000,
+        precision="bf16",
+        log_every=50,
+        eval_every=1000,
+        eval_batch=128,
+        save_every=2000,
+        keep=1,
+        tensorboard=False,
+    ),
+)

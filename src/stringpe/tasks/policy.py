@@ -1,0 +1,131 @@
+"""Robot policies from demonstrations: chunks of actions from what the cameras see, the robot's state and a task text.
+
+Validation is on held-out episodes: how near predicted actions come to the demonstrated ones. What counts in the end is
+success in simulation: `stringpe eval RUN --env TASK`.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..robots.observer import words
+from ..robots.pack import Demos
+from ..robots.parquet import ACTION, DEPTH, IMAGES, STATE
+from ..robots.policy import Spec
+from ..training.order import Order, derive, generator
+from ..training.recipe import Recipe
+from ..training.task import Batch, Place, Sample, Task
+from .augment import uniforms
+from .demos import demos, moved
+from .feed import shares
+from .robot import new_policy
+
+NEAR = 0.05
+"""Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right."""
+
+_EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
+
+
+class PolicyTask(Task):
+    """Chunks of actions from demonstrations, all of them in the device's memory."""
+
+    metric = "near"
+    metric_name = f"actions within {100 * NEAR:.0f} % of the range"
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        self.demos = demos(recipe, recipe.data.train)
+        self.val_demos = demos(recipe, recipe.data.val) if recipe.data.val else self.demos
+        episode = self.demos.episode[self.demos.seen]
+        if recipe.data.val:
+            self.train = torch.arange(len(episode))
+            held_out = torch.arange(len(self.val_demos.seen))
+        else:
+            chosen = torch.isin(episode, _held_out(int(episode.max()) + 1, recipe))
+            self.train, held_out = torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
+        count = min(len(held_out), recipe.data.val_size or _EVALUATED)
+        self.held_out = held_out[torch.linspace(0, len(held_out) - 1, count).round().long()]
+
+    @property
+    def examples(self) -> int:
+        return len(self.train)
+
+    def model(self) -> nn.Module:
+        d = self.demos
+        spec = Spec(d.cameras, d.state.shape[1], d.action.shape[1], self.recipe.data.image_size, d.fps, d.tasks)
+        policy = new_policy(self.recipe, spec)
+        policy.set_statistics(d.state, d.action)
+        return policy
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
+        kept, train = self.demos.to(place.device), self.train.to(place.device)
+        said = words(kept.tasks).to(place.device)
+        columns = 2 * len(kept.cameras) + 3
+        order = Order(len(train), batch, seed)
+        for step in itertools.count(start):
+            index = train[order(step, place.rank, place.world).to(place.device)]
+            u = uniforms(seed, step, batch, place, columns)
+            image, depth = moved(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
+            yield self._batch(kept, index, image, depth, said)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss: Tensor = model(batch)
+        return loss
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in ("near", "error", "loss")}
+        sums["count"] = torch.zeros((), dtype=torch.float64, device=place.device)
+        spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).clamp(min=1e-6).to(place.device)
+        devices = [place.device] if place.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # the same noise in every evaluation, and none taken from training
+            torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
+            for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
+                off = (model(batch, predict=True) - batch[ACTION]).abs() / spread  # (b, chunk, a)
+                sums["near"] += ((off <= NEAR).double().mean((1, 2)) * weight).sum()
+                sums["error"] += (off.double().mean((1, 2)) * weight).sum()
+                sums["loss"] += model(batch).double() * weight.sum()  # a mean over the batch, its padding included
+                sums["count"] += weight.sum()
+        return sums
+
+    def samples(self, count: int) -> list[Sample]:
+        kept = self.val_demos
+        shown = []
+        for i in self.held_out[:: max(len(self.held_out) // count, 1)][:count].tolist():
+            task = kept.tasks[int(kept.task[kept.seen[i]])]
+            shown.append(Sample(torch.cat(list(kept.image[i].permute(0, 2, 3, 1)), dim=1), task))
+        return shown
+
+    def counters(self) -> dict[str, float]:
+        return {"broken_episodes": float(self.demos.broken)} if self.demos.broken else {}
+
+    def _batch(self, kept: Demos, index: Tensor, image: Tensor, depth: Tensor | None, said: Tensor) -> Batch:
+        steps = kept.seen[index]
+        batch = {STATE: kept.state[steps], ACTION: kept.chunks(steps, self.recipe.policy.chunk)}
+        batch["task"] = said[kept.task[steps]]
+        for i, name in enumerate(kept.cameras):
+            batch[IMAGES + name] = image[:, i]
+            if depth is not None:
+                batch[DEPTH + name] = depth[:, i]
+        return batch
+
+    def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
+        kept = self.val_demos.to(place.device)
+        said = words(kept.tasks).to(place.device)
+        for share, weight in shares(len(self.held_out), size, place):
+            index = self.held_out[share].to(place.device)
+            depth = None if kept.depth is None else kept.depth[index]
+            yield self._batch(kept, index, kept.image[index], depth, said), weight.to(place.device)
+
+
+def _held_out(episodes: int, recipe: Recipe) -> Tensor:
+    """Numbers of the episodes that validate: a share of them, at least one, the same for every seed of the run."""
+    share = recipe.policy.held_out
+    if episodes < 2 or not 0 < share < 1:
+        raise ValueError(
+            f"validation needs data.val, or 0 < policy.held_out < 1 of at least 2 episodes; got {share:g} of {episodes}"
+        )
+    count = min(max(round(share * episodes), 1), episodes - 1)
+    return torch.randperm(episodes, generator=generator(recipe.data.seed, "held out"))[:count]

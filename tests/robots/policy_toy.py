@@ -1,0 +1,69 @@
+"""Small policies and their recipe, for the tests of this folder."""
+
+import torch
+
+from stringpe.robots.diffusion_policy import DiffusionPolicy
+from stringpe.robots.energy_policy import EnergyPolicy
+from stringpe.robots.observer import ImageEncoder
+from stringpe.robots.policy import Net, Spec
+from stringpe.training.recipe import Data, Loop, Model, Optim, Policy, Recipe
+from stringpe.vision import ViT
+
+SPEC = Spec(("top", "wrist"), 3, 4, 16, 10.0, ("pick the cup", "place it"))
+NET = Net(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
+KINDS = {"diffusion": {"sample_steps": 4}, "energy": {"negatives": 4, "candidates": 3, "langevin_steps": 3}}
+RECIPE = Recipe(
+    name="reach",
+    task="policy",
+    model=Model(dim=32, layers=1, heads=2, patch_size=4, encoding="cayley"),
+    data=Data(source="demos", image_size=16, val_size=8),
+    policy=Policy(
+        chunk=6,
+        execute=3,
+        dim=32,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=2,
+        repeats=2,
+        sample_steps=4,
+        negatives=4,
+        candidates=2,
+        langevin_steps=3,
+        held_out=0.25,
+    ),
+    optim=Optim(lr=2e-3, beta1=0.95, weight_decay=1e-6, warmup_steps=2, ema=0.99, ema_power=0.75),
+    loop=Loop(batch_size=8, steps=6, log_every=3, eval_every=3, save_every=3, tensorboard=False),
+)
+
+
+def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, **options):
+    """A policy with a ViT of one layer; depth as in `ViT`."""
+    torch.manual_seed(0)
+    depth = depth or "none"
+    vit = ViT(
+        dim=32,
+        layers=1,
+        num_heads=2,
+        patch_size=4,
+        encoding=encoding,
+        coord_dim=3 if "lift" in depth else 2,
+        depth=depth,
+        image_size=16,
+    )
+    make = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}[kind]
+    return make(ImageEncoder(vit), spec, net, **(KINDS[kind] | options))
+
+
+def batch(count=3, spec=SPEC, net=NET, depth=False, seed=0):
+    """Random observations and actions in LeRobot's keys."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {
+        "observation.state": torch.randn(count, spec.state_dim, generator=generator),
+        "action": torch.rand(count, net.chunk, spec.action_dim, generator=generator) * 2 - 1,
+        "task": ["pick the cup"] * count,
+    }
+    for camera in spec.cameras:
+        found[f"observation.images.{camera}"] = torch.rand(count, 3, 16, 16, generator=generator)
+        if depth:
+            found[f"observation.depth.{camera}"] = 0.5 + torch.rand(count, 16, 16, generator=generator)
+    return found

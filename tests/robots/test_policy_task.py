@@ -1,0 +1,252 @@
+import json
+import shutil
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from policy_toy import RECIPE, batch
+from stand_in import Reach, demonstration
+
+from stringpe import robots, tasks
+from stringpe.robots.dataset import Dataset, Writer
+from stringpe.robots.pack import pack
+from stringpe.robots.policy import Spec
+from stringpe.tasks.demos import moved
+from stringpe.tasks.robot import image_encoder, load_policy, new_policy, start_from
+from stringpe.training.__main__ import main
+from stringpe.training.ema import Ema
+from stringpe.training.launch import evaluate, train
+from stringpe.training.overrides import override
+from stringpe.training.recipe import Augment
+from stringpe.training.task import Place
+from stringpe.vision import ViT
+
+RANDOM = "image encoder starts at random"
+pytestmark = pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demos") / "reach"
+    with Writer(path, fps=10) as writer:
+        for seed in range(8):
+            writer.add(demonstration(seed, depth=True), task=f"reach {seed % 2}", seed=seed)
+    return path
+
+
+@pytest.fixture
+def recipe(folder, tmp_path):
+    return replace(RECIPE, data=replace(RECIPE.data, train=str(folder), cache=str(tmp_path / "cache")))
+
+
+def test_trains_evaluates_and_acts(recipe, tmp_path):
+    outcome = train(recipe, tmp_path / "run", quiet=True)
+    assert 0 <= outcome["metrics"]["near"] <= 1
+    assert outcome["metrics"]["error"] > 0
+    again = evaluate(tmp_path / "run")
+    for name in ("near", "error", "loss"):  # the averaged weights, with the same noise
+        assert again[name] == pytest.approx(outcome["metrics"][name], rel=1e-4)
+    policy = load_policy(tmp_path / "run")
+    assert policy.spec == Spec(("top",), 2, 2, 16, 10.0, ("reach 0", "reach 1"))
+    action = policy.select_action({k: v[0] for k, v in demonstration(3).items() if k != "action"})
+    demos = tasks.create(recipe).demos
+    assert (action >= demos.action.amin(0).numpy() - 1e-5).all()
+    assert (action <= demos.action.amax(0).numpy() + 1e-5).all()
+    config = json.loads((tmp_path / "run/checkpoints/000006/pretrained_model/config.json").read_text())
+    assert config["policy"]["kind"] == "diffusion"
+
+
+@pytest.mark.parametrize("changes", [["policy.kind=energy"], ["model.depth=lift+normals", "model.encoding=circulant"]])
+def test_other_kinds_train_through_the_same_loop(recipe, tmp_path, changes):
+    short = override(recipe, [*changes, "loop.steps=2", "loop.eval_every=0"])
+    assert train(short, tmp_path / "run", quiet=True)["metrics"]["count"] == 8
+
+
+def test_held_out_episodes_are_not_trained_on(recipe):
+    task = tasks.create(recipe)
+    episode = task.demos.episode[task.demos.seen]
+    trained, validated = set(episode[task.train].tolist()), set(episode[task.held_out].tolist())
+    assert len(validated) == 2
+    assert trained | validated == set(range(8))
+    assert not trained & validated
+    other = tasks.create(replace(recipe, seed=5))
+    torch.testing.assert_close(other.held_out, task.held_out)  # the same for every seed of a comparison
+
+
+def test_batches_depend_on_the_step_alone(recipe):
+    task = tasks.create(override(recipe, ["augment.shift=2", "augment.colour=0.2"]))
+    stream = task.batches(0, Place())
+    batches = [next(stream) for _ in range(3)]
+    later = next(task.batches(2, Place()))
+    halves = [next(task.batches(2, Place(rank, 2))) for rank in range(2)]
+    assert batches[2].keys() == {"observation.state", "observation.images.top", "action", "task"}
+    for key, value in batches[2].items():
+        torch.testing.assert_close(later[key], value)
+        torch.testing.assert_close(torch.cat([h[key] for h in halves]), value)
+
+
+def test_a_pack_trains_as_its_folder(recipe, folder, tmp_path):
+    path = pack(Dataset(folder), tmp_path / "reach.safetensors", size=16)
+    first = next(tasks.create(recipe).batches(0, Place()))
+    packed = next(tasks.create(override(recipe, [f"data.train={path}"])).batches(0, Place()))
+    for key, value in first.items():
+        torch.testing.assert_close(packed[key], value)
+    both = tasks.create(override(recipe, [f"data.train={path},{folder}"]))
+    assert int(both.demos.episode.max()) == 15
+    assert both.demos.tasks == ("reach 0", "reach 1")
+
+
+def test_cameras_are_moved_together_with_their_depth():
+    image = torch.arange(2 * 3 * 64, dtype=torch.float32).reshape(1, 2, 3, 8, 8).to(torch.uint8)
+    depth = image[:, :, 0].float()
+    u = torch.tensor([[0.99, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]])  # 2 rows down, 2 columns left; the second stays
+    found, deep = moved(image, depth, u, Augment(shift=2))
+    torch.testing.assert_close(found[:, 1] * 255, image[:, 1].float())
+    torch.testing.assert_close(found[0, 0, :, :6, 2:] * 255, image[0, 0, :, 2:, :6].float())
+    torch.testing.assert_close(deep, (found[:, :, 0] * 255))
+    plain, _ = moved(image, None, u, Augment())
+    torch.testing.assert_close(plain * 255, image.float())
+
+
+def test_an_encoder_at_random_is_warned_about(recipe, tmp_path):
+    """Trap 32."""
+    spec = Spec(("top",), 2, 2, 16, 10.0)
+    with warnings.catch_warnings(), pytest.warns(UserWarning, match=RANDOM):
+        new_policy(recipe, spec)
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new_policy(override(recipe, [f"policy.encoder={tmp_path / 'run'}"]), spec)
+        load_policy(tmp_path / "run")
+
+
+def test_an_encoder_starts_from_a_checkpoint(recipe, tmp_path):
+    train(override(recipe, ["loop.steps=2", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    trained = load_policy(tmp_path / "run").observer.encoder
+    started = image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}"]))
+    image = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(started(image, None), trained(image, None))
+    with pytest.raises(ValueError, match=r"no vision transformer like this one|set model\.\* as that run"):
+        image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", "model.dim=64"]))
+    with pytest.raises(ValueError, match="there is no checkpoint in nowhere"):
+        image_encoder(override(recipe, ["policy.encoder=nowhere"]))
+
+
+@pytest.mark.parametrize("encoding", ["rope_mixed", "cayley", "circulant"])
+def test_a_2d_encoder_becomes_3d_without_a_jump(encoding):
+    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": encoding}
+    flat, deep = ViT(**sizes), ViT(**sizes, coord_dim=3)
+    start_from(deep, {f"image.{k}": v for k, v in flat.state_dict().items()}, "there")
+    image, depth = torch.randn(2, 3, 16, 16), 0.5 + torch.rand(2, 16, 16)
+    torch.testing.assert_close(deep.features(image, depth).tokens, flat.features(image).tokens, rtol=1e-4, atol=1e-5)
+    deep.features(image, depth).tokens.square().sum().backward()
+    assert deep.lift.scale.grad.abs().max() > 0
+
+
+def test_siglip_is_attached_and_starts_as_it_is(recipe, tmp_path):
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.SiglipVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4
+    )
+    model = transformers.SiglipVisionModel(config).eval()
+    model.save_pretrained(tmp_path / "siglip")
+    image = torch.randn(2, 3, 16, 16)
+    wanted = model(image).last_hidden_state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for encoding in ("absolute", "cayley"):
+            changes = [f"policy.encoder=siglip:{tmp_path / 'siglip'}", f"model.encoding={encoding}"]
+            encoder = image_encoder(override(recipe, changes)).eval()
+            torch.testing.assert_close(encoder(image, None), wanted, rtol=1e-3, atol=1e-4)
+    policy = new_policy(override(recipe, changes), Spec(("top", "wrist"), 3, 4, 16, 10.0))
+    loss = policy(batch())
+    loss.backward()
+    for wrong, text in (("model.depth=lift", "sees RGB only"), ("data.image_size=32", "takes 16 px")):
+        with pytest.raises(ValueError, match=text):
+            image_encoder(override(recipe, [*changes, wrong]))
+    with pytest.raises(ValueError, match="no SigLIP in"):
+        image_encoder(override(recipe, ["policy.encoder=siglip:nowhere"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("policy.cameras=wrist", "no cameras wrist; it has top"),
+        ("data.train=", "data.train, a data set's folder or a pack"),
+        ("data.train=nowhere", "there is no data set at nowhere"),
+        ("data.source=scenes", "needs data.source=demos"),
+        ("policy.held_out=0", "0 < policy.held_out < 1"),
+    ],
+)
+def test_wrong_recipes_say_what_to_do(recipe, change, text):
+    with pytest.raises(ValueError, match=text):
+        tasks.create(override(recipe, [change]))
+
+
+def test_an_unknown_kind_is_refused(recipe):
+    with pytest.raises(ValueError, match="diffusion or energy, got 'flow'"):
+        new_policy(override(recipe, ["policy.kind=flow"]), Spec(("top",), 2, 2, 16, 10.0))
+
+
+def test_broken_episodes_are_counted_in_the_run(folder, recipe, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
+    with pytest.warns(RuntimeWarning, match="broken"):
+        task = tasks.create(override(recipe, [f"data.train={copy}"]))
+    assert task.counters() == {"broken_episodes": 1.0}
+
+
+def test_the_average_follows_its_power():
+    model = torch.nn.Linear(1, 1, bias=False)
+    ema = Ema(model, 0.9999, power=0.75)
+    average = np.float64(model.weight.item())
+    for step in range(5):
+        with torch.no_grad():
+            model.weight.fill_(float(step))
+        ema.update(step)
+        decay = 1 - (1 + step) ** -0.75
+        average = decay * average + (1 - decay) * step
+    assert ema.average["weight"].item() == pytest.approx(average, rel=1e-5)
+
+
+def test_samples_show_every_camera(recipe):
+    shown = tasks.create(recipe).samples(3)
+    assert len(shown) == 3
+    assert shown[0].image.shape == (16, 16, 3)
+    assert shown[0].caption.startswith("reach")
+
+
+def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(robots, "make", lambda task, **options: Reach(**options))
+    for name in ("rope", "cayley"):
+        short = override(recipe, [f"model.encoding={name}", "loop.steps=1", "loop.eval_every=0"])
+        train(short, tmp_path / "runs" / name, quiet=True)
+    runs = [str(tmp_path / "runs" / name) for name in ("rope", "cayley")]
+    out = tmp_path / "out"
+    main(
+        ["eval", *runs, "noise=0", "--env", "Reach", "--trials", "3", "--jobs", "1", "--videos", "1", "--out", str(out)]
+    )
+    text = capsys.readouterr().out
+    assert "| rope " in text
+    assert "| cayley " in text
+    assert "Reach, noise=0: 3 trials each, initial states 1000000 to 1000002" in text
+    assert text.strip().endswith((out / "table.md").read_text().strip())
+    infos = [json.loads((out / name / "Reach-noise=0" / "eval_info.json").read_text()) for name in ("rope", "cayley")]
+    assert [[e["seed"] for e in info["per_episode"]] for info in infos] == [[1_000_000, 1_000_001, 1_000_002]] * 2
+    main(["eval", runs[0], "--env", "Reach", "--trials", "2", "--jobs", "1"])
+    assert (tmp_path / "runs/rope/eval/Reach/eval_info.json").exists()
+    with pytest.raises(SystemExit, match="eval takes one checkpoint, got 2; several need --env"):
+        main(["eval", *runs])
+
+
+def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    with pytest.raises(SystemExit, match="no task 'KukaPik': did you mean KukaPick"):
+        main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
+    with pytest.raises(SystemExit, match="there is no checkpoint in nowhere"):
+        main(["eval", "nowhere", "--env", "KukaPick"])
