@@ -158,7 +158,7 @@ class Policy:
 @dataclass(frozen=True)
 class Optim:
     """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
-    a model's text tower. ema: decay of the average of the weights, 0 for none; ema_power: how it gets there, see `Ema`."""
+    a model's text tower. ema: decay of the average of the weights, 0 for none; ema_power: how it gets there."""
 
     lr: float = 1e-3
     beta1: float = 0.9
