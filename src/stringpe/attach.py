@@ -203,7 +203,6 @@ def _take_depth(model: nn.Module, holders: list[HostAttention]) -> None:
     places.lift.to(holders[0].rows()[0].weight.device)
     model.depth_lift = places.lift
     model.register_forward_pre_hook(places.take_depth, with_kwargs=True)
-    model.register_forward_hook(places.drop_depth, always_call=True)
 
 
 @torch.no_grad()

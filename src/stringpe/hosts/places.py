@@ -85,31 +85,27 @@ class Places:
             self.keep(output[1])
 
     def take_depth(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Forward pre-hook of a lifted model: `depth` is for us."""
-        if "depth" in kwargs:
-            kwargs = dict(kwargs)
-            self.depth = kwargs.pop("depth")
+        """Forward pre-hook of a lifted model: `depth` is for us, and for the next image that is embedded."""
+        kwargs = dict(kwargs)
+        self.depth = kwargs.pop("depth", None)
         return args, kwargs
-
-    def drop_depth(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook of a lifted model."""
-        self.depth = None
 
     def _lifted(self, plane: Tensor, size: tuple[int, int] | None) -> Tensor:
         if self.lift is None:
             return plane
-        if self.depth is None:
+        depth, self.depth = self.depth, None
+        if depth is None:
             return F.pad(plane, (0, 1))
-        if self.depth.ndim == 2:
-            height = self.lift.affine(self.depth)
+        if depth.ndim == 2:
+            height = self.lift.affine(depth)
         else:
             if size is None or self.patch_size is None:
                 raise ValueError("this model takes patches, not images: pass depth as one value a patch, (b, n)")
-            height = self.lift.heights(_fitted(self.depth, size, self.patch_size))
+            height = self.lift.heights(_fitted(depth, size, self.patch_size))
         if height.shape[1] != plane.shape[-2]:
             raise ValueError(
                 f"depth gives {height.shape[1]} patches and the image {plane.shape[-2]}: pass one value a pixel, "
-                f"(b, H, W), or one a patch, (b, n); got {tuple(self.depth.shape)}"
+                f"(b, H, W), or one a patch, (b, n); got {tuple(depth.shape)}"
             )
         return torch.cat([plane.expand(height.shape[0], -1, -1), height[..., None]], dim=-1)
 
