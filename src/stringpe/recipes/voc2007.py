@@ -8,7 +8,9 @@
 Data: pictures of 224 px on the long side in a tar, boxes beside them as COCO JSON (voc2007-train.json; difficult
 objects are crowds), 3,961 / 991 pictures. Decoded once, kept on the device, mosaics made there.
 Towers: those of the recipe flickr8k, the image tower at 128 px, both with random weights unless model.start names runs
-of it; {encoding} and {seed} give every row the towers of its own encoding and seed.
+of it; {encoding} and {seed} give every row the towers of its own encoding and seed. From random weights, let the text
+tower learn as fast as the rest: optim.text_lr_scale=1. Mosaics end at 2×2: in a 3×3 one at this size, most objects are
+smaller than a patch.
 Time and expected number: no full run has been made yet; what it gives belongs in results/.
 """
 
@@ -24,7 +26,7 @@ RECIPE = Recipe(
     text=replace(FLICKR8K.text, dropout=0.0, drop_path=0.0),
     data=Data(source="coco", image_size=224, negatives=50),
     loss=Loss(factor=10.0),
-    augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.4 0.3 0.3"),
+    augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.6 0.4"),
     optim=Optim(lr=5e-4, weight_decay=0.05, clip=1.0, warmup_steps=200, text_lr_scale=0.1),
     loop=Loop(
         batch_size=128,
