@@ -124,6 +124,7 @@ def test_lvis(tmp_path):
 
 def test_names_as_texts_have_them():
     assert [spoken(n) for n in ("baseball_bat", "bat_(animal)", "TV", "_(x)")] == ["baseball bat", "bat", "tv", "_(x)"]
+    assert spoken("pottedplant") == "potted plant"
 
 
 def png(shade):

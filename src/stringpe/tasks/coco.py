@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _NAMED = 3  # problems that a warning names
+_TWO_WORDS = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}  # VOC's
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
 
 def spoken(name: str) -> str:
     """A category's name as a text would have it: "baseball_bat" and "bat_(animal)" as "baseball bat" and "bat"."""
-    return name.partition("_(")[0].replace("_", " ").strip().lower() or name
+    plain = name.partition("_(")[0].replace("_", " ").strip().lower() or name
+    return _TWO_WORDS.get(plain, plain)
 
 
 def _usable(image: Any, problems: list[str]) -> bool:
