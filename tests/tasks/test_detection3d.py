@@ -110,7 +110,7 @@ class TestBatches:
     def test_a_mirror_keeps_boxes_on_their_pixels(self, recipe):
         kept = box_set(recipe.data, "train", True)
         batch = kept.batch(torch.arange(4), torch.device("cpu"))
-        out = mirrored(batch, torch.tensor([True, False, True, False]))
+        out = mirrored(batch, torch.tensor([True, False, True, False]), torch.tensor([32, 32, 32, 32]))
         assert torch.equal(out["image"][0], batch["image"][0].flip(-1))
         assert torch.equal(out["depth"][2], batch["depth"][2].flip(-1))
         assert torch.equal(out["box"][1], batch["box"][1])
@@ -121,6 +121,13 @@ class TestBatches:
         expected = (box3d.corners(before) * mirror)[:, [4, 5, 6, 7, 0, 1, 2, 3]]
         torch.testing.assert_close(box3d.corners(after), expected)
         torch.testing.assert_close(torch.linalg.det(box3d.rotation(after)), torch.ones(len(after)).double())
+
+    def test_a_mirror_leaves_padding_where_it_is(self, recipe):
+        kept = box_set(recipe.data, "train", True)
+        batch = kept.batch(torch.arange(1), torch.device("cpu"))
+        out = mirrored(batch, torch.tensor([True]), torch.tensor([20]))
+        assert torch.equal(out["image"][..., :20], batch["image"][..., :20].flip(-1))
+        assert torch.equal(out["depth"][..., 20:], batch["depth"][..., 20:])
 
 
 class TestTask:
@@ -378,6 +385,7 @@ class TestOmni3D:
         assert (kept.rgb[0, :, 22:] == 128).all()  # padding: 48 × 32 became 32 × 21
         assert kept.depth[0, :21].min() > 0
         assert (kept.depth[0, 22:] == 0).all()
+        assert kept.width.tolist() == [32] * 6
         assert kept.camera[0, 0, 0] / kept.intrinsics[0, 0, 0] == pytest.approx(48 / 32)
         outcome = train(own, tmp_path / "run", quiet=True)
         assert outcome["metrics"]["count"] == len(content["annotations"])

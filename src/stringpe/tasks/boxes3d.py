@@ -41,9 +41,9 @@ class BoxSet:
 
     rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
     camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but not counted;
-    intrinsics (n, 3, 3) in pixels of S × S; group (n,), for numbers by part of the set, named in `groups`; ids, the
-    images' own numbers, and camera (n, 3, 3), intrinsics in pixels of the images as they were. problems: what was left
-    out.
+    intrinsics (n, 3, 3) in pixels of S × S; width (n,), columns that are picture and not padding; group (n,), for
+    numbers by part of the set, named in `groups`; ids, the images' own numbers, and camera (n, 3, 3), intrinsics in
+    pixels of the images as they were. problems: what was left out.
     """
 
     rgb: Tensor
@@ -52,6 +52,7 @@ class BoxSet:
     label: Tensor
     ignore: Tensor
     intrinsics: Tensor
+    width: Tensor
     group: Tensor
     ids: Tensor
     camera: Tensor
@@ -68,7 +69,7 @@ class BoxSet:
         return replace(self, **{name: getattr(self, name).to(device) for name in _PER_IMAGE})
 
     def rows(self, index: Tensor, device: torch.device) -> Batch:
-        """rgb, depth (float), box, label, ignore, intrinsics and group of the images at `index`, on a device."""
+        """rgb, depth (float), box, label, ignore, intrinsics, width and group of the images at `index`, on a device."""
         rows = {name: getattr(self, name)[index].to(device) for name in _PER_IMAGE}
         return {**rows, "depth": rows["depth"].float()}
 
@@ -85,7 +86,7 @@ class BoxSet:
         return entries
 
 
-_PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "group")
+_PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "width", "group")
 
 
 @lru_cache(maxsize=4)
@@ -153,6 +154,7 @@ def _of_scenes(found: Frames) -> BoxSet:
         label=label[:, :most],
         ignore=torch.zeros_like(label[:, :most], dtype=torch.bool),
         intrinsics=found["intrinsics"],
+        width=torch.full((len(label),), found["rgb"].shape[-1]),
         group=found["group"].long(),
         ids=found["ids"],
         camera=found["intrinsics"],
@@ -200,6 +202,7 @@ def _of_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> Bo
         label=_padded([p.labels for p in pictures], most, -1),
         ignore=_padded([p.ignore for p in pictures], most, False),
         intrinsics=intrinsics,
+        width=torch.tensor([max(1, round(float(p.width * s))) for p, s in zip(pictures, scale, strict=True)]),
         group=torch.zeros(len(pictures), dtype=torch.long),
         ids=torch.tensor([p.id for p in pictures]),
         camera=torch.stack([p.intrinsics for p in pictures]).float(),

@@ -94,7 +94,7 @@ class Detection3D(Task):
             label, box = chosen(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
             image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
             asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
-            asked = mirrored(asked, (u[:, 9] < 0.5) & recipe.augment.flip)
+            asked = mirrored(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
             yield {**asked, "template": torch.full_like(index, template)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -221,11 +221,15 @@ def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Te
     return label.gather(1, order), box.gather(1, order[..., None].expand(-1, -1, 12))
 
 
-def mirrored(batch: Batch, which: Tensor) -> Batch:
-    """The batch with some (b,) images seen in a mirror. A box in a mirror is the box M R diag(−1, 1, 1): the mirror and
-    a flip of the box's own first axis, along which things are alike more often than along the others."""
-    image = torch.where(which[:, None, None, None], batch["image"].flip(-1), batch["image"])
-    depth = torch.where(which[:, None, None], batch["depth"].flip(-1), batch["depth"])
+def mirrored(batch: Batch, which: Tensor, width: Tensor) -> Batch:
+    """The batch with some (b,) images seen in a mirror; padding, the columns from width (b,) on, stays where it is. A
+    box in a mirror is the box M R diag(−1, 1, 1): the mirror and a flip of the box's own first axis, along which things
+    are alike more often than along the others."""
+    column = torch.arange(batch["depth"].shape[-1], device=width.device).expand(len(width), -1)
+    turned = which[:, None] & (column < width[:, None])
+    column = torch.where(turned, width[:, None] - 1 - column, column)[:, None]  # (b, 1, S)
+    image = batch["image"].gather(3, column[:, None].expand_as(batch["image"]))
+    depth = batch["depth"].gather(2, column.expand_as(batch["depth"]))
     # x of the centre and of the second column turn; of the first column, turned twice, y and z do.
     signs = batch["box"].new_tensor([-1, 1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1])
     box = torch.where(which[:, None, None], batch["box"] * signs, batch["box"])

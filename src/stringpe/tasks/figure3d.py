@@ -20,6 +20,8 @@ from .boxes3d import BoxSet, box_set
 from .detection3d import load
 from .prompts import prompt_tokens
 
+_WIDE = 2600  # pixels that a figure's pictures may take side by side, about
+
 
 def figure(
     runs: Mapping[str, str | Path],
@@ -45,9 +47,10 @@ def figure(
     if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
     columns, names = [], []
+    scale = min(max(_WIDE // (len(runs) * kept.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
         found, iou = predicted(folder, shown, threshold, changes)
-        columns.append([_picture(kept, int(i), boxes) for i, boxes in zip(shown, found, strict=True)])
+        columns.append([_picture(kept, int(i), boxes, scale) for i, boxes in zip(shown, found, strict=True)])
         names.append(f"{name}: {100 * iou:.1f} %")
     pictures = [list(row) for row in zip(*columns, strict=True)]
     left = [kept.groups[int(kept.group[i])] for i in shown] if len(kept.groups) > 1 else ()
@@ -85,9 +88,9 @@ def spread(kept: BoxSet, rows: int) -> list[int]:
     return turns[:rows]
 
 
-def _picture(kept: BoxSet, i: int, boxes: Tensor) -> Tensor:
+def _picture(kept: BoxSet, i: int, boxes: Tensor, scale: int) -> Tensor:
     truth = kept.box[i][kept.label[i] >= 0]
-    return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)])
+    return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
 
 
 def main(words: Sequence[str] | None = None) -> None:
