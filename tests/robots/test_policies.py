@@ -159,6 +159,23 @@ def test_the_proposal_is_a_mixture_of_gaussians():
     torch.testing.assert_close(mixture.scaled(slope, std)[0, :, :, 0], slope[0, :, :, 0] @ covariance[0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_is_near(kind):
+    model = policy(kind)
+    data = batch(8)
+    losses = []
+    for enabled in (False, True):
+        torch.manual_seed(2)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            losses.append(model(data))
+    torch.testing.assert_close(*losses, rtol=0.02, atol=0.02)
+    mixture = Mixture(torch.zeros(1, 1), torch.zeros(1, 1, 6, 4), torch.full((1, 1, 6, 4), -4.0), cosines(6))
+    y = 0.1 * torch.randn(1, 3, 6, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = mixture.log_prob(y)
+    torch.testing.assert_close(half, mixture.log_prob(y))
+
+
 def test_langevin_goes_down_the_energy():
     model = policy("energy", langevin_steps=0, candidates=1).eval()
     with torch.no_grad():

@@ -28,7 +28,7 @@ class Constant:
 @pytest.mark.filterwarnings("ignore:.*image encoder starts at random")
 def test_the_diffusion_policy_reaches_what_it_sees(tmp_path):
     with Writer(tmp_path / "reach", fps=10) as writer:
-        for seed in range(200):
+        for seed in range(150):
             writer.add(demonstration(seed), task="reach the red target", seed=seed)
     recipe = replace(
         RECIPE,
@@ -36,7 +36,7 @@ def test_the_diffusion_policy_reaches_what_it_sees(tmp_path):
         data=replace(RECIPE.data, train=str(tmp_path / "reach"), cache=str(tmp_path)),
         policy=replace(RECIPE.policy, repeats=4, sample_steps=8, held_out=0.05),
         optim=replace(RECIPE.optim, lr=4e-3, warmup_steps=30, ema=0.95),
-        loop=replace(RECIPE.loop, batch_size=32, steps=240, log_every=80, eval_every=0, save_every=240),
+        loop=replace(RECIPE.loop, batch_size=32, steps=180, log_every=60, eval_every=0, save_every=180),
     )
     train(recipe, tmp_path / "run", quiet=True)
     seeds = range(FIRST_SEED, FIRST_SEED + 50)

@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..rotate import full_precision
 from .layers import ChunkDecoder, Memory, repeated
 from .observer import ImageEncoder
 from .policy import Net, Policy, Spec
 
-_LOG_STD = (-5.0, 1.5)
+_LOG_STD = (-3.0, 1.5)  # below 0.05 of the range, precision is noise that would drown what the image says
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -48,7 +49,7 @@ class Mixture:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """(b, k) for chunks (b, k, steps, a)."""
-        off = self.basis @ (y[:, :, None] - self.mean[:, None])  # (b, k, m, frequencies, a)
+        off = self._times(self.basis, y[:, :, None] - self.mean[:, None])  # (b, k, m, frequencies, a)
         z = off * (-self.log_std[:, None]).exp()
         each = (-0.5 * z.square() - self.log_std[:, None] - _HALF_LOG_2PI).sum((-2, -1))
         return (each + self.log_weight[:, None]).logsumexp(-1)
@@ -62,11 +63,17 @@ class Mixture:
 
     def noise(self, std: Tensor, generator: torch.Generator | None) -> Tensor:
         """Chunks of noise with these spreads along the basis."""
-        return self.basis.mT @ (std * torch.randn(std.shape, device=std.device, generator=generator))
+        return self._times(self.basis.mT, std * torch.randn(std.shape, device=std.device, generator=generator))
 
     def scaled(self, slope: Tensor, std: Tensor) -> Tensor:
         """A chunk times the covariance that has these spreads along the basis."""
-        return self.basis.mT @ (std.square() * (self.basis @ slope))
+        return self._times(self.basis.mT, std.square() * self._times(self.basis, slope))
+
+    @staticmethod
+    def _times(basis: Tensor, y: Tensor) -> Tensor:
+        """In float32 whatever the autocast state: spreads of a hundredth make rounding to bf16 a matter of tens."""
+        with full_precision(y):
+            return basis @ y
 
     def detach(self) -> "Mixture":
         return Mixture(self.log_weight.detach(), self.mean.detach(), self.log_std.detach(), self.basis)

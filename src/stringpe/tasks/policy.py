@@ -112,12 +112,13 @@ class PolicyTask(Task):
         return batch
 
     def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
-        kept = self.val_demos.to(place.device)
-        said = words(kept.tasks).to(place.device)
+        kept = self.val_demos
+        said = words(kept.tasks)
         for share, weight in shares(len(self.held_out), size, place):
-            index = self.held_out[share].to(place.device)
+            index = self.held_out[share]
             depth = None if kept.depth is None else kept.depth[index]
-            yield self._batch(kept, index, kept.image[index], depth, said), weight.to(place.device)
+            batch = self._batch(kept, index, kept.image[index], depth, said)
+            yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
 
 
 def _held_out(episodes: int, recipe: Recipe) -> Tensor:
