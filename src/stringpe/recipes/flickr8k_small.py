@@ -4,7 +4,7 @@
         --encodings absolute rope cayley
 
 Gallery: the first 200 images of data.val and their captions. Expected: Cayley, one seed, torch 2.13.0 on a CPU: 6.3 %
-mean recall, where guessing gives 2.7; 300 steps are a beginning. Time: not measured on a machine with nothing else on it.
+mean recall, where guessing gives 2.7; 300 steps are a beginning. Time: not measured on an idle machine.
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
