@@ -3,7 +3,8 @@
     stringpe compare flickr8k_small data.train=flickr8k-train.tar data.val=flickr8k-test.tar \\
         --encodings absolute rope cayley
 
-Gallery: the first 200 images of data.val and their captions. Time and expected number: no full run has been made yet.
+Gallery: the first 200 images of data.val and their captions. Expected: Cayley, one seed, torch 2.13.0 on a CPU: 6.3 %
+mean recall, where guessing gives 2.7; 300 steps are a beginning. Time: not measured on an idle machine.
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
