@@ -25,7 +25,7 @@ from .layers import ChunkDecoder, Memory, repeated
 from .observer import ImageEncoder
 from .policy import Net, Policy, Spec
 
-_LOG_STD = (-3.0, 1.5)  # below 0.05 of the range, precision is noise that would drown what the image says
+_LOG_FLOOR = math.log(0.05)  # of a spread: more precision is noise that would drown what the image says
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -115,7 +115,9 @@ class EnergyPolicy(Policy):
         gaussians, weight = found.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each
         basis = cosines(self.net.chunk).to(mean)
-        return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, (log_std - 1).clamp(*_LOG_STD), basis)
+        # A soft floor: what a hard one cuts off has no gradient, and never comes back.
+        log_std = torch.logaddexp(log_std - 1, torch.full_like(log_std, _LOG_FLOOR))
+        return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, log_std, basis)
 
     def energy(self, y: Tensor, memory: Memory, proposal: Mixture) -> Tensor:
         """E(x, y) = f(x, y) − log q(y|x), (b, k), for chunks (b, k, steps, a) and the correction's memory of x."""
