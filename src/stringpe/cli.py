@@ -198,7 +198,7 @@ def data_demos(
     task: str,
     options: tuple[str, ...] = (),
     /,
-    out: Path = Path("data/demos"),
+    out: Path | None = None,
     episodes: int = 50,
     size: tuple[int, int] = (128, 128),
     cameras: tuple[str, ...] = (),
@@ -215,7 +215,7 @@ def data_demos(
     Args:
         task: MugOnPlate, HandOverPen, KukaPick, …; a wrong name lists them.
         options: Of the environment, key=value: lighting=dim depth_noise=true "target=red can".
-        out: Folder of the data set, a contact sheet and a video of its first episode.
+        out: Folder of the data set, with a contact sheet and a video of its first episode; data/TASK by default.
         episodes: That the folder shall hold.
         size: Height and width of the images.
         cameras: All of the robot by default.
@@ -232,6 +232,7 @@ def data_demos(
     from .robots import demos
     from .robots.video import show_episode
 
+    out = out or Path("data") / task
     settings = demos.Settings(task, size, cameras, depth, seed, noise, quality, demos.parse_options(options))
     with Progress() as bar:
         row = bar.add_task(task, total=episodes)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -119,11 +120,33 @@ def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
     assert work.wait() == -signal.SIGKILL
     there = len(list(chunk.glob("episode_*.parquet")))
     assert there >= 3
-    assert demos.write(tmp_path, there + 1, TINY) == (there + 1, 0)
+    assert demos.write(tmp_path, there + 2, TINY, jobs=2) == (there + 2, 0)
     data = Dataset(tmp_path)
     assert not data.broken
-    assert len({e.seed for e in data.episodes}) == there + 1
+    assert len({e.seed for e in data.episodes}) == there + 2
     assert all(np.isfinite(data[i]["action"]).all() for i in range(len(data)))
+
+
+def test_a_worker_that_dies_is_told_in_words(tmp_path, monkeypatch):
+    class Pool:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return False
+
+        def submit(self, *_):
+            raise BrokenProcessPool
+
+        def shutdown(self, cancel_futures):
+            assert cancel_futures
+
+    monkeypatch.setattr(demos, "ProcessPoolExecutor", Pool)
+    with pytest.raises(OSError, match="a process was killed; its episode is lost, the others are kept: run it again"):
+        demos.write(tmp_path, 1, TINY, jobs=2)
 
 
 def test_the_command(tmp_path, eyes, monkeypatch, capsys):

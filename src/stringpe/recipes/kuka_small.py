@@ -30,9 +30,7 @@ RECIPE = Recipe(
     ),
     data=Data(source="demos", image_size=128),
     augment=Augment(shift=4, colour=0.2),
-    policy=Policy(
-        chunk=16, execute=8, dim=256, heads=4, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4
-    ),
+    policy=Policy(chunk=16, execute=8, dim=256, heads=4, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4),
     optim=Optim(lr=3e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=500, ema=0.999, ema_power=0.75),
     loop=Loop(
         batch_size=128,

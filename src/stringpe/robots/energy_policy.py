@@ -47,6 +47,10 @@ class Mixture:
     log_std: Tensor
     basis: Tensor
 
+    def distance(self, y: Tensor) -> Tensor:
+        """Mean squared distance of chunks (b, steps, a) to the nearest of the means."""
+        return (y[:, None] - self.mean).square().mean((-2, -1)).amin(1).mean()
+
     def log_prob(self, y: Tensor) -> Tensor:
         """(b, k) for chunks (b, k, steps, a)."""
         off = self._times(self.basis, y[:, :, None] - self.mean[:, None])  # (b, k, m, frequencies, a)
@@ -127,7 +131,10 @@ class EnergyPolicy(Policy):
         return found.float().mean((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
-        """Ranking loss, plus the proposal's negative log likelihood a number."""
+        """Ranking loss, plus the proposal's negative log likelihood a number, plus its distance.
+
+        Likelihood alone looks first at frequencies that hardly vary, since it divides by the variance, and learns late
+        where a chunk leads; the plain distance weighs all of them alike."""
         proposal = self.propose(seen)
         likelihood = proposal.log_prob(action[:, None])[:, 0] / action[0].numel()
         fixed = proposal.detach()  # the ranking teaches the energy, not the proposal
@@ -135,7 +142,7 @@ class EnergyPolicy(Policy):
         y = torch.cat([action[:, None], negatives], dim=1)
         scores = -self.energy(y, self.correction.memory(seen), fixed) - fixed.log_prob(y)
         first = torch.zeros(len(y), dtype=torch.long, device=y.device)
-        return F.cross_entropy(scores, first) - likelihood.mean()
+        return F.cross_entropy(scores, first) - likelihood.mean() + proposal.distance(action)
 
     def sample(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
         proposal, memory = self.propose(seen).detach(), _detached(self.correction.memory(seen))
