@@ -9,8 +9,8 @@
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick lighting=dim --trials 50 --out results/kuka-dim
 
 The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and both. policy.kind=energy is the paper's
-kind of policy. Registers stand at the origin of the coordinates, so that a lifted patch tells its depth itself and not
-only how it differs from others.
+kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a
+lifted patch tells its depth itself and not only how it differs from others.
 Time and expected number: no full run has been made yet; what it gives belongs in results/.
 """
 

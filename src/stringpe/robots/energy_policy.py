@@ -25,7 +25,7 @@ from .layers import ChunkDecoder, Memory, repeated
 from .observer import ImageEncoder
 from .policy import Net, Policy, Spec
 
-_LOG_STD = (-3.0, 1.5)  # below 0.05 of the range, precision is noise that would drown what the image says
+_LOG_FLOOR = math.log(0.05)  # of a spread: more precision is noise that would drown what the image says
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -46,6 +46,10 @@ class Mixture:
     mean: Tensor
     log_std: Tensor
     basis: Tensor
+
+    def distance(self, y: Tensor) -> Tensor:
+        """Mean squared distance of chunks (b, steps, a) to the nearest of the means."""
+        return (y[:, None] - self.mean).square().mean((-2, -1)).amin(1).mean()
 
     def log_prob(self, y: Tensor) -> Tensor:
         """(b, k) for chunks (b, k, steps, a)."""
@@ -115,7 +119,9 @@ class EnergyPolicy(Policy):
         gaussians, weight = found.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each
         basis = cosines(self.net.chunk).to(mean)
-        return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, (log_std - 1).clamp(*_LOG_STD), basis)
+        # A soft floor: what a hard one cuts off has no gradient, and never comes back.
+        log_std = torch.logaddexp(log_std - 1, torch.full_like(log_std, _LOG_FLOOR))
+        return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, log_std, basis)
 
     def energy(self, y: Tensor, memory: Memory, proposal: Mixture) -> Tensor:
         """E(x, y) = f(x, y) − log q(y|x), (b, k), for chunks (b, k, steps, a) and the correction's memory of x."""
@@ -125,7 +131,10 @@ class EnergyPolicy(Policy):
         return found.float().mean((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
-        """Ranking loss, plus the proposal's negative log likelihood a number."""
+        """Ranking loss, plus the proposal's negative log likelihood a number, plus its distance.
+
+        Likelihood alone looks first at frequencies that hardly vary, since it divides by the variance, and learns late
+        where a chunk leads; the plain distance weighs all of them alike."""
         proposal = self.propose(seen)
         likelihood = proposal.log_prob(action[:, None])[:, 0] / action[0].numel()
         fixed = proposal.detach()  # the ranking teaches the energy, not the proposal
@@ -133,7 +142,7 @@ class EnergyPolicy(Policy):
         y = torch.cat([action[:, None], negatives], dim=1)
         scores = -self.energy(y, self.correction.memory(seen), fixed) - fixed.log_prob(y)
         first = torch.zeros(len(y), dtype=torch.long, device=y.device)
-        return F.cross_entropy(scores, first) - likelihood.mean()
+        return F.cross_entropy(scores, first) - likelihood.mean() + proposal.distance(action)
 
     def sample(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
         proposal, memory = self.propose(seen).detach(), _detached(self.correction.memory(seen))
