@@ -67,7 +67,7 @@ def test_data_scenes_writes_shards_and_resumes(monkeypatch, capsys, tmp_path):
 
 
 def test_data_says_what_it_makes(monkeypatch):
-    with pytest.raises(SystemExit, match="data makes scenes, not 'scense'"):
+    with pytest.raises(SystemExit, match="data makes scenes and demos, not 'scense'"):
         run(monkeypatch, "data", "scense")
 
 
