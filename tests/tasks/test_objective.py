@@ -65,7 +65,7 @@ def test_the_head_starts_at_its_bias():
 
 
 def test_unknown_tasks_are_answered_with_the_nearest():
-    assert tasks.names() == ["classification", "objects"]
+    assert tasks.names() == ["classification", "objects", "retrieval", "detection2d", "detection3d", "policy"]
     with pytest.raises(ValueError, match="did you mean 'classification'"):
         tasks.create(Recipe(task="clasification"))
 
