@@ -98,7 +98,7 @@ class Retrieval(Task):
             owner = torch.where(real.repeat_interleave(most), owner, -1)
             for part, value in zip(parts, (found.image, found.text, number, owner), strict=True):
                 part.append(value.to(place.device))
-        image, text, number, owner = (_gathered(torch.cat(part), place) for part in parts)
+        image, text, number, owner = (place.gathered(torch.cat(part)) for part in parts)
         order = number.argsort()[int((number < 0).sum()) :]  # padding out, the rest as in the set
         return image[order], text[owner >= 0], owner[owner >= 0]
 
@@ -146,12 +146,3 @@ def load(path: str | Path) -> tuple[Contrastive, Tokenizer, Recipe]:
     model = towers(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe
-
-
-def _gathered(rows: Tensor, place: Place) -> Tensor:
-    """The rows of all processes, equally many each."""
-    if place.world == 1:
-        return rows
-    parts = [torch.empty_like(rows) for _ in range(place.world)]
-    dist.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
