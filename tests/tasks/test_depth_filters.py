@@ -101,6 +101,6 @@ def test_large_scenes_are_outdoor():
 def test_filters_have_the_names_of_the_command():
     import inspect
 
-    from stringpe.cli import data_depth
+    from stringpe.data_cli import depth
 
-    assert inspect.signature(data_depth).parameters["filters"].default == tuple(FILTERS)
+    assert inspect.signature(depth).parameters["filters"].default == tuple(FILTERS)
