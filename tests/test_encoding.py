@@ -9,7 +9,7 @@ from torch import nn
 
 import stringpe
 from cases import CASES, build, perturbed
-from stringpe import testing
+from stringpe import rotate, testing
 from stringpe.basis import Cayley
 from stringpe.rotate import angles, rotate_planes
 
@@ -299,6 +299,19 @@ class TestBadInput:
 
 
 class TestRotation:
+    @pytest.mark.parametrize("gradient", [False, True])
+    def test_samples_taken_together_change_nothing(self, gradient, monkeypatch):
+        """On a CPU, sines and cosines are formed for as many samples at a time as its cache holds."""
+        torch.manual_seed(0)
+        q, k = torch.randn(2, 5, 3, 7, 8, requires_grad=gradient).unbind(0)
+        coords, theta = 9 * torch.randn(5, 7, 2), torch.randn(3, 2, 4, requires_grad=gradient)
+        whole = rotate.rotate_pair(q, k, coords, theta)
+        for most in (1, 2 * 7 * 3 * 4):  # one sample at a time, and two
+            monkeypatch.setattr(rotate, "CACHED_ANGLES", most)
+            for a, b in zip(rotate.rotate_pair(q, k, coords, theta), whole, strict=True):
+                assert torch.equal(a, b)
+                assert a.requires_grad == gradient
+
     def test_angles_are_reduced_and_exact_where_float32_products_are_not(self):
         coords = torch.tensor([[[9_999.75]]])
         theta = torch.tensor([[[0.7]]])

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from . import kernels
 
+CACHED_ANGLES = 1 << 17  # 1 MiB in float64
+
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Inside, autocast leaves products in the dtype they come in: bases and features are not for half precision."""
@@ -100,9 +102,20 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
 
 
 def _cos_sin(coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """(b, h, n, d/2) each, in the memory of one more tensor of their size."""
-    angle = angles(coords, frequencies)
-    return angle.cos(), angle.sin_()
+    """(b, h, n, d/2) each. On a CPU some samples at a time, so that their float64 angles stay in its cache."""
+    h, _, planes = frequencies.shape
+    b, n, _ = coords.shape
+    samples = max(1, CACHED_ANGLES // max(1, n * h * planes))
+    if coords.device.type != "cpu" or b <= samples:
+        angle = angles(coords, frequencies)
+        return angle.cos(), angle.sin_()
+    kind = torch.promote_types(torch.promote_types(coords.dtype, frequencies.dtype), torch.float32)
+    cos, sin = (torch.empty(b, n, h, planes, dtype=kind).transpose(1, 2) for _ in range(2))
+    for start in range(0, b, samples):
+        angle = angles(coords[start : start + samples], frequencies)
+        torch.cos(angle, out=cos[start : start + samples])
+        torch.sin(angle, out=sin[start : start + samples])
+    return cos, sin
 
 
 class _Rotation(torch.autograd.Function):

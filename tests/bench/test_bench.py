@@ -97,3 +97,11 @@ def test_timing_in_turns_takes_the_drift_out(monkeypatch):
     assert result.repeats == 19
     assert all(abs(r - 1.5 * 1.01) < 1e-9 for r in result.ratio)
     assert result.high / result.low > 1.05
+
+
+def test_a_peer_that_fails_to_import_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    (tmp_path / "liger_kernel").mkdir()
+    (tmp_path / "liger_kernel" / "__init__.py").write_text("raise RuntimeError('built for another torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "Liger (one table)" not in peers()
+    assert "liger_kernel.transformers.rope is installed but fails to import (built for" in capsys.readouterr().err
