@@ -2,8 +2,10 @@
 
     stringpe compare scenes_retrieval_small --encodings absolute rope cayley cayley:model.depth=none
 
-Data: 3,000 + 400 frames, rendered on the first run and kept in the user's cache folder. Time and expected number: no
-full run has been made yet.
+Data: 3,000 + 400 frames, rendered on the first run and kept in the user's cache folder.
+Time: two CPU cores, 219 s for two rows of one seed, 30 s of it rendering.
+Expected: one seed, absolute on RGB 2.76, Cayley on RGB-D 4.86 % mean recall (guessing: about 1.5); the two views
+of a room are not told apart yet (51 and 52 % of captions, where guessing has 50).
 """
 
 from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
