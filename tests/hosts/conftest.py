@@ -30,7 +30,7 @@ class Table:
             self.outcomes[report.nodeid] = report.outcome
 
     def passed(self, test, family):
-        label = f"{family.library} {family.name}"
+        label = f"{family.package} {family.name}"
         found = [
             outcome
             for node, outcome in self.outcomes.items()

@@ -22,7 +22,7 @@ class Family:
     """
 
     name: str
-    library: str
+    package: str
     build: Callable[..., nn.Module]
     output: Callable[[Any], Tensor] = lambda out: out
     inputs: Callable[[Tensor], dict[str, Any]] = lambda image: {"x": image}
@@ -210,5 +210,5 @@ def feature_table(passed: Callable[[str, Family], bool]) -> str:
     lines = ["| family | " + " | ".join(FEATURES) + " |", "|---" * (1 + len(FEATURES)) + "|"]
     for family in FAMILIES:
         cells = [("✓" if passed(test, family) else "✗") if fits(family) else "–" for test, fits in FEATURES.values()]
-        lines.append(f"| {family.library} {family.name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {family.package} {family.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

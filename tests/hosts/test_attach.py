@@ -15,7 +15,7 @@ from stringpe.hosts import attached
 
 
 def family(library, name):
-    return next(f for f in FAMILIES if (f.library, f.name) == (library, name))
+    return next(f for f in FAMILIES if (f.package, f.name) == (library, name))
 
 
 VIT = family("timm", "ViT")
@@ -200,7 +200,7 @@ def test_values_go_through_their_module():
 
 
 @pytest.mark.parametrize("name", ["rope", "rope_mixed", "cayley", "general"])
-@pytest.mark.parametrize("which", [f for f in FAMILIES if f.rope], ids=lambda f: f"{f.library} {f.name}")
+@pytest.mark.parametrize("which", [f for f in FAMILIES if f.rope], ids=lambda f: f"{f.package} {f.name}")
 def test_rope_stays_exactly_and_can_be_upgraded(which, name):
     model = which.model()
     before = which.call(model, images())

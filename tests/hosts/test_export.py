@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def host(library, name, **options):
-    family = next(f for f in FAMILIES if (f.library, f.name) == (library, name))
+    family = next(f for f in FAMILIES if (f.package, f.name) == (library, name))
     model = family.model(**options)
     stringpe.attach(model, "cayley")
     for _, layer in attached(model):

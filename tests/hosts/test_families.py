@@ -12,7 +12,7 @@ import stringpe
 from cases import perturbed
 from stringpe.hosts import attached
 
-each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.library} {f.name}")
+each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {f.name}")
 
 
 def moved(model):
@@ -152,7 +152,7 @@ def test_resolution_change(family):
     assert torch.equal(grid[:, :1, 0].expand(-1, columns), grid[..., 0])
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f.drop], ids=lambda f: f"{f.library} {f.name}")
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.drop], ids=lambda f: f"{f.package} {f.name}")
 def test_patch_dropout_keeps_coordinates_with_their_patches(family):
     model = family.model(**family.drop)
     stringpe.attach(model, "cayley", start="replace").train()

@@ -15,7 +15,7 @@ from stringpe.hosts import attached
 from stringpe.hosts.parts import mixed_theta
 from stringpe.pretrained import from_pretrained, load_rope_mixed, save_pretrained
 
-each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.library} {f.name}")
+each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {f.name}")
 
 
 @each
@@ -25,7 +25,7 @@ def test_saved_and_loaded_models_compute_the_same(family, tmp_path):
         perturbed(layer.encoding, 0.3)
     expected = family.call(model, images())
     save_pretrained(model, tmp_path)
-    host = None if family.library == "transformers" else family.build()
+    host = None if family.package == "transformers" else family.build()
     loaded = from_pretrained(tmp_path, model=host)
     assert torch.equal(family.call(loaded, images()), expected)
     assert json.loads((tmp_path / "config.json").read_text())["calls"][0][0] == "attach"
@@ -49,7 +49,7 @@ def test_lifted_and_folded_models_come_back(tmp_path):
 
 
 def test_half_precision_models_keep_their_frequencies(tmp_path):
-    family = next(f for f in FAMILIES if (f.library, f.name) == ("transformers", "ViT"))
+    family = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "ViT"))
     model = stringpe.attach(family.model(), "cayley").bfloat16()
     save_pretrained(model, tmp_path)
     loaded = from_pretrained(tmp_path)
@@ -80,7 +80,7 @@ def test_what_cannot_be_built_says_so(tmp_path):
 def test_the_hub_mixin_writes_and_reads_folders(tmp_path):
     from stringpe.hub import Attached
 
-    family = next(f for f in FAMILIES if (f.library, f.name) == ("transformers", "SigLIP"))
+    family = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "SigLIP"))
     model = stringpe.attach(family.model(), "circulant")
     Attached(model).save_pretrained(tmp_path)
     assert {"config.json", "model.safetensors", "README.md"} <= {p.name for p in tmp_path.iterdir()}

@@ -33,7 +33,7 @@ def find(model: nn.Module) -> list[Found]:
         Found(path, module, tower, _layers(module, tower, host))
         for path, module in model.named_modules()
         for host in HOSTS
-        if (tower := _named(module, host.library, host.towers)) and has_path(module, tower.patches)
+        if (tower := _named(module, host.package, host.towers)) and has_path(module, tower.patches)
     ]
     if not found or not all(tower.layers for tower in found):
         raise ValueError(_unsupported(model))
@@ -43,7 +43,7 @@ def find(model: nn.Module) -> list[Found]:
 def _layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.Module, Layer]]:
     layers = {}
     for name, child in module.get_submodule(tower.blocks).named_modules(prefix=tower.blocks):
-        layer = _named(child, host.library, host.layers)
+        layer = _named(child, host.package, host.layers)
         if layer is not None:
             if not getattr(child, "batch_first", True):
                 raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
@@ -69,7 +69,7 @@ def _is_attention(module: nn.Module) -> bool:
 def _unsupported(model: nn.Module) -> str:
     seen = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
     classes = ", ".join(seen) or "of no class that has Attention in its name"
-    known = "; ".join(f"{h.library}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
+    known = "; ".join(f"{h.package}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
     return (
         f"attach does not know {type(model).__name__}: its attention is {classes}. Supported are {known}. "
         f"For other models use stringpe.Attention, or call an encoding on q and k yourself"

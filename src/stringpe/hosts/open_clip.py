@@ -3,7 +3,7 @@
 from .parts import Host, Layer, Tower, one_in_front
 
 HOST = Host(
-    library="open_clip",
+    package="open_clip",
     towers={
         "VisionTransformer": Tower(
             "conv1", "positional_embedding", one_in_front, "transformer.resblocks", "patch_dropout"

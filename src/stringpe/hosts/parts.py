@@ -121,7 +121,7 @@ class Tower:
 class Host:
     """A library: its towers and attention layers, by class name."""
 
-    library: str
+    package: str
     towers: Mapping[str, Tower] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
 

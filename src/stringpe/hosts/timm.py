@@ -67,7 +67,7 @@ def _front(tower: nn.Module) -> int:
 
 
 HOST = Host(
-    library="timm",
+    package="timm",
     towers={
         "VisionTransformer": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop"),
         "Eva": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop", _eva_rope, "rope"),

@@ -35,7 +35,7 @@ _O = Layer(heads="num_attention_heads", out="o_proj", dropout="attention_dropout
 _OUT = Layer(out="out_proj", dropout="dropout", pair=True)
 
 HOST = Host(
-    library="transformers",
+    package="transformers",
     towers={
         "ViTModel": _VIT,
         "DeiTModel": _DEIT,
