@@ -5,6 +5,9 @@ import tarfile
 import pytest
 from PIL import Image
 
+from stringpe.training.launch import train
+from stringpe.training.recipe import Augment, Data, Loop, Model, Optim, Recipe, Text
+
 
 def encoded(shade, size=(20, 16), kind="webp"):
     file = io.BytesIO()
@@ -30,3 +33,32 @@ def shard(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def recipe3d(tmp_path_factory):
+    """Detection in 3D on a few frames of the world."""
+    return Recipe(
+        name="toy3d",
+        task="detection3d",
+        model=Model(dim=32, layers=1, heads=2, patch_size=8, encoding="cayley", depth="lift+channel"),
+        text=Text(dim=16, layers=1, heads=2, width=16, vocab=400, context=16),
+        data=Data(
+            source="scenes",
+            image_size=32,
+            train_size=12,
+            val_size=10,
+            queries=5,
+            cache=str(tmp_path_factory.mktemp("frames")),
+        ),
+        augment=Augment(flip=True),
+        optim=Optim(lr=3e-3),
+        loop=Loop(batch_size=4, steps=4, eval_batch=4, save_every=4, log_every=2, tensorboard=False),
+    )
+
+
+@pytest.fixture(scope="session")
+def run3d(recipe3d, tmp_path_factory):
+    """Its run: folder and summary."""
+    out = tmp_path_factory.mktemp("run") / "cayley"
+    return out, train(recipe3d, out, quiet=True)

@@ -20,7 +20,7 @@ from ..vision.ap3d import Detections
 from ..vision.square import depth_to_square, to_square
 from .augment import to_unit
 from .captioned import DEPTH, depth_of, fits
-from .frames import Frames, kept, teller
+from .frames import Frames, kept, rendered
 from .images import CorruptImage
 from .picture_files import PictureFiles
 
@@ -110,37 +110,26 @@ def box_set(data: Data, split: str, depth: bool) -> BoxSet:
 
 
 def _make(data: Data, split: str) -> Frames:
-    count = data.train_size if split == "train" else data.val_size
-    if count < 1:
-        raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    world = 2 * data.seed + (split == "val")  # no room is in both splits
-    parts: list[Frames] = []
-    tell, chunk = teller(count), _CHUNKS[device.type]
-    for first in range(0, count, chunk):
-        numbers = range(first, min(first + chunk, count))
-        layouts = scenes.sample(world, numbers, device=device)
-        parts.append(_boxed(scenes.render(layouts, (data.image_size, data.image_size))))
-        tell(numbers.stop)
+    parts = [_boxed(batch) for batch in rendered(data, split, _CHUNKS)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _boxed(rendered: scenes.Frames) -> Frames:
+def _boxed(batch: scenes.Frames) -> Frames:
     """What detection in 3D needs of a batch, without the frames in which no object is seen; seen objects come first."""
-    enough = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
-    seen = enough & (rendered.visibility >= MIN_VISIBILITY)
+    enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
+    seen = enough & (batch.visibility >= MIN_VISIBILITY)
     order = (~seen).byte().argsort(dim=1, stable=True)
-    box = rendered.box3d.gather(1, order[..., None].expand(-1, -1, 12))
-    label = rendered.kind.masked_fill(~seen, -1).gather(1, order)
+    box = batch.box3d.gather(1, order[..., None].expand(-1, -1, 12))
+    label = batch.kind.masked_fill(~seen, -1).gather(1, order)
     some = seen.any(1)
     return {
-        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
+        "rgb": (batch.rgb[some] * 255).round().to(torch.uint8).cpu(),
+        "depth": batch.depth[some].half().cpu(),  # 2 mm at 4 m
         "box": box[some].float().cpu(),
         "label": label[some].to(torch.int16).cpu(),
-        "intrinsics": rendered.intrinsics[some].float().cpu(),
-        "group": rendered.scenes.family[some].to(torch.int16).cpu(),
-        "ids": rendered.scenes.index[some].cpu(),
+        "intrinsics": batch.intrinsics[some].float().cpu(),
+        "group": batch.scenes.family[some].to(torch.int16).cpu(),
+        "ids": batch.scenes.index[some].cpu(),
     }
 
 

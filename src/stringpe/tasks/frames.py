@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,22 +71,25 @@ def _path(what: str, data: Data, split: str, source: str) -> Path:
 
 
 def _make(data: Data, split: str) -> Frames:
+    parts = [_plain(batch) for batch in rendered(data, split, _CHUNK)]
+    widest = max(part["kind"].shape[1] for part in parts)
+    for part in parts:
+        part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def rendered(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scenes.Frames]:
+    """The frames of a split in batches of `chunk` for the device that renders them, a GPU if there is one."""
     count = data.train_size if split == "train" else data.val_size
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     world = 2 * data.seed + (split == "val")  # no room is in both splits
-    size = (data.image_size, data.image_size)
-    parts: list[Frames] = []
-    tell, chunk = teller(count), _CHUNK[device.type]
-    for first in range(0, count, chunk):
-        numbers = range(first, min(first + chunk, count))
-        parts.append(_plain(scenes.render(scenes.sample(world, numbers, device=device), size)))
+    tell, size = teller(count), chunk[device.type]
+    for first in range(0, count, size):
+        numbers = range(first, min(first + size, count))
+        yield scenes.render(scenes.sample(world, numbers, device=device), (data.image_size, data.image_size))
         tell(numbers.stop)
-    widest = max(part["kind"].shape[1] for part in parts)
-    for part in parts:
-        part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def teller(count: int) -> Callable[[int], None]:
@@ -103,13 +106,13 @@ def teller(count: int) -> Callable[[int], None]:
     return tell
 
 
-def _plain(rendered: scenes.Frames) -> Frames:
+def _plain(batch: scenes.Frames) -> Frames:
     """What is kept of a batch, without the frames in which no object is seen."""
-    seen = rendered.pixels >= MIN_SHARE * rendered.depth[0].numel()
+    seen = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     some = seen.any(1)
     return {
-        "rgb": (rendered.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": rendered.depth[some].half().cpu(),  # 2 mm at 4 m
-        "instance": rendered.instance[some].to(torch.uint8).cpu(),
-        "kind": rendered.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
+        "rgb": (batch.rgb[some] * 255).round().to(torch.uint8).cpu(),
+        "depth": batch.depth[some].half().cpu(),  # 2 mm at 4 m
+        "instance": batch.instance[some].to(torch.uint8).cpu(),
+        "kind": batch.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
     }

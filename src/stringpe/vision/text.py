@@ -14,7 +14,7 @@ from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
 from ..encoding import PositionEncoding
 from ..encoding import names as encoding_names
-from .vit import ABSOLUTE, Block, MapPool, encodings, through
+from .vit import ABSOLUTE, MapPool, encodings, stack, start_linear, through
 
 POOLS = ("map", "last", "mean")
 
@@ -66,22 +66,15 @@ class TextTower(nn.Module):
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 1}
         each = encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
         mlp_dim = int(dim * mlp_ratio)
-        rates = [drop_path * i / max(layers - 1, 1) for i in range(layers)]
-        self.blocks = nn.ModuleList(
-            Block(dim, Attention(dim, num_heads, encoding=e), mlp_dim, dropout, rate)
-            for e, rate in zip(each, rates, strict=True)
-        )
+        heads = (Attention(dim, num_heads, encoding=e) for e in each)
+        self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.projection = nn.Linear(dim, width) if width else nn.Identity()
         self._initialise()
 
     def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_linear(self)
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ encoding, and out through a pooled head.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +68,28 @@ class Block(nn.Module):
             return x
         keep = torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path
         return x * (keep / (1 - self.drop_path)).to(x.dtype)
+
+
+def stack(
+    dim: int,
+    attention: Iterable[Attention | LinearAttention],
+    layers: int,
+    mlp_dim: int,
+    dropout: float,
+    drop_path: float,
+) -> nn.ModuleList:
+    """Blocks around these layers of attention; drop_path grows with depth from 0."""
+    rates = (drop_path * i / max(layers - 1, 1) for i in range(layers))
+    return nn.ModuleList(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
+
+
+def start_linear(model: nn.Module) -> None:
+    """Xavier's weights and no biases in every linear layer."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 class MapPool(nn.Module):
@@ -146,24 +168,17 @@ class ViT(nn.Module):
         self.absolute = _absolute(encoding, dim, coord_dim, self.table_size)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
         each = encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
-        rates = [drop_path * i / max(layers - 1, 1) for i in range(layers)]
         mlp_dim = int(dim * mlp_ratio)
         make = Attention if attention == "softmax" else LinearAttention
-        self.blocks = nn.ModuleList(
-            Block(dim, make(dim, num_heads, encoding=e, qk_norm=qk_norm), mlp_dim, dropout, rate)
-            for e, rate in zip(each, rates, strict=True)
-        )
+        heads = (make(dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
+        self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
         self._initialise()
 
     def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_linear(self)
         for tokens in (self.prefix, self.kind):
             if tokens is not None:
                 nn.init.trunc_normal_(tokens, std=0.02)
