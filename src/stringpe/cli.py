@@ -21,6 +21,7 @@ def compare(
     jobs: int = 0,
     rates: tuple[float, ...] = (),
     rates_share: float = 1.0,
+    costs: bool = True,
 ) -> None:
     """Train every encoding under one recipe and the same seeds; a table with intervals, curves, an HTML report.
 
@@ -37,10 +38,11 @@ def compare(
         jobs: Runs side by side; 0 is one on a GPU and one a core on a CPU.
         rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
         rates_share: Length of the runs that choose, as a share of the recipe's.
+        costs: Measure step time and memory of each row alone, after training.
     """
     from .training.commands import run_compare
 
-    run_compare(recipe, overrides, encodings, seeds, out, baseline, jobs, rates, rates_share)
+    run_compare(recipe, overrides, encodings, seeds, out, baseline, jobs, rates, rates_share, costs)
 
 
 def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("runs/train")) -> None:

@@ -127,7 +127,7 @@ def pack(
     cameras: tuple[str, ...] = (),
     depth: bool = True,
     stride: int = 1,
-    quality: int = 90,
+    quality: int = 80,
     depth_step: int = 1,
 ) -> None:
     """Put robot demonstrations into one file, small and readable with torch and Pillow alone: data.train=FILE.
@@ -139,7 +139,7 @@ def pack(
         cameras: All by default.
         depth: Take depth along, where there is any.
         stride: Steps between pictures; actions are kept at every step.
-        quality: Of JPEG images.
+        quality: Of WebP images; 100 keeps pictures of that size as they are.
         depth_step: Millimetres a step of stored depth; coarser is smaller.
     """
     from .robots.dataset import Dataset

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 def test_a_pack_holds_the_data_set(folder, tmp_path):
     data = Dataset(folder)
-    demos = load(pack(data, tmp_path / "p.safetensors", size=16, quality=95), depth=True)
+    demos = load(pack(data, tmp_path / "p.safetensors", size=16, quality=100), depth=True)
     assert (demos.cameras, demos.tasks, demos.fps) == (("side", "top"), ("reach 0", "reach 1"), 10)
     whole = [data[i] for i in range(4)]
     for name, key in (("state", "observation.state"), ("action", "action")):

@@ -181,14 +181,16 @@ def test_text_is_aligned_and_csv_is_complete():
 
 def test_summaries_are_paired_by_seed():
     def result(score):
-        return {"metrics": {"top1": score}}
+        return {"metrics": {"top1": score}, "parameters": 7}
 
-    cost = {"parameters": 1, "encoding_parameters": 0, "step_ms": 1.0, "peak_bytes": None}
+    cost = {"parameters": 7, "encoding_parameters": 0, "step_ms": 1.0, "peak_bytes": None}
     results = {"a": {0: result(0.4), 1: result(0.6)}, "b": {0: result(0.41), 1: result(0.61)}}
-    found = summarise(results, {"a": cost, "b": cost}, {"a": 1e-3, "b": 1e-3}, "top1", "a")
+    found = summarise(results, {"a": cost}, {"a": 1e-3, "b": 1e-3}, "top1", "a")
     assert found[1].difference.mean == pytest.approx(1.0)
     assert found[1].difference.half_width == pytest.approx(0.0, abs=1e-9)
     assert found[0].score.half_width > 50
+    assert cells(found[0])[-4:] == ("7", "0", "1.0", "–")
+    assert cells(found[1])[-4:] == ("7", "–", "–", "–")  # not measured
 
 
 def test_curves_are_means_over_common_steps(tmp_path):

@@ -19,17 +19,18 @@ RECIPE = Recipe(
     data=Data(source="demos", image_size=128),
     augment=Augment(shift=4, colour=0.2),
     policy=Policy(
-        chunk=20, execute=10, dim=256, heads=4, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4
+        chunk=20, execute=10, dim=192, heads=3, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4
     ),
-    optim=Optim(lr=3e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=500, ema=0.999, ema_power=0.75),
+    optim=Optim(lr=5e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=300, ema=0.999, ema_power=0.75),
     loop=Loop(
-        batch_size=128,
-        steps=6000,
+        batch_size=64,
+        steps=3600,
         precision="bf16",
+        compile=True,
         log_every=50,
-        eval_every=1000,
+        eval_every=600,
         eval_batch=128,
-        save_every=2000,
+        save_every=3600,
         keep=1,
         tensorboard=False,
     ),

@@ -5,7 +5,7 @@
         --encodings circulant:model.depth=none circulant:model.depth=normals \\
                     circulant circulant:model.depth=lift+normals
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick --trials 50 --out results/kuka
-    stringpe eval runs/kuka/runs/*/seed0 --env KukaPick lighting=dim --trials 50 --out results/kuka-dim
+    stringpe eval runs/kuka/runs/*/seed0 lighting=dim --env KukaPick --trials 50 --out results/kuka-dim
 
 As the paper states it: Adam with lr 1e-4 and decay 1e-4, 10,000 warm-up steps, 500,000 steps of 256, depth as surface
 normals through the same embedding, or as mean depth of a patch through a learned linear layer, third coordinate of

@@ -6,7 +6,7 @@
         --encodings circulant:model.depth=none circulant:model.depth=normals \\
                     circulant circulant:model.depth=lift+normals
     stringpe eval runs/kuka/runs/*/seed0 --env KukaPick --trials 50 --out results/kuka
-    stringpe eval runs/kuka/runs/*/seed0 --env KukaPick lighting=dim --trials 50 --out results/kuka-dim
+    stringpe eval runs/kuka/runs/*/seed0 lighting=dim --env KukaPick --trials 50 --out results/kuka-dim
 
 The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and both. policy.kind=energy is the paper's
 kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a
@@ -30,16 +30,17 @@ RECIPE = Recipe(
     ),
     data=Data(source="demos", image_size=128),
     augment=Augment(shift=4, colour=0.2),
-    policy=Policy(chunk=16, execute=8, dim=256, heads=4, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4),
-    optim=Optim(lr=3e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=500, ema=0.999, ema_power=0.75),
+    policy=Policy(chunk=16, execute=8, dim=192, heads=3, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4),
+    optim=Optim(lr=5e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=300, ema=0.999, ema_power=0.75),
     loop=Loop(
-        batch_size=128,
-        steps=6000,
+        batch_size=64,
+        steps=3600,
         precision="bf16",
+        compile=True,
         log_every=50,
-        eval_every=1000,
+        eval_every=600,
         eval_batch=128,
-        save_every=2000,
+        save_every=3600,
         keep=1,
         tensorboard=False,
     ),

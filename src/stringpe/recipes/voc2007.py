@@ -2,8 +2,9 @@
 
     stringpe train voc2007 data.train=voc2007-train.tar data.val=voc2007-val.tar model.encoding=cayley \\
         --out runs/voc2007-cayley
-    python -m stringpe.training compare voc2007 data.train=… data.val=… --seeds 3 --jobs 5 --out runs/voc2007 \\
-        --encodings absolute rope rope_mixed circulant cayley model.start='runs/flickr8k/runs/{encoding}/seed{seed}'
+    python -m stringpe.training compare voc2007 data.train=… data.val=… \\
+        model.start='runs/flickr8k/runs/{encoding}/seed{seed}' --seeds 3 --jobs 5 --out runs/voc2007 \\
+        --encodings absolute rope rope_mixed circulant cayley
 
 Data: pictures of 224 px on the long side in a tar, boxes beside them as COCO JSON (voc2007-train.json; difficult
 objects are crowds), 3,961 / 991 pictures. Decoded once, kept on the device, mosaics made there.

@@ -26,7 +26,8 @@ def main(words: Sequence[str] | None = None) -> None:
             run_eval(*split_words(asked.words))
         else:
             a = asked
-            run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs, a.rates, a.rates_share)
+            tuning = (a.rates, a.rates_share)
+            run_compare(a.recipe, a.overrides, a.encodings, a.seeds, a.out, a.baseline, a.jobs, *tuning, a.costs)
     except (ValueError, OSError) as error:
         sys.exit(f"stringpe: {error}")
 
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     three.add_argument("--jobs", type=int, default=0, help="processes side by side")
     three.add_argument("--rates", type=float, nargs="+", default=[], help="learning rates to choose from, row by row")
     three.add_argument("--rates-share", type=float, default=1.0, help="length of the runs that choose, of the recipe's")
+    three.add_argument(
+        "--costs", action=argparse.BooleanOptionalAction, default=True, help="measure each row alone, after training"
+    )
     return parser
 
 

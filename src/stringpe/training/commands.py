@@ -63,9 +63,10 @@ def run_compare(
     jobs: int,
     rates: Sequence[float] = (),
     rates_share: float = 1.0,
+    costs: bool = True,
 ) -> None:
     """Compare encodings under a recipe and print the table."""
     chosen = recipes.load(recipe, overrides)
     tuning = Tuning(tuple(rates), rates_share) if rates else None
     rows = encodings or comparison.ENCODINGS
-    comparison.compare(chosen, rows, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning)
+    comparison.compare(chosen, rows, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)

@@ -38,6 +38,7 @@ def compare(
     baseline: str = "",
     jobs: int = 0,
     tuning: Tuning | None = None,
+    costs: bool = True,
     quiet: bool = False,
 ) -> Comparison:
     """Train every encoding with seeds recipe.seed, recipe.seed + 1, …; write table, curves and report.html to `out`.
@@ -47,6 +48,7 @@ def compare(
     baseline: the row that differences are taken to; "absolute" if it is there, else the first.
     jobs: processes side by side; 0 is one on a GPU and one a core on a CPU.
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
+    costs: measure step time and memory of each row alone, after training.
     """
     out = Path(out)
     began = time.monotonic()
@@ -65,15 +67,15 @@ def compare(
     if failed:
         listed = "\n  ".join(failed)
         raise ValueError(f"{len(failed)} of {len(todo)} runs failed; run it again to go on with them:\n  {listed}")
-    costs = {p.label: _cost(p, out) for p in plan if p.seed == recipe.seed}
+    measured = {p.label: _cost(p, out) for p in plan if p.seed == recipe.seed} if costs else {}
     results = {label: {p.seed: read_json(p.out / "result.json") for p in plan if p.label == label} for label in labels}
     rates = {p.label: p.recipe.optim.lr for p in plan}
-    summaries = summarise(results, costs, rates, task.metric, baseline)
-    notes = _notes(recipe, labels, baseline, seeds, tuning)
+    summaries = summarise(results, measured, rates, task.metric, baseline)
+    notes = _notes(recipe, labels, baseline, seeds, tuning, costs)
     text = as_text(summaries, task.metric_name, notes)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", as_csv(summaries))
-    content = {"recipe": recipe.to_dict(), "tuning": tried, "rates": rates, "results": results, "costs": costs}
+    content = {"recipe": recipe.to_dict(), "tuning": tried, "rates": rates, "results": results, "costs": measured}
     write_json(out / "results.json", content)
     from .report import write_report
 
@@ -98,13 +100,18 @@ def _cost(run: Planned, out: Path) -> dict[str, Any]:
     return cost
 
 
-def _notes(recipe: Recipe, labels: Sequence[str], baseline: str, seeds: int, tuning: Tuning | None) -> list[str]:
+def _notes(
+    recipe: Recipe, labels: Sequence[str], baseline: str, seeds: int, tuning: Tuning | None, costs: bool
+) -> list[str]:
     notes = [
         f"Recipe {recipe.name}, {seeds} seeds shared by all rows. ± is half of the 95 % t interval over seeds; "
         f"differences to {baseline} are paired by seed, and * marks those whose interval excludes zero.",
-        "Step time and memory were measured for each row alone, after training; memory is of tensors on a GPU and of "
-        "the whole process on a CPU.",
     ]
+    if costs:
+        notes.append(
+            "Step time and memory were measured for each row alone, after training; memory is of tensors on a GPU and "
+            "of the whole process on a CPU."
+        )
     if tuning is not None:
         length = "full" if tuning.share == 1 else f"{tuning.share:g} of the"
         notes.append(

@@ -12,7 +12,7 @@ from .statistics import Estimate, paired, t_interval
 @dataclass(frozen=True)
 class Summary:
     """A row: score and paired difference to the baseline (in percent), the score of every seed, the learning rate, and
-    costs."""
+    costs, None where they were not measured."""
 
     label: str
     score: Estimate
@@ -20,8 +20,8 @@ class Summary:
     seeds: dict[int, float]
     rate: float
     parameters: int
-    encoding_parameters: int
-    step_ms: float
+    encoding_parameters: int | None
+    step_ms: float | None
     peak_bytes: int | None
 
 
@@ -32,7 +32,8 @@ def summarise(
     metric: str,
     baseline: str,
 ) -> list[Summary]:
-    """results[label][seed] is a run's result.json; costs[label] what `measure` gave; rates[label] its learning rate."""
+    """results[label][seed] is a run's result.json; costs[label] what `measure` gave, if it ran; rates[label] its
+    learning rate."""
     scores = {label: {s: 100 * r["metrics"][metric] for s, r in runs.items()} for label, runs in results.items()}
     return [
         Summary(
@@ -41,10 +42,10 @@ def summarise(
             difference=None if label == baseline else paired(values, scores[baseline]),
             seeds=values,
             rate=rates[label],
-            parameters=costs[label]["parameters"],
-            encoding_parameters=costs[label]["encoding_parameters"],
-            step_ms=costs[label]["step_ms"],
-            peak_bytes=costs[label]["peak_bytes"],
+            parameters=next(iter(results[label].values()))["parameters"],
+            encoding_parameters=costs.get(label, {}).get("encoding_parameters"),
+            step_ms=costs.get(label, {}).get("step_ms"),
+            peak_bytes=costs.get(label, {}).get("peak_bytes"),
         )
         for label, values in scores.items()
     ]
@@ -62,8 +63,8 @@ def cells(summary: Summary) -> tuple[str, ...]:
         "baseline" if d is None else _plus_minus(d, "+") + (" *" if d.excludes_zero else ""),
         f"{summary.rate:g}",
         f"{summary.parameters:,}",
-        f"{summary.encoding_parameters:,}",
-        f"{summary.step_ms:.1f}",
+        "–" if summary.encoding_parameters is None else f"{summary.encoding_parameters:,}",
+        "–" if summary.step_ms is None else f"{summary.step_ms:.1f}",
         "–" if summary.peak_bytes is None else f"{summary.peak_bytes / 2**20:,.0f}",
     )
 
