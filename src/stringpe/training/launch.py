@@ -116,8 +116,8 @@ def accelerator_for(recipe: Recipe) -> Any:
 
     if recipe.loop.precision not in ("no", "bf16"):
         raise ValueError(f"loop.precision is 'no' or 'bf16', got {recipe.loop.precision!r}")
-    # On Hopper, torch 2.11 to 2.13 prefer cuDNN's attention, whose backward is reported to give NaN for 64 tokens where
-    # scores are very negative: pytorch/pytorch#196678. Runs here met NaN with 64 tokens and a healthy loss.
+    # On Hopper, torch 2.11 prefers cuDNN's attention, whose backward gives NaN from finite inputs (64 tokens, head
+    # dimension 64, bf16), where on the same batch the other kernels do not: results/2026-11-16-tiny-imagenet-100.
     torch.backends.cuda.enable_cudnn_sdp(False)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != recipe.loop.precision:
         AcceleratorState._reset_state()  # Accelerate keeps one precision a process; runs come one after another
