@@ -15,7 +15,9 @@ class DiffusionPolicy(Policy):
     """An encoder over what is seen and a decoder that predicts the noise ε in a chunk of actions.
 
     train_steps: T of the squared-cosine schedule. sample_steps: of DDIM. repeats: noises that one observation is
-    trained on in a step, since looking costs more than denoising.
+    trained on in a step, since looking costs more than denoising. emphasis: largest weight of a step's error. Steps of a
+    smooth chunk tell each other, so that what is seen matters only where noise has drowned nearly everything, and there an
+    error of ε says little about the action: it is weighted by the action's, (1 − ᾱ) / ᾱ, from 1 up to this.
     """
 
     def __init__(
@@ -27,23 +29,28 @@ class DiffusionPolicy(Policy):
         train_steps: int = 100,
         sample_steps: int = 10,
         repeats: int = 1,
+        emphasis: float = 1.0,
     ):
         super().__init__(encoder, spec, net)
         self.train_steps, self.sample_steps, self.repeats = train_steps, sample_steps, repeats
+        if emphasis < 1:
+            raise ValueError(f"emphasis is a weight of at least 1, got {emphasis}")
         self.signal = squared_cosine(train_steps)  # a plain tensor: float64, whatever the model's dtype
+        self.weight = ((1 - self.signal) / self.signal).clamp(1, emphasis)
         sizes = {"dim": net.dim, "layers": net.decoder_layers, "num_heads": net.num_heads, "mlp_ratio": net.mlp_ratio}
         self.decoder = ChunkDecoder(spec.action_dim, spec.action_dim, **sizes)  # type: ignore[arg-type]
         self.step = SinCos(net.dim, coord_dim=1)
         self.step_mlp = nn.Sequential(nn.Linear(net.dim, net.dim), nn.SiLU(), nn.Linear(net.dim, net.dim))
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
-        """Mean squared error of the predicted noise, at steps drawn evenly."""
+        """Weighted mean squared error of the predicted noise, at steps drawn evenly."""
         action = action.repeat_interleave(self.repeats, 0)
         t = torch.randint(self.train_steps, (len(action),), device=action.device)
         noise = torch.randn_like(action)
         memory = repeated(self.decoder.memory(seen), self.repeats)
         found = self.decoder(noised(action, noise, t, self.signal), self.condition(t), memory)
-        return F.mse_loss(found.float(), noise)
+        error = F.mse_loss(found.float(), noise, reduction="none").mean((1, 2))
+        return (error * self.weight.to(t.device)[t].to(error.dtype)).mean()
 
     def sample(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
         memory = self.decoder.memory(seen)

@@ -64,7 +64,8 @@ class ImageEncoder(nn.Module):
 
 
 class Observer(nn.Module):
-    """Cameras, state and words to tokens (b, n, dim), through `layers` of plain attention over all of them."""
+    """Cameras, state and words to tokens (b, n, dim), through `layers` of plain attention over all of them. blind: share
+    of the training examples whose state token is 0."""
 
     def __init__(
         self,
@@ -76,9 +77,10 @@ class Observer(nn.Module):
         layers: int,
         num_heads: int,
         mlp_ratio: float,
+        blind: float = 0.0,
     ):
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.blind = encoder, blind
         self.enter = nn.Linear(encoder.dim, dim)
         self.place = SinCos(dim)
         self.camera = nn.Parameter(torch.empty(cameras, 1, dim))
@@ -99,7 +101,10 @@ class Observer(nn.Module):
         tokens = tokens.unflatten(0, (-1, count)) + self.place(_PLACE_SCALE * plane).to(tokens.dtype) + self.camera
         numbers = torch.arange(words.shape[1], device=words.device, dtype=torch.float32)[:, None]
         said = self.word(words) + self.order(numbers) * (words > 0)[..., None]
-        x = torch.cat([tokens.flatten(1, 2), self.state(state)[:, None], said.to(tokens.dtype)], dim=1)
+        own = self.state(state)
+        if self.training and self.blind:
+            own = own * (torch.rand(len(own), 1, device=own.device) >= self.blind)
+        x = torch.cat([tokens.flatten(1, 2), own[:, None], said.to(tokens.dtype)], dim=1)
         for block in self.blocks:
             x = block(x, None)
         return self.norm(x)

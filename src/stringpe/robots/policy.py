@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from .observer import ImageEncoder, Observer, words
 from .parquet import ACTION, DEPTH, IMAGES, STATE
 
-_FLAT = 1e-4  # a joint that moves less than this in all demonstrations is not stretched to [−1, 1]
+FLAT = 1e-4
+"""A joint that moves less than this in all demonstrations stays where it is."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Spec:
 @dataclass(frozen=True)
 class Net:
     """Sizes of a policy's transformer. chunk: actions predicted at once; execute: of those carried out before looking
-    again (receding horizon)."""
+    again (receding horizon). blind: share of the training examples whose robot state is hidden. In a demonstration the
+    state soon tells where the arm is going, so that a policy can do without looking until it has to begin by itself."""
 
     dim: int = 256
     num_heads: int = 4
@@ -49,10 +51,13 @@ class Net:
     mlp_ratio: float = 4.0
     chunk: int = 50
     execute: int = 25
+    blind: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.execute <= self.chunk:
             raise ValueError(f"execute is 1 to chunk = {self.chunk} actions, got {self.execute}")
+        if not 0 <= self.blind <= 1:
+            raise ValueError(f"blind is a share, 0 to 1, got {self.blind}")
 
 
 class Policy(nn.Module):
@@ -78,6 +83,7 @@ class Policy(nn.Module):
             layers=net.encoder_layers,
             num_heads=net.num_heads,
             mlp_ratio=net.mlp_ratio,
+            blind=net.blind,
         )
         self.register_buffer("about", torch.tensor(list(json.dumps(asdict(spec)).encode()), dtype=torch.uint8))
         self.register_buffer("state_mean", torch.zeros(spec.state_dim))
@@ -91,18 +97,23 @@ class Policy(nn.Module):
         """Take normalisation from all states (n, s) and actions (n, a) of the demonstrations."""
         self.state_mean.copy_(state.mean(0))
         spread = state.std(0, correction=0)
-        self.state_std.copy_(torch.where(spread > _FLAT, spread, 1.0))
+        self.state_std.copy_(torch.where(spread > FLAT, spread, 1.0))
         low, high = action.amin(0), action.amax(0)
-        flat = high - low < _FLAT
-        self.action_low.copy_(torch.where(flat, low - 1, low))
-        self.action_high.copy_(torch.where(flat, high + 1, high))
+        self.action_low.copy_(low)
+        self.action_high.copy_(torch.where(high - low < FLAT, low, high))
+
+    @property
+    def moving(self) -> Tensor:
+        """Which numbers of an action (a,) the demonstrations change at all."""
+        return self.action_high > self.action_low
 
     def normalised(self, action: Tensor) -> Tensor:
-        """Actions in [−1, 1] over the demonstrated range."""
-        return 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+        """Actions in [−1, 1] over the demonstrated range; 0 for a joint that stays."""
+        scale = torch.where(self.moving, self.action_high - self.action_low, 1.0)
+        return torch.where(self.moving, 2 * (action - self.action_low) / scale - 1, 0.0)
 
     def restored(self, action: Tensor) -> Tensor:
-        """Actions in the robot's units, inside the demonstrated range."""
+        """Actions in the robot's units, inside the demonstrated range; a joint that stayed there stays here."""
         return self.action_low + (action.clamp(-1, 1) + 1) / 2 * (self.action_high - self.action_low)
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..robots.observer import words
 from ..robots.pack import Demos
 from ..robots.parquet import ACTION, DEPTH, IMAGES, STATE
-from ..robots.policy import Spec
+from ..robots.policy import FLAT, Spec
 from ..training.order import Order, derive, generator
 from ..training.recipe import Recipe
 from ..training.task import Batch, Place, Sample, Task
@@ -23,7 +23,8 @@ from .feed import shares
 from .robot import new_policy
 
 NEAR = 0.05
-"""Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right."""
+"""Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right. Joints that stay
+where they are in all demonstrations do not count."""
 
 _EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
 
@@ -78,12 +79,13 @@ class PolicyTask(Task):
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
         sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in ("near", "error", "loss")}
         sums["count"] = torch.zeros((), dtype=torch.float64, device=place.device)
-        spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).clamp(min=1e-6).to(place.device)
+        spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
+        moving = spread > FLAT  # joints that stay have no range to be near in
         devices = [place.device] if place.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # the same noise in every evaluation, and none taken from training
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
             for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
-                off = (model(batch, predict=True) - batch[ACTION]).abs() / spread  # (b, chunk, a)
+                off = ((model(batch, predict=True) - batch[ACTION]).abs() / spread)[..., moving]  # (b, chunk, a)
                 sums["near"] += ((off <= NEAR).double().mean((1, 2)) * weight).sum()
                 sums["error"] += (off.double().mean((1, 2)) * weight).sum()
                 sums["loss"] += model(batch).double() * weight.sum()  # a mean over the batch, its padding included

@@ -31,9 +31,15 @@ def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy
         decoder_layers=p.decoder_layers,
         chunk=p.chunk,
         execute=p.execute,
+        blind=p.blind,
     )
     if p.kind == "diffusion":
-        steps = {"train_steps": p.train_steps, "sample_steps": p.sample_steps, "repeats": p.repeats}
+        steps = {
+            "train_steps": p.train_steps,
+            "sample_steps": p.sample_steps,
+            "repeats": p.repeats,
+            "emphasis": p.emphasis,
+        }
         return DiffusionPolicy(encoder, spec, net, **steps)
     if p.kind == "energy":
         return EnergyPolicy(

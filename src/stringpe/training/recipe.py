@@ -128,8 +128,8 @@ class Loss:
 class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
-    transformers; freeze keeps it. chunk, execute, dim, heads, encoder_layers, decoder_layers: see `robots.policy.Net`.
-    train_steps, sample_steps, repeats: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
+    transformers; freeze keeps it. chunk, execute, blind, dim, heads, encoder_layers, decoder_layers: see
+    `robots.policy.Net`. train_steps, sample_steps, repeats, emphasis: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
     langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. held_out:
     share of the episodes that validate, where data.val is not given."""
 
@@ -139,6 +139,7 @@ class Policy:
     freeze: bool = False
     chunk: int = 50
     execute: int = 25
+    blind: float = 0.0
     dim: int = 256
     heads: int = 4
     encoder_layers: int = 2
@@ -146,6 +147,7 @@ class Policy:
     train_steps: int = 100
     sample_steps: int = 10
     repeats: int = 1
+    emphasis: float = 1.0
     modes: int = 4
     negatives: int = 16
     candidates: int = 8
