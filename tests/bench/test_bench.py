@@ -1,6 +1,7 @@
 """The benchmarks run, and what they compare computes the same thing."""
 
 import json
+import weakref
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from stringpe import bench, testing
 from stringpe.bench import models, op, timing
 from stringpe.bench.report import markdown
-from stringpe.bench.timing import Timing
+from stringpe.bench.timing import LeftOut, Timing
 from stringpe.bench.ways import WAYS, cayley_matmul, cayley_solve, complex_numbers, peers, rotate_half
 
 CPU = torch.device("cpu")
@@ -65,9 +66,28 @@ def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkey
     assert markdown(again).count("ours (torch)") == 2
 
 
+@pytest.fixture
+def once(monkeypatch):
+    """Everything is called once, and takes a millisecond; `memory` tells whether it gave something back."""
+
+    def measure(run, device, calls):
+        return Timing(1.0, 1.0, 1.0, 1, memory=float(run() is not None))
+
+    monkeypatch.setattr(op, "measure", measure)
+    monkeypatch.setattr(models, "measure", measure)
+
+
 def test_growth_covers_its_axes(monkeypatch):
     monkeypatch.setattr(op, "measure", lambda run, device, calls: Timing(1.0, 1.0, 1.0, 1))
-    assert {axis for axis, _, _ in op.growth(torch.float32, CPU)} == {"n", "c", "h", "d"}
+    found = list(op.growth(torch.float32, CPU))
+    assert {axis for axis, _, _ in found} == {"n", "c", "h", "d"}
+    assert all(isinstance(row, op.Row) for _, _, row in found)
+
+
+def test_every_attention_layer_is_measured_training_and_folded(once):
+    found = list(models.block_rows(CPU, dim=16, heads=2, batch=1, tokens=3, dtype=torch.float32))
+    assert [row.way for row in found] == ["no encoding", *models.builders()]
+    assert all((row.train.memory, row.inference.memory) == (0.0, 1.0) for row in found)  # a step gives nothing back
 
 
 def test_timing_is_per_call(monkeypatch):
@@ -99,9 +119,118 @@ def test_timing_in_turns_takes_the_drift_out(monkeypatch):
     assert result.high / result.low > 1.05
 
 
-def test_a_peer_that_fails_to_import_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+def test_a_peer_that_fails_to_import_is_left_out_and_named(tmp_path, monkeypatch, once):
     (tmp_path / "liger_kernel").mkdir()
     (tmp_path / "liger_kernel" / "__init__.py").write_text("raise RuntimeError('built for another torch')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "Liger (one table)" not in peers()
-    assert "liger_kernel.transformers.rope is installed but fails to import (built for" in capsys.readouterr().err
+    monkeypatch.setattr(op, "WAYS", {})
+    found = [row for row in op.rows(SMALL, torch.float32, CPU) if isinstance(row, LeftOut)]
+    assert found == [LeftOut("Liger (one table)", str(SMALL), "RuntimeError: built for another torch")]
+
+
+def without_memory(q, k, coords, frequencies, skew):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.02 GiB.\nUse less.")
+
+
+def test_a_way_without_memory_is_left_out_and_the_others_go_on(tmp_path, monkeypatch, once):
+    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setattr(op, "WAYS", {"greedy": without_memory, "rotate-half": rotate_half})
+    monkeypatch.setattr(op, "peers", dict)
+    bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    kept = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
+    why = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.02 GiB."
+    assert kept["left_out"] == [{"part": "op", "way": "greedy", "where": str(SMALL), "why": why}]
+    assert f"| op | greedy | {SMALL} | {why} |" in (tmp_path / "bench.md").read_text()
+
+
+def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
+    def full(shape, dtype, device):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(op, "Job", full)
+    why = "OutOfMemoryError: CUDA out of memory."
+    assert list(op.rows(SMALL, torch.float32, CPU)) == [LeftOut("every way", str(SMALL), why)]
+    assert {row for _, _, row in op.growth(torch.float32, CPU)} > {
+        LeftOut("ours", "(1, 12, 64, 64), 3 coordinates", why)
+    }
+
+
+def test_a_model_that_fails_is_left_out_and_the_next_is_the_base(monkeypatch):
+    def built(way, size, device, vit_of=models.vit_of):
+        if way == "absolute":
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return vit_of(way, size, device)
+
+    monkeypatch.setattr(models, "vit_of", built)
+    sizes = {"size": "vit_test_patch16", "batch": 2, "image_size": 32, "seconds": 0.0}
+    ways = ["absolute", "ours, rope", "ours, cayley"]
+    left, *rows = models.vit_rows(ways, CPU, modes=("eager",), dtype=torch.float32, **sizes)
+    assert left == LeftOut("absolute", "eager", "OutOfMemoryError: CUDA out of memory.")
+    assert [row.way for row in rows] == ways[1:]
+    assert all(row.train.ratio for row in rows)
+    with pytest.raises(ValueError, match="there is no way 'cayly': ways are absolute; ours, rope"):
+        next(models.vit_rows(["cayly"], CPU))
+
+
+def test_nothing_measured_is_no_page_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setattr(op, "Job", without_memory)
+    results = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    assert "op" not in results
+    assert "every way" in (tmp_path / "bench.md").read_text()
+
+
+def test_an_interrupted_run_leaves_what_it_measured_and_the_next_adds_to_it(tmp_path, monkeypatch, once):
+    def interrupt(q, k, coords, frequencies, skew):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setattr(op, "peers", dict)
+    monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half, "stopped": interrupt})
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    kept = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
+    assert "| rotate-half |" in (tmp_path / "bench.md").read_text()
+    monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half})
+    again = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    assert again["op"][:2] == kept["op"]
+    assert [row["way"] for row in again["op"]] == 2 * ["ours", "rotate-half"]
+    assert len(again["runs"]) == 2
+
+
+def test_what_waits_for_the_device_is_not_captured(monkeypatch):
+    """On a GPU, a capture that fails spoils the allocator: it must not be tried."""
+    mode = ["default"]
+
+    def waiting():
+        if mode[0] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda name: mode.__setitem__(0, name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: pytest.fail("captured"))
+    assert timing.graph(waiting, torch.device("cuda")) is None
+    assert mode == ["default"]
+    with pytest.raises(torch.OutOfMemoryError):
+        timing.graph(lambda: without_memory(*[None] * 5), torch.device("cuda"))
+    assert mode == ["default"]
+
+
+def test_memory_is_given_back_between_ways(monkeypatch):
+    """All that a way made is gone when the next one starts, with the frames of a failure and the cycles in them."""
+    alive = []
+
+    def measured():
+        tensor = torch.zeros(3)
+        cycle = [tensor]
+        cycle.append(cycle)
+        alive.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(None))
+    assert isinstance(timing.attempt("first", "here", torch.device("cuda"), measured), LeftOut)
+    assert (
+        timing.attempt("second", "here", torch.device("cuda"), lambda: [ref and ref() for ref in alive]) == [None] * 3
+    )

@@ -133,3 +133,12 @@ def test_tiles(d: int, n: int) -> None:
         assert 1 <= entries <= min(batch, launch.MOST_ENTRIES)
         assert warps in (1, 2, 4, 8)
         assert launch.tile(d // 2, n, batch, 12, False, launch.FORWARD_PLANES).batch == 1
+
+
+def test_strides_of_single_elements_are_zero() -> None:
+    """Torch may give them any number, and for Triton a 1 would be another kernel."""
+    x = torch.empty(2, 3, 5, 8).transpose(1, 2)
+    assert launch._strides(x) == x.stride() == (120, 8, 40, 1)
+    assert launch._strides(x[:1]) == (0, 8, 40, 1)
+    assert launch._strides(x[..., :1]) == (120, 8, 40, 0)
+    assert launch._strides(None) == (0, 0, 0, 0)

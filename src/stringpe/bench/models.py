@@ -16,7 +16,7 @@ from ..basis import Skew
 from ..encoding import Encoding, PositionEncoding, create, names
 from ..frequencies import Mixed
 from ..vision import ViT, vit
-from .timing import Timing, measure, measure_in_turns
+from .timing import LeftOut, Timing, attempt, measure, measure_in_turns
 from .ways import WAYS, Way
 
 
@@ -107,22 +107,31 @@ def vit_rows(
     modes: tuple[str, ...] = ("eager", "compiled"),
     dtype: torch.dtype = torch.bfloat16,
     seconds: float = 3.0,
-) -> Iterator[Row]:
+) -> Iterator[Row | LeftOut]:
     """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates, for
-    about `seconds` each. The first way is the base: every other is timed in turns with it."""
+    about `seconds` each. The first way that runs is the base: every other is timed in turns with it."""
+    known = ("absolute", *builders())
+    unknown = [way for way in ways if way not in known]
+    if unknown:
+        raise ValueError(f"there is no way {unknown[0]!r}: ways are {'; '.join(known)}")
     random = torch.Generator(device).manual_seed(0)
     image = torch.randn(batch, 3, image_size, image_size, device=device, generator=random)
     depth = torch.rand(batch, image_size, image_size, device=device, generator=random) * 5 + 0.5
     target = torch.randint(0, 1000, (batch,), device=device, generator=random)
     for mode in modes:
         base: Steps | None = None
-        for way in ways:
+
+        def row(way: str, mode: str = mode) -> Row:
+            nonlocal base
             inputs = (image,) if way == "absolute" else (image, depth)
             own = _steps(vit_of(way, size, device), inputs, target, dtype, mode == "compiled")
+            pairs = zip(base or own, own, strict=True)
+            train, inference = (measure_in_turns(b, o, device, seconds=seconds) for b, o in pairs)
             base = base or own
-            train, inference = (measure_in_turns(b, o, device, seconds=seconds) for b, o in zip(base, own, strict=True))
-            yield Row(way, mode, train, inference)
-            del own
+            return Row(way, mode, train, inference)
+
+        for way in ways:
+            yield attempt(way, mode, device, partial(row, way))
 
 
 def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
@@ -171,26 +180,30 @@ def block_rows(
     batch: int = 128,
     tokens: int = 256,
     dtype: torch.dtype = torch.bfloat16,
-) -> Iterator[Row]:
+) -> Iterator[Row | LeftOut]:
     """One attention layer, eager: forward + backward, and forward folded."""
     random = torch.Generator(device).manual_seed(0)
     x = torch.randn(batch, tokens, dim, device=device, generator=random)
     coords = torch.rand(batch, tokens, 3, device=device, generator=random) * 16
-    for way, build in {"no encoding": None, **builders()}.items():
+
+    def row(way: str, build: Build | None) -> Row:
         torch.manual_seed(0)
         encoding = build(head_dim=dim // heads, num_heads=heads, coord_dim=3) if build else None
         attention = Attention(dim, heads, encoding=encoding).to(device)
         places = coords if encoding is not None else None
 
-        def step(attention: Attention = attention, places: Tensor | None = places) -> Any:
+        def step() -> Any:
             with _autocast(device, dtype):
                 out = attention(x, places)
             out.float().sum().backward()
 
-        def forward(attention: Attention, places: Tensor | None = places) -> Tensor:
-            with torch.no_grad(), _autocast(device, dtype):
-                return attention(x, places)
+        @torch.no_grad()
+        def forward(folded: Attention) -> Tensor:
+            with _autocast(device, dtype):
+                return folded(x, places)
 
         train = measure(step, device, calls=5)
-        folded = fold(attention)
-        yield Row(way, "eager", train, measure(partial(forward, folded), device, calls=5))
+        return Row(way, "eager", train, measure(partial(forward, fold(attention)), device, calls=5))
+
+    for way, build in {"no encoding": None, **builders()}.items():
+        yield attempt(way, "eager", device, partial(row, way, build))

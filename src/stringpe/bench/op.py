@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..rotate import backend, rotate_pair
-from .timing import Timing, graph, measure
+from .timing import LeftOut, Timing, attempt, graph, measure
 from .ways import WAYS, peers
 
 CALLS = 10  # in a row, so that the host prepares one while the device does another
@@ -64,9 +64,9 @@ class Job:
         self.packed, self.device, self.shape = packed, device, shape
 
     def floor(self) -> float:
-        """Milliseconds to read and write q and k once."""
+        """Milliseconds to read and write q and k once, on a GPU a replay as well: small copies cost the host more."""
         target = torch.empty_like(self.packed)
-        return measure(lambda: target.copy_(self.packed), self.device, calls=CALLS).median
+        return self._timed(lambda: target.copy_(self.packed))[0].median
 
     def row(self, name: str, way: Rotation, floor: float, *, gradient: bool = True, backend: str = "") -> Row:
         forward, forward_call = self._timed(partial(self.forward, way))
@@ -76,7 +76,7 @@ class Job:
     def _timed(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
         """The device's share, and a call."""
         call = measure(run, self.device, calls=CALLS)
-        replay = graph(run, self.device)
+        replay = graph(run, self.device)  # gone with its memory when this returns
         return call if replay is None else measure(replay, self.device, calls=CALLS), call
 
     @torch.no_grad()
@@ -100,21 +100,33 @@ def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor
     return rotate_pair(q, k, coords, frequencies)
 
 
-def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[Row]:
+def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[Row | LeftOut]:
     """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
-    job = Job(shape, dtype, device)
-    floor = job.floor()
-    yield job.row("ours", ours, floor, backend=backend(job.q))
+    ready = attempt("every way", str(shape), device, partial(_prepared, shape, dtype, device))
+    if isinstance(ready, LeftOut):
+        yield ready
+        return
+    job, floor = ready
+
+    def row(name: str, way: Rotation, **options: Any) -> Row | LeftOut:
+        return attempt(name, str(shape), device, partial(job.row, name, way, floor, **options))
+
+    yield row("ours", ours, backend=backend(job.q))
     for name, way in WAYS.items():
-        yield job.row(name, way, floor)
+        yield row(name, way)
         if compiled and way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
             torch.compiler.reset()
-            yield job.row(f"{name}, compiled", torch.compile(way, dynamic=False), floor)
+            yield row(f"{name}, compiled", torch.compile(way, dynamic=False))
     for name, way in peers().items():
-        yield job.row(name, way, floor, gradient=False)
+        yield row(name, way, gradient=False)
 
 
-def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, Row]]:
+def _prepared(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Job, float]:
+    job = Job(shape, dtype, device)
+    return job, job.floor()
+
+
+def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, Row | LeftOut]]:
     """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
     large = device.type == "cuda"
     start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)
@@ -127,5 +139,9 @@ def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int,
     for axis, values in sweeps.items():
         for value in values:
             shape = Shape(**{**start.__dict__, axis: value})
-            job = Job(shape, dtype, device)
-            yield axis, value, job.row("ours", ours, job.floor(), backend=backend(job.q))
+            yield axis, value, attempt("ours", str(shape), device, partial(_own_row, shape, dtype, device))
+
+
+def _own_row(shape: Shape, dtype: torch.dtype, device: torch.device) -> Row:
+    job, floor = _prepared(shape, dtype, device)
+    return job.row("ours", ours, floor, backend=backend(job.q))

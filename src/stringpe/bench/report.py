@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import platform
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..training.files import read_json, write_json, write_text
 from . import models, op
+from .timing import LeftOut
 
 BOTH = 2.5  # floors of forward + backward: forward reads x and writes y, backward reads g and y and writes dx
 FLOOR = (
@@ -37,8 +40,9 @@ def run(
     modes: Sequence[str] = ("eager", "compiled"),
     compiled: bool = True,
 ) -> dict[str, Any]:
-    """Measure `parts`, print as it goes, and write bench.json, bench.md and (with matplotlib) bench.png under `out`
-    after each part. Results that are there already from another run are kept and added to.
+    """Measure `parts`, print as it goes, and write bench.json and bench.md under `out` with every row, so that a run
+    that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results that are there
+    already from another run are kept and added to. A way that fails is left out and named, with the reason.
 
     ways: which rows of the ViT part, by name; all by default. modes: of the ViT part, "eager" and "compiled". compiled:
     whether the ways of the op part are also timed compiled.
@@ -49,16 +53,25 @@ def run(
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "bench.json"
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"runs": []}
+    results: dict[str, Any] = read_json(kept) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
-        results[part] = results.get(part, []) + _collect(_rows(part, where, dtype, ways, modes, compiled))
-        kept.write_text(json.dumps(results, indent=1))
-        (folder / "bench.md").write_text(markdown(results))
+        for row in _rows(part, where, dtype, ways, modes, compiled):
+            print(json.dumps(_rounded(_add(results, part, row)), ensure_ascii=False), flush=True)
+            write_json(kept, results)
+            write_text(folder / "bench.md", markdown(results))
         plot(results, folder / "bench.png")
     return results
+
+
+def _add(results: dict[str, Any], part: str, row: Any) -> dict[str, Any]:
+    """The row as it stands in `results`: among those of its part, or among those that were left out."""
+    found: dict[str, Any] = row if isinstance(row, dict) else asdict(row)
+    if isinstance(row, LeftOut):
+        part, found = "left_out", {"part": part, **found}
+    results.setdefault(part, []).append(found)
+    return found
 
 
 def _rows(
@@ -82,7 +95,7 @@ def _rows(
         yield from models.vit_rows(chosen, device, modes=tuple(modes), dtype=dtype, **sizes)
     else:
         for axis, value, row in op.growth(dtype, device):
-            yield {"axis": axis, "value": value, "row": asdict(row)}
+            yield row if isinstance(row, LeftOut) else {"axis": axis, "value": value, "row": asdict(row)}
 
 
 def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
@@ -102,14 +115,6 @@ def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
         "triton": version,
         "python": platform.python_version(),
     }
-
-
-def _collect(rows: Iterable[Any]) -> list[dict[str, Any]]:
-    collected = []
-    for row in rows:
-        collected.append(row if isinstance(row, dict) else asdict(row))
-        print(json.dumps(_rounded(collected[-1])), flush=True)
-    return collected
 
 
 def _rounded(value: Any) -> Any:
@@ -149,7 +154,13 @@ def markdown(results: dict[str, Any]) -> str:
                 f"| {item['axis']} | {item['value']:,} | {row['forward']['median']:.3f} "
                 f"({row['forward']['median'] / floor:.2f}) | {both:.3f} ({both / (BOTH * floor):.2f}) |"
             )
-    return "\n".join(lines) + "\n"
+        lines.append("")
+    if "left_out" in results:
+        lines += ["## Left out", "", "| part | way | where | why |", "|---|---|---|---|"]
+        for row in results["left_out"]:
+            why = textwrap.shorten(row["why"].replace("|", "/"), 200, placeholder=" …")
+            lines.append(f"| {row['part']} | {row['way']} | {row['where']} | {why} |")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _op_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,12 +1,16 @@
-"""How long something takes: warm up, repeat, and give the median with its quartiles."""
+"""How long something takes: warm up, repeat, and give the median with its quartiles; or why that cannot be known."""
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,34 @@ class Timing:
     repeats: int
     memory: float | None = None
     ratio: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A way that could not be measured, where (a shape, or eager or compiled), and why."""
+
+    way: str
+    where: str
+    why: str
+
+
+def attempt(way: str, where: str, device: torch.device, measured: Callable[[], T]) -> T | LeftOut:
+    """What `measured` gives, on a device that holds nothing of the ways before; or why it gives nothing: too little
+    memory, a library that is installed and does not import, a compiler that gives up. The other ways go on."""
+    release(device)
+    try:
+        return measured()
+    except Exception as failure:  # whatever it is that others' code fails with
+        said = str(failure).strip().partition("\n")[0]
+        return LeftOut(way, where, f"{type(failure).__name__}: {said}" if said else type(failure).__name__)
+
+
+def release(device: torch.device) -> None:
+    """Give a GPU's memory back that nothing holds any more. Torch keeps it, and a graph's for that graph alone."""
+    if device.type == "cuda":
+        gc.collect()
+        with suppress(RuntimeError):  # torch 2.11 refuses after a capture that failed, and is as it was
+            torch.cuda.empty_cache()
 
 
 def measure(
@@ -50,9 +82,11 @@ def measure_in_turns(
 
 
 def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
-    """`run` without its host: a replay of what it launches. None where there is no GPU, or where it waits for one."""
-    if device.type != "cuda":
+    """`run`, warm, without its host: a replay of what it launches. None where there is no GPU, or where it waits for
+    one. The graph's memory is its own until the replay is dropped and `release` called."""
+    if device.type != "cuda" or _waits(run):
         return None
+    release(device)
     try:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
@@ -63,10 +97,28 @@ def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | N
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             run()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         torch.cuda.synchronize(device)
         return None
     return captured.replay
+
+
+def _waits(run: Callable[[], Any]) -> bool:
+    """Whether the host waits for the GPU in `run`, as a solver that looks at its errors does. To be known before
+    capturing: torch 2.11 takes a capture that failed for one underway, and gives no memory back from then on."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return False
 
 
 def _clock(device: torch.device, calls: int) -> Callable[[Callable[[], Any]], float]:
