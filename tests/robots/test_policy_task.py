@@ -132,6 +132,23 @@ def test_an_encoder_starts_from_a_checkpoint(recipe, tmp_path):
         image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", "model.dim=64"]))
     with pytest.raises(ValueError, match="there is no checkpoint in nowhere"):
         image_encoder(override(recipe, ["policy.encoder=nowhere"]))
+    own = str(tmp_path / "{encoding}" / "{seed}")  # every row of a comparison from its like
+    (tmp_path / recipe.model.encoding).mkdir()
+    (tmp_path / "run").rename(tmp_path / recipe.model.encoding / str(recipe.seed))
+    torch.testing.assert_close(
+        image_encoder(override(recipe, [f"policy.encoder={own}"]))(image, None), trained(image, None)
+    )
+    with pytest.raises(ValueError, match=r"policy\.encoder can hold \{encoding\}"):
+        image_encoder(override(recipe, ["policy.encoder={row}"]))
+
+
+def test_registers_may_be_new_to_an_encoder():
+    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": "cayley"}
+    plain, more = ViT(**sizes), ViT(**sizes, registers=3)
+    before = more.prefix.clone()
+    start_from(more, {f"image.{k}": v for k, v in plain.state_dict().items()}, "there")
+    torch.testing.assert_close(more.prefix, before)
+    torch.testing.assert_close(more.patch.weight, plain.patch.weight)
 
 
 @pytest.mark.parametrize("encoding", ["rope_mixed", "cayley", "circulant"])

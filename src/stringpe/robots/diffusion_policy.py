@@ -15,9 +15,10 @@ class DiffusionPolicy(Policy):
     """An encoder over what is seen and a decoder that predicts the noise ε in a chunk of actions.
 
     train_steps: T of the squared-cosine schedule. sample_steps: of DDIM. repeats: noises that one observation is
-    trained on in a step, since looking costs more than denoising. emphasis: largest weight of a step's error. Steps of a
-    smooth chunk tell each other, so that what is seen matters only where noise has drowned nearly everything, and there an
-    error of ε says little about the action: it is weighted by the action's, (1 − ᾱ) / ᾱ, from 1 up to this.
+    trained on in a step, since looking costs more than denoising. emphasis: largest weight of a step's error. The
+    actions of a smooth chunk tell each other through the noise, so that what is seen matters only where nearly
+    everything is drowned, and there an error of ε is a small part of an error of the action. So it is weighted by
+    (1 − ᾱ) / ᾱ, which makes it the action's, from 1 up to this.
     """
 
     def __init__(

@@ -64,8 +64,9 @@ class ImageEncoder(nn.Module):
 
 
 class Observer(nn.Module):
-    """Cameras, state and words to tokens (b, n, dim), through `layers` of plain attention over all of them. blind: share
-    of the training examples whose state token is 0."""
+    """Cameras, state and words to tokens (b, n, dim), through `layers` of plain attention over all of them.
+
+    blind: share of the training examples whose state token is 0."""
 
     def __init__(
         self,

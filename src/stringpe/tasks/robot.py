@@ -15,9 +15,10 @@ from ..training.checkpoint import read_model
 from ..training.recipe import Recipe
 from ..vision import ViT
 from .backbone import backbone
+from .start import filled
 
 _SIGLIP = "siglip:"
-_NEW = ("lift.", "fuse.", "kind", "absolute.")  # what a 2D encoder may lack and depth or the policy's size brings
+_NEW = ("lift.", "fuse.", "kind", "absolute.", "prefix")  # what an encoder may lack: depth, size, registers bring it
 
 
 def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy:
@@ -65,7 +66,7 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> Policy:
 
 def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
     """The recipe's image encoder, with a warning where nothing but chance has formed it."""
-    where, freeze = recipe.policy.encoder, recipe.policy.freeze
+    where, freeze = filled(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
     if where.startswith(_SIGLIP):
         return _siglip(Path(where.removeprefix(_SIGLIP)), recipe, freeze, pretrained)
     vit = backbone(recipe.model, image_size=recipe.data.image_size)
@@ -86,7 +87,7 @@ def start_from(vit: ViT, weights: dict[str, Tensor], where: str) -> None:
     """Load the vision transformer found in a checkpoint's weights.
 
     A 2D one may become 3D: the frequencies of the plane are kept, those of depth are as new, and the depth layer's
-    scale starts at 0, so that the first step sees what the 2D model saw."""
+    scale starts at 0, so that the first step sees what the 2D model saw. Registers that it lacks are new."""
     own = vit.state_dict()
     prefix = _prefix(own, weights, where)
     lifted = False

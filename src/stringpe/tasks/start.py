@@ -26,13 +26,18 @@ def start_folder(recipe: Recipe) -> Path | None:
     text = recipe.model.start
     if not text:
         return None
+    folder = Path(filled(text, recipe, "model.start"))
+    if not folder.is_dir():
+        raise ValueError(f"model.start={text} stands for {folder}, which is no folder: train that run first")
+    return folder
+
+
+def filled(text: str, recipe: Recipe, key: str) -> str:
+    """What the text of a recipe's `key` stands for, with {encoding}, {seed} and {depth} filled in."""
     try:
-        filled = text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
+        return text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
     except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"model.start can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
-    if not Path(filled).is_dir():
-        raise ValueError(f"model.start={text} stands for {filled}, which is no folder: train that run first")
-    return Path(filled)
+        raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
 
 
 def start_tokenizer(folder: Path) -> Tokenizer:

@@ -128,10 +128,11 @@ class Loss:
 class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
-    transformers; freeze keeps it. chunk, execute, blind, dim, heads, encoder_layers, decoder_layers: see
-    `robots.policy.Net`. train_steps, sample_steps, repeats, emphasis: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
-    langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. held_out:
-    share of the episodes that validate, where data.val is not given."""
+    transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
+    heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, emphasis: of
+    `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
+    stride: steps between the pictures of a data set that are used. held_out: share of the episodes that validate, where
+    data.val is not given."""
 
     kind: str = "diffusion"
     cameras: str = ""
