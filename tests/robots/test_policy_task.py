@@ -267,3 +267,26 @@ def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path
         main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
     with pytest.raises(SystemExit, match="there is no checkpoint in nowhere"):
         main(["eval", "nowhere", "--env", "KukaPick"])
+
+
+def test_first_frames_are_scored_by_themselves(recipe):
+    """A policy that is right at the beginning of every episode and off by the whole range everywhere else."""
+    task = tasks.create(recipe)
+    episode = task.demos.episode[task.demos.seen]
+    for i in task.first.tolist():
+        assert i == 0 or episode[i - 1] != episode[i]
+    assert set(episode[task.first].tolist()) == set(episode[task.held_out].tolist())
+    beginnings = task.demos.state[task.demos.seen[task.first]]
+    spread = task.demos.action.amax(0) - task.demos.action.amin(0)
+
+    def half_right(batch, predict=False):
+        if not predict:
+            return torch.zeros(())
+        begins = (batch["observation.state"][:, None] == beginnings).all(-1).any(-1)
+        return batch["action"] + torch.where(begins, 0.0, 1.0)[:, None, None] * spread
+
+    sums = task.evaluate(half_right, Place(0, 1, torch.device("cpu")))
+    count = sums["count"]
+    assert sums["near_first"] / count == pytest.approx(1.0)
+    assert sums["error_first"] / count == pytest.approx(0.0, abs=1e-6)
+    assert 0.5 < sums["error"] / count < 1

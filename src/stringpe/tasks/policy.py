@@ -30,7 +30,11 @@ _EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
 
 
 class PolicyTask(Task):
-    """Chunks of actions from demonstrations, all of them in the device's memory."""
+    """Chunks of actions from demonstrations, all of them in the device's memory.
+
+    near: the share of predicted actions, over held-out frames, that come near the demonstrated ones; error: how far off
+    they are, of the range. near_first, error_first: the same for the first frames of held-out episodes. There the state
+    says nothing about where the arm will go: only who looks does well."""
 
     metric = "near"
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
@@ -48,6 +52,9 @@ class PolicyTask(Task):
             self.train, held_out = torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
         count = min(len(held_out), recipe.data.val_size or _EVALUATED)
         self.held_out = held_out[torch.linspace(0, len(held_out) - 1, count).round().long()]
+        number = self.val_demos.episode[self.val_demos.seen][held_out]
+        before = torch.cat([number.new_tensor([-1]), number[:-1]])
+        self.first = held_out[number != before][:_EVALUATED]
 
     @property
     def examples(self) -> int:
@@ -77,19 +84,23 @@ class PolicyTask(Task):
         return loss
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
-        sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in ("near", "error", "loss")}
-        sums["count"] = torch.zeros((), dtype=torch.float64, device=place.device)
+        names = ("near", "error", "near_first", "error_first", "loss", "count")
+        sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
         spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
         moving = spread > FLAT  # joints that stay have no range to be near in
         devices = [place.device] if place.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # the same noise in every evaluation, and none taken from training
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
-            for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
-                off = ((model(batch, predict=True) - batch[ACTION]).abs() / spread)[..., moving]  # (b, chunk, a)
-                sums["near"] += ((off <= NEAR).double().mean((1, 2)) * weight).sum()
-                sums["error"] += (off.double().mean((1, 2)) * weight).sum()
-                sums["loss"] += model(batch).double() * weight.sum()  # a mean over the batch, its padding included
-                sums["count"] += weight.sum()
+            for frames, mark in ((self.held_out, ""), (self.first, "_first")):
+                # Sums are divided by the number of held-out frames: there are fewer first ones.
+                share = len(self.held_out) / len(frames)
+                for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
+                    off = ((model(batch, predict=True) - batch[ACTION]).abs() / spread)[..., moving]  # (b, chunk, a)
+                    sums[f"near{mark}"] += share * ((off <= NEAR).double().mean((1, 2)) * weight).sum()
+                    sums[f"error{mark}"] += share * (off.double().mean((1, 2)) * weight).sum()
+                    if not mark:
+                        sums["loss"] += model(batch).double() * weight.sum()  # over the batch, its padding included
+                        sums["count"] += weight.sum()
         return sums
 
     def samples(self, count: int) -> list[Sample]:
@@ -113,11 +124,11 @@ class PolicyTask(Task):
                 batch[DEPTH + name] = depth[:, i]
         return batch
 
-    def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
+    def _validation(self, frames: Tensor, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
         kept = self.val_demos
         said = words(kept.tasks)
-        for share, weight in shares(len(self.held_out), size, place):
-            index = self.held_out[share]
+        for share, weight in shares(len(frames), size, place):
+            index = frames[share]
             depth = None if kept.depth is None else kept.depth[index]
             batch = self._batch(kept, index, kept.image[index], depth, said)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
