@@ -1,8 +1,9 @@
 """Where P comes from: an orthogonal matrix (h, d, d) that does not depend on position.
 
 A basis is a module: calling it returns P in float32 (float64 after `.double()`), differentiable; `project` takes tokens
-into it, Pᵀ z. Nothing is cached, so nothing goes stale: P follows its parameters through eval, EMA and load_state_dict.
-Parameters start such that P is the identity, and a model that gains a basis starts as the function it was.
+into it, Pᵀ z. Nothing learned is cached, so nothing goes stale: P follows its parameters through eval, EMA and
+load_state_dict. Parameters start such that P is the identity, and a model that gains a basis starts as the function it
+was.
 """
 
 import math
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .constants import Constant
 from .rotate import backend, full_precision
 
 
@@ -184,6 +186,7 @@ class Fourier(Basis):
             )
         self.block_size = block_size
         self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
+        self._columns = Constant(self._formed)
 
     def kind(self) -> Hashable:
         return type(self), self.head_dim, self.num_heads, self.block_size
@@ -192,7 +195,10 @@ class Fourier(Basis):
         return [self()] * len(bases)  # nothing of it is learned
 
     def forward(self) -> Tensor:
-        b, dtype, device = self.block_size, self.anchor.dtype, self.anchor.device
+        return self._columns(self.anchor.dtype, self.anchor.device).expand(self.num_heads, -1, -1)
+
+    def _formed(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        b = self.block_size
         k, t = torch.arange(b // 2, device=device), torch.arange(b, device=device)
         phase = (t[:, None] * k % b).to(dtype) * (2 * math.pi / b)  # (b, b/2)
         norm = torch.full((b // 2,), math.sqrt(2 / b), dtype=dtype, device=device)
@@ -200,7 +206,7 @@ class Fourier(Basis):
         even = norm * phase.cos()
         odd = torch.where(k == 0, norm * (1 - 2 * (t[:, None] % 2)), -norm * phase.sin())
         eye = torch.eye(self.head_dim // b, dtype=dtype, device=device)
-        return torch.cat([torch.kron(eye, even), torch.kron(eye, odd)], dim=1).expand(self.num_heads, -1, -1)
+        return torch.cat([torch.kron(eye, even), torch.kron(eye, odd)], dim=1)
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         if self.method == "matmul":

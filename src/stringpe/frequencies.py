@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .constants import Constant
+
 PERIODIC_SCALE = 8.0  # frequencies of a periodic axis start as integers up to this: an eighth of a turn is resolved
 
 
@@ -222,6 +224,7 @@ class Circulant(Frequencies):
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int, *, block_size: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
         self.block_size, self.blocks = block_size, head_dim // block_size
+        self._sines = Constant(self._formed)
         self._create_weight()
 
     def kind(self) -> tuple[Hashable, ...]:
@@ -229,8 +232,11 @@ class Circulant(Frequencies):
 
     def sines(self, like: Tensor) -> Tensor:
         """D_mk = −2 sin(2π k m / b): (b/2 − 1, b/2 − 1), symmetric, with D D = b I."""
-        m = torch.arange(1, self.block_size // 2, device=like.device)
-        return -2 * ((m[:, None] * m % self.block_size).to(like.dtype) * (2 * math.pi / self.block_size)).sin()
+        return self._sines(like.dtype, like.device)
+
+    def _formed(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        m = torch.arange(1, self.block_size // 2, device=device)
+        return -2 * ((m[:, None] * m % self.block_size).to(dtype) * (2 * math.pi / self.block_size)).sin()
 
     def initial(self, sets: int) -> Tensor:
         rotating = self.block_size // 2 - 1
