@@ -19,6 +19,7 @@ from stringpe.training import evaluate, train
 from stringpe.training.overrides import override
 from stringpe.training.recipe import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.training.task import Place
+from stringpe.vision.contrastive_loss import within
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
 
@@ -309,6 +310,17 @@ def test_rooms_train_with_and_without_depth(rooms, tmp_path, encoding, depth_kin
     outcome = train(asked, tmp_path, quiet=True)
     assert 0 <= outcome["metrics"]["views"] <= 1
     assert outcome["metrics"]["count"] == 8
+
+
+def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
+    task, more = Retrieval(rooms), Retrieval(override(rooms, ["loss.within=0.5"]))
+    torch.manual_seed(0)
+    model, batch = task.model(), next(task.batches(0, Place()))
+    found = model(batch["image"], batch["tokens"], batch.get("depth"))
+    wanted = task.loss(model, batch) + 0.5 * within(found.image, found.text, found.scale, 2)
+    assert torch.allclose(more.loss(model, batch), wanted)
+    with pytest.raises(ValueError, match="stands alone"):
+        Retrieval(override(recipe, ["loss.within=1"]))
 
 
 def test_a_tiny_run_learns(recipe, tmp_path):
