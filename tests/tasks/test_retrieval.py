@@ -267,8 +267,8 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
 
 
 def test_captions_are_true_of_one_view_and_false_of_the_other():
-    frames = scenes.render(scenes.sample(3, 32, views=2), (48, 48))
-    distance = frames.centre.norm(dim=-1)
+    frames = scenes.render(scenes.sample(3, 96, views=2), (48, 48))
+    distance, low = frames.centre.norm(dim=-1), frames.box2d[..., 3]
     told = views.facts(frames)
     assert sum(map(len, told)) > 10
     for room, found in enumerate(told):
@@ -288,8 +288,15 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
                 for row, count in zip(things, called, strict=True)
             )
         }
-        gap = distance[2 * room : 2 * room + 2]
-        expected = {(i, j) for i in good for j in good if gap[0, i] < gap[0, j] - 0.1 and gap[1, j] < gap[1, i] - 0.1}
+        gap, high = distance[2 * room : 2 * room + 2], low[2 * room : 2 * room + 2]
+        expected = {
+            (i, j)
+            for i in good
+            for j in good
+            if gap[0, i] < gap[0, j] - 0.1
+            and gap[1, j] < gap[1, i] - 0.1
+            and bool(high[0, i] > high[0, j]) == bool(high[1, i] > high[1, j])
+        }
         assert set(found) == expected
     ours, theirs = views.sentences([(0, 1), (2, 3)], ["a mug", "a bowl", "a box", "a can"], random.Random(0))
     first, second = (sorted(text.rstrip(".").split(" and ")) for text in (ours[0], theirs[0]))

@@ -107,6 +107,25 @@ def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)
 
 
+def test_many_rows_of_one_process_stay_compiled(monkeypatch):
+    """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
+    import torch._dynamo
+
+    from stringpe.training.loop import _compile
+
+    graphs = []
+    whole = torch.nn.Module.compile
+    count = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    torch._dynamo.reset()
+    for width in range(1, 13):
+        model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(width, 3)]))
+        _compile(model)
+        model[0][0](torch.zeros(2, width))
+    assert len(graphs) == 12
+
+
 def test_training_keeps_off_the_attention_whose_gradients_may_be_nan(toy, tmp_path):
     torch.backends.cuda.enable_cudnn_sdp(True)
     train(toy, tmp_path, quiet=True)
