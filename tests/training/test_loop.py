@@ -119,10 +119,10 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     torch._dynamo.reset()
-    for width in range(1, 13):
-        model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(width, 3)]))
-        _compile(model)
-        model[0][0](torch.zeros(2, width))
+    for length in range(1, 13):
+        layers = torch.nn.ModuleList([torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(length)))])
+        _compile(torch.nn.Sequential(layers))
+        layers[0](torch.zeros(2))
     assert len(graphs) == 12
 
 
