@@ -107,6 +107,17 @@ def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)
 
 
+class Row(torch.nn.Module):
+    """A layer that is compiled anew for every name."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        return x + len(self.name + "!") if self.name < "m" else x
+
+
 def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
     import torch._dynamo
@@ -119,10 +130,10 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     torch._dynamo.reset()
-    for length in range(1, 13):
-        layers = torch.nn.ModuleList([torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(length)))])
-        _compile(torch.nn.Sequential(layers))
-        layers[0](torch.zeros(2))
+    for name in "abcdefghijkl":
+        model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
+        _compile(model)
+        model[0][0](torch.zeros(2))
     assert len(graphs) == 12
 
 
