@@ -17,7 +17,7 @@ RECIPE = Recipe(
     text=Text(dim=64, layers=2, heads=4, width=64, vocab=400, context=64),
     data=Data(source="scenes", image_size=64, train_size=3_000, val_size=400),
     augment=Augment(flip=True),
-    loss=Loss(kind="siglip", pair_bias="auto"),
+    loss=Loss(kind="siglip", pair_bias="auto", within=1.0),
     optim=Optim(lr=2e-3, beta2=0.98, weight_decay=0.05, warmup_steps=50),
-    loop=Loop(batch_size=100, steps=600, log_every=20, eval_every=150, save_every=600, keep=1, tensorboard=False),
+    loop=Loop(batch_size=100, steps=600, log_every=20, eval_every=200, save_every=600, keep=1, tensorboard=False),
 )

@@ -196,7 +196,7 @@ def _precision(right: NDArray[np.bool_], ignored: NDArray[np.bool_], objects: in
 
 
 def _overlap(boxes: Array, truth: Array, crowd: NDArray[np.bool_]) -> Array:
-    """IoU (d, g) of boxes (d, 4) with objects (d, g, 4), x, y, w, h; in a crowd, the share of the detection that lies in
+    """IoU (d, g) of boxes (d, 4) with objects (d, g, 4), x, y, w, h; in a crowd, the share of the detection that is in
     it."""
     low = np.maximum(boxes[:, None, :2], truth[..., :2])
     high = np.minimum(boxes[:, None, :2] + boxes[:, None, 2:], truth[..., :2] + truth[..., 2:])

@@ -74,7 +74,7 @@ def clip(
 
 
 def within(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
-    """The CLIP loss of every `group` pairs in a row among themselves, the mean over pairs: views of one room, say, which
+    """The CLIP loss of every `group` pairs in a row among themselves, the mean over pairs: views of one room, say, that
     differ in what is hard to learn, while the rest of a batch tells rooms apart long before. Groups lie in one process,
     so that the mean over processes is the loss of the global batch."""
     _check(image, text)
