@@ -23,8 +23,8 @@ from .flickr8k import RECIPE as FLICKR8K
 RECIPE = Recipe(
     name="voc2007",
     task="detection2d",
-    model=replace(FLICKR8K.model, dropout=0.0, drop_path=0.1),
-    text=replace(FLICKR8K.text, dropout=0.0, drop_path=0.0),
+    model=replace(FLICKR8K.model, dropout=0.1),
+    text=replace(FLICKR8K.text, dropout=0.0),
     data=Data(source="coco", image_size=224, negatives=50),
     loss=Loss(factor=10.0),
     augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.6 0.4"),
