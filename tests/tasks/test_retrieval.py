@@ -19,6 +19,7 @@ from stringpe.training import evaluate, train
 from stringpe.training.overrides import override
 from stringpe.training.recipe import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.training.task import Place
+from stringpe.vision.contrastive_loss import within
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
 
@@ -266,8 +267,8 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
 
 
 def test_captions_are_true_of_one_view_and_false_of_the_other():
-    frames = scenes.render(scenes.sample(3, 32, views=2), (48, 48))
-    distance = frames.centre.norm(dim=-1)
+    frames = scenes.render(scenes.sample(3, 96, views=2), (48, 48))
+    distance, low = frames.centre.norm(dim=-1), frames.box2d[..., 3]
     told = views.facts(frames)
     assert sum(map(len, told)) > 10
     for room, found in enumerate(told):
@@ -287,8 +288,15 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
                 for row, count in zip(things, called, strict=True)
             )
         }
-        gap = distance[2 * room : 2 * room + 2]
-        expected = {(i, j) for i in good for j in good if gap[0, i] < gap[0, j] - 0.1 and gap[1, j] < gap[1, i] - 0.1}
+        gap, high = distance[2 * room : 2 * room + 2], low[2 * room : 2 * room + 2]
+        expected = {
+            (i, j)
+            for i in good
+            for j in good
+            if gap[0, i] < gap[0, j] - 0.1
+            and gap[1, j] < gap[1, i] - 0.1
+            and bool(high[0, i] > high[0, j]) == bool(high[1, i] > high[1, j])
+        }
         assert set(found) == expected
     ours, theirs = views.sentences([(0, 1), (2, 3)], ["a mug", "a bowl", "a box", "a can"], random.Random(0))
     first, second = (sorted(text.rstrip(".").split(" and ")) for text in (ours[0], theirs[0]))
@@ -309,6 +317,17 @@ def test_rooms_train_with_and_without_depth(rooms, tmp_path, encoding, depth_kin
     outcome = train(asked, tmp_path, quiet=True)
     assert 0 <= outcome["metrics"]["views"] <= 1
     assert outcome["metrics"]["count"] == 8
+
+
+def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
+    task, more = Retrieval(rooms), Retrieval(override(rooms, ["loss.within=0.5"]))
+    torch.manual_seed(0)
+    model, batch = task.model(), next(task.batches(0, Place()))
+    found = model(batch["image"], batch["tokens"], batch.get("depth"))
+    wanted = task.loss(model, batch) + 0.5 * within(found.image, found.text, found.scale, 2)
+    assert torch.allclose(more.loss(model, batch), wanted)
+    with pytest.raises(ValueError, match="stands alone"):
+        Retrieval(override(recipe, ["loss.within=1"]))
 
 
 def test_a_tiny_run_learns(recipe, tmp_path):

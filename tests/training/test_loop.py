@@ -107,6 +107,36 @@ def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     assert compiled["metrics"]["loss"] == pytest.approx(plain["metrics"]["loss"], abs=1e-4)
 
 
+class Row(torch.nn.Module):
+    """A layer that is compiled anew for every name."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        return x + len(self.name + "!") if self.name < "m" else x
+
+
+def test_many_rows_of_one_process_stay_compiled(monkeypatch):
+    """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
+    import torch._dynamo
+
+    from stringpe.training.loop import _compile
+
+    graphs = []
+    whole = torch.nn.Module.compile
+    count = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    torch._dynamo.reset()
+    for name in "abcdefghijkl":
+        model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
+        _compile(model)
+        model[0][0](torch.zeros(2))
+    assert len(graphs) == 12
+
+
 def test_training_keeps_off_the_attention_whose_gradients_may_be_nan(toy, tmp_path):
     torch.backends.cuda.enable_cudnn_sdp(True)
     train(toy, tmp_path, quiet=True)

@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from stringpe.vision import contrastive_loss
-from stringpe.vision.contrastive_loss import clip, siglip
+from stringpe.vision.contrastive_loss import clip, siglip, within
 
 LOSSES = {"siglip": siglip, "clip": clip}
 
@@ -139,3 +139,23 @@ def test_trap_27_two_processes_agree_with_one():
 
 def test_the_names_are_those_of_the_recipes():
     assert tuple(LOSSES) == contrastive_loss.KINDS
+
+
+@pytest.mark.parametrize("group", [2, 4])
+def test_within_a_group_it_is_the_clip_loss_of_the_group(group):
+    image, text, scale, bias = inputs()
+    parts = [by_hand("clip", image[i : i + group], text[i : i + group], scale, bias) for i in range(0, 8, group)]
+    truth = torch.stack(parts).mean()
+    wanted = torch.autograd.grad(truth, (image, text, scale))
+    loss = within(image, text, scale, group)
+    assert torch.allclose(loss, truth, rtol=1e-12)
+    for a, b in zip(torch.autograd.grad(loss, (image, text, scale)), wanted, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(within(image, text, scale, 8), clip(image, text, scale), rtol=1e-12)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_groups_are_whole(group):
+    image, text, scale, _ = inputs()
+    with pytest.raises(ValueError, match="are no groups of"):
+        within(image, text, scale, group)

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -231,9 +231,14 @@ def mirrored(batch: Batch, which: Tensor, width: Tensor) -> Batch:
     image = batch["image"].gather(3, column[:, None].expand_as(batch["image"]))
     depth = batch["depth"].gather(2, column.expand_as(batch["depth"]))
     # x of the centre and of the second column turn; of the first column, turned twice, y and z do.
-    signs = batch["box"].new_tensor([-1, 1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1])
+    signs = _signs(batch["box"].device)
     box = torch.where(which[:, None, None], batch["box"] * signs, batch["box"])
     return {**batch, "image": image, "depth": depth, "box": box}
+
+
+@lru_cache(maxsize=4)
+def _signs(device: torch.device) -> Tensor:
+    return torch.tensor([-1.0, 1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1], device=device)
 
 
 def truths(batch: Batch) -> list[Truths]:

@@ -12,7 +12,7 @@ from ..training.recipe import Recipe
 from ..training.task import Batch, Place, Sample, Task
 from ..vision import Contrastive, TextTower, Tokenizer
 from ..vision.contrastive import Embeddings, start_bias
-from ..vision.contrastive_loss import KINDS, clip, siglip
+from ..vision.contrastive_loss import KINDS, clip, siglip, within
 from ..vision.recall import recall
 from .backbone import backbone
 from .feed import shares
@@ -42,6 +42,11 @@ class Retrieval(Task):
             )
         self.depth = recipe.model.depth != "none"
         self.feed: PairFeed = pair_feed(recipe, self.depth)
+        if recipe.loss.within and self.feed.val.group < 2:
+            raise ValueError(
+                f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
+                f"stands alone: set it to 0"
+            )
 
     @property
     def examples(self) -> int:
@@ -58,7 +63,9 @@ class Retrieval(Task):
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         group = dist.group.WORLD if several else None
         function = siglip if self.recipe.loss.kind == "siglip" else clip
-        return function(*found, chunk=self.recipe.loss.chunk, group=group)
+        loss = function(*found, chunk=self.recipe.loss.chunk, group=group)
+        share = self.recipe.loss.within
+        return loss + share * within(found.image, found.text, found.scale, self.feed.val.group) if share else loss
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
         """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 counts."""

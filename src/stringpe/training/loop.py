@@ -32,6 +32,7 @@ from .schedule import cosine
 from .signals import Stopped, sigterm
 from .task import Batch, Place, Task
 
+_ROWS = 256  # compiled forms of one layer
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
 
 
@@ -97,7 +98,9 @@ class Run:
     def evaluate(self) -> dict[str, float]:
         """Means over the validation set, and its "count"; of the averaged weights if an average is kept."""
         self.model.eval()
-        with torch.no_grad(), self.ema.swapped() if self.ema else nullcontext():
+        # A compiled model is evaluated as it was written: compiling it once more takes longer than that saves.
+        as_written = torch.compiler.set_stance("force_eager") if self.recipe.loop.compile else nullcontext()
+        with torch.no_grad(), as_written, self.ema.swapped() if self.ema else nullcontext():
             sums = self.task.evaluate(self.model, self.place)
         self.model.train()
         totals = {name: float(self.accelerator.reduce(value, "sum")) for name, value in sums.items()}
@@ -227,6 +230,11 @@ class Run:
 def _compile(model: nn.Module) -> None:
     """Compile the layers that a model repeats: equal ones share their code, where compiling the whole model would go
     through each of them. A model without any is compiled whole."""
+    import torch._dynamo
+
+    # Rows of a comparison that share a process compile the same code, each for its own encoding. Beyond a limit of 8,
+    # torch would go on without compiling, for all of them.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _ROWS)
     layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
     for layer in layers or [model]:
         layer.compile()

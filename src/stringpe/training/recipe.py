@@ -114,13 +114,15 @@ class Augment:
 class Loss:
     """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid).
     Retrieval: kind "siglip" or "clip"; pair_bias: start of b, a number (−10 as SigLIP) or "auto" = −log(batch − 1);
-    chunk: images whose logits exist at a time, 0 for all. Detection: factor: start of the class logits' factor."""
+    chunk: images whose logits exist at a time, 0 for all; within: weight of a loss that compares only images that
+    belong together, as views of a room do. Detection: factor: start of the class logits' factor."""
 
     kind: str = "softmax"
     label_smoothing: float = 0.0
     head_bias: float = 0.0
     pair_bias: str = "-10"
     chunk: int = 0
+    within: float = 0.0
     factor: float = 1.0
 
 

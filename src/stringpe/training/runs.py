@@ -69,7 +69,7 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
     if jobs <= 1:
         yield None
         return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
     # Spawned, not forked: CUDA and thread pools do not survive a fork.
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
         yield pool

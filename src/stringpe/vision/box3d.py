@@ -9,13 +9,15 @@ not be orthonormal: `rotation` makes them so, by Gram and Schmidt.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 # Corner i has the signs of its three bits, the first axis the slowest: 0 is (−, −, −), 1 is (−, −, +), 7 is (+, +, +).
-_SIGNS = [[1.0 if i & bit else -1.0 for bit in (4, 2, 1)] for i in range(8)]
+_SIGNS = tuple(tuple(1.0 if i & bit else -1.0 for bit in (4, 2, 1)) for i in range(8))
+_AXES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 _SAME = 1e-10  # relative to the boxes: planes, and lines in a plane, that are closer than this count as one
 _SMALLEST = 1e-12  # a predicted column shorter than this has no direction
 _PARALLEL = 1e-8  # sines below this are zero: planes and lines do not cross
@@ -45,12 +47,17 @@ def completed(box: Tensor) -> Tensor:
     """The boxes with orthonormal columns whatever theirs were, for predictions, which nothing keeps from degenerating:
     a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
     are those of `rotation`, and zero through what was replaced."""
-    axes = torch.eye(3, dtype=box.dtype, device=box.device)
-    first, second = (torch.where(v.isfinite(), v, 0) for v in (_checked(box)[..., 3:6], box[..., 6:9]))
-    x = _direction(first, axes[0].expand_as(first), first)
-    spare = axes[x.detach().abs().argmin(-1)]  # the axis that x is furthest from
-    spare = _direction(_beside(spare, x.detach()), spare, spare)
-    y = _direction(_beside(second, x), spare, second)
+    columns = _checked(box)[..., 3:9].nan_to_num(0.0, 0.0, 0.0)
+    first, second = columns[..., :3], columns[..., 3:]
+    axes = _constant(_AXES, box.dtype, box.device)
+    size = first.norm(dim=-1, keepdim=True)
+    x = torch.where(size > _SMALLEST, first / size.clamp_min(_SMALLEST), axes[0])
+    fixed = x.detach()
+    spare = _beside(axes[fixed.abs().argmin(-1)], fixed)  # from the axis that x is furthest from: never nothing
+    spare = spare / spare.norm(dim=-1, keepdim=True)
+    y = _beside(second, x)
+    size, floor = y.norm(dim=-1, keepdim=True), (1e-6 * second.detach().norm(dim=-1, keepdim=True)).clamp_min(_SMALLEST)
+    y = torch.where(size > floor, y / size.clamp_min(_SMALLEST), spare)
     return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
 
 
@@ -184,7 +191,7 @@ def _checked(box: Tensor) -> Tensor:
 
 def _placed(box: Tensor, frame: Tensor) -> Tensor:
     """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
-    offsets = box.new_tensor(_SIGNS) * box[..., None, 9:] / 2  # (…, 8, 3)
+    offsets = _constant(_SIGNS, box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
     # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
     return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
 
@@ -194,12 +201,10 @@ def _beside(v: Tensor, x: Tensor) -> Tensor:
     return v - (x * v).sum(-1, keepdim=True) * x
 
 
-def _direction(v: Tensor, otherwise: Tensor, whole: Tensor) -> Tensor:
-    """v / |v|, or `otherwise` where v is nothing beside the vector `whole` that it is a part of."""
-    size, floor = v.detach().norm(dim=-1, keepdim=True), whole.detach().norm(dim=-1, keepdim=True)
-    sound = (size > 1e-6 * floor) & (size > _SMALLEST)
-    v = torch.where(sound, v, otherwise)
-    return v / v.norm(dim=-1, keepdim=True)
+@lru_cache(maxsize=16)
+def _constant(rows: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A table that is sent to a device once, not in every step."""
+    return torch.tensor(rows, dtype=dtype, device=device)
 
 
 def _unit(v: Tensor, complaint: str) -> Tensor:

@@ -4,6 +4,7 @@ All forms are the same number with the same gradients. Chunked: only `chunk` row
 backward pass makes them again. Distributed: every process holds its own pairs (b of a global batch of B = b · world)
 and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean
 over processes, which is what data-parallel training takes of gradients, is the loss of the global batch.
+`within` compares only pairs that belong together, beside either of them.
 """
 
 from collections.abc import Callable
@@ -70,6 +71,21 @@ def clip(
         both = _in_chunks(over(texts), image, wanted, chunk) + _in_chunks(over(images), text, wanted, chunk)
         loss = both / (2 * len(image))
         return loss if bias is None else loss + 0 * bias.sum()
+
+
+def within(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
+    """The CLIP loss of every `group` pairs in a row among themselves, the mean over pairs: views of one room, say, that
+    differ in what is hard to learn, while the rest of a batch tells rooms apart long before. Groups lie in one process,
+    so that the mean over processes is the loss of the global batch."""
+    _check(image, text)
+    if group < 2 or len(image) % group:
+        raise ValueError(f"{len(image)} pairs are no groups of {group}: a group is at least 2, and none is cut")
+    with full_precision(image):
+        images, texts = image.unflatten(0, (-1, group)), text.unflatten(0, (-1, group))
+        logits = scale * (images @ texts.mT)  # (groups, group, group)
+        wanted = torch.arange(group, device=image.device).repeat(len(logits))
+        both = (F.cross_entropy(table.flatten(0, 1), wanted) for table in (logits, logits.mT))
+        return sum(both, start=logits.new_zeros(())) / 2
 
 
 def _in_chunks(part: Callable[[Tensor, Tensor], Tensor], rows: Tensor, wanted: Tensor, chunk: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Hungarian matching of predictions to objects, image by image on the CPU's threads."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -35,13 +34,16 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
         )
     found = torch.full(valid.shape, -1)
     tables, masks, rows = table.numpy(), objects.numpy(), found.numpy()
-    pool, threads = _pool()
+    threads = min(16, torch.get_num_threads())
+    if threads == 1:
+        _assign(tables, masks, rows)
+        return found.to(cost.device)
 
     def assign(first: int) -> None:
         every = slice(first, None, threads)
         _assign(tables[every], masks[every], rows[every])
 
-    list(pool.map(assign, range(threads)))  # a list, so that what a thread raises is raised here
+    list(_pool(threads).map(assign, range(threads)))  # a list, so that what a thread raises is raised here
     return found.to(cost.device)
 
 
@@ -63,7 +65,6 @@ def _assign(costs: NDArray[Any], valid: NDArray[Any], found: NDArray[Any]) -> No
 
 
 @lru_cache(maxsize=1)
-def _pool() -> tuple[ThreadPoolExecutor, int]:
-    """Threads, kept between steps, and their number; scipy lets go of the interpreter while it assigns."""
-    threads = min(16, os.cpu_count() or 1)
-    return ThreadPoolExecutor(threads, "matching"), threads
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads, as many as torch may use, kept between steps; scipy lets go of the interpreter while it assigns."""
+    return ThreadPoolExecutor(threads, "matching")
