@@ -187,7 +187,7 @@ def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
         one.coord_dim = 3
     if own is not None:
         own.coord_dim, own.depth = 3, "lift" if own.depth == "none" else f"lift+{own.depth}"
-        own.lift = DepthLift(own.patch_size, own.units, scale=0.0).to(own.patch.weight.device)
+        own.lift = DepthLift(own.patch_size, own.units, scale=0.0).to(next(own.patch.parameters()).device)
     else:
         _take_depth(model, holders)
         record(model, "lift", {})

@@ -58,9 +58,10 @@ def load(checkpoint: str | Path) -> tuple[nn.Module, int | None]:
         return from_pretrained(path), None
     from .tasks.backbone import backbone
     from .training.checkpoint import read_model
+    from .vision.stem import prefixes
 
     recipe, weights = read_model(path)
-    starts = [name.removesuffix("patch.weight") for name in weights if name.split(".")[-2:] == ["patch", "weight"]]
+    starts = prefixes(weights)
     if len(starts) != 1:
         raise ValueError(f"export takes a run with one vision transformer, this {recipe.task} has {len(starts)}")
     own = {name.removeprefix(starts[0]): t for name, t in weights.items() if name.startswith(starts[0])}

@@ -15,11 +15,20 @@ from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
 RECIPE = Recipe(
     name="aloha_small",
     task="policy",
-    model=Model(dim=192, layers=6, heads=3, patch_size=16, encoding="cayley", registers=4),
+    model=Model(dim=192, layers=6, heads=3, patch_size=16, stem="conv", encoding="cayley", registers=4),
     data=Data(source="demos", image_size=128),
     augment=Augment(shift=4, colour=0.2),
     policy=Policy(
-        chunk=20, execute=10, dim=192, heads=3, encoder_layers=2, decoder_layers=4, sample_steps=8, repeats=4
+        chunk=20,
+        execute=10,
+        dim=192,
+        heads=3,
+        encoder_layers=2,
+        decoder_layers=4,
+        sample_steps=8,
+        repeats=4,
+        emphasis=20,
+        blind=0.5,
     ),
     optim=Optim(lr=5e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=300, ema=0.999, ema_power=0.75),
     loop=Loop(

@@ -22,6 +22,7 @@ def backbone(model: Model, *, image_size: int, num_classes: int = 0) -> ViT:
         "layers": model.layers,
         "num_heads": model.heads,
         "patch_size": model.patch_size,
+        "stem": model.stem,
         "share_layers": model.share_layers,
         "coord_dim": coord_dim,
         "depth": depth,

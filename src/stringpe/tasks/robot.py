@@ -14,6 +14,7 @@ from ..robots.policy import Net, Policy, Spec, read_spec
 from ..training.checkpoint import read_model
 from ..training.recipe import Recipe
 from ..vision import ViT
+from ..vision.stem import prefixes
 from .backbone import backbone
 from .start import filled
 
@@ -112,11 +113,9 @@ def start_from(vit: ViT, weights: dict[str, Tensor], where: str) -> None:
 def _prefix(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> str:
     """What stands before a vision transformer's names in a checkpoint that holds one, perhaps inside a larger model."""
     needed = [name for name in own if not name.startswith((*_NEW, "head.", "map_pool."))]
-    for name in weights:
-        if name.endswith("patch.weight"):
-            prefix = name.removesuffix("patch.weight")
-            if all(prefix + n in weights for n in needed):
-                return prefix
+    for prefix in prefixes(weights):
+        if all(prefix + name in weights for name in needed):
+            return prefix
     raise ValueError(
         f"{where} holds no vision transformer like this one ({len(needed)} tensors, encodings included): "
         f"set model.* as that run had it"

@@ -16,7 +16,7 @@ from ..vision.owl import ClassHead
 
 TOWERS = ("image.", "text.")
 _SHAPES = {
-    "model": ("dim", "layers", "heads", "patch_size", "encoding", "encoding_options", "share_layers", "depth"),
+    "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "encoding_options", "share_layers", "depth"),
     "text": ("dim", "layers", "heads", "context", "encoding", "encoding_options", "pool", "width"),
 }
 

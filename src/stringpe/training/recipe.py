@@ -11,14 +11,15 @@ OptionValue = bool | int | float | str
 @dataclass(frozen=True)
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
-    `encoding_options` go to a named one. `depth` as in `stringpe.ViT`: "none" sees RGB, the others RGB-D. `start`: the
-    folder of a run whose towers a new model starts from; {encoding}, {seed} and {depth} in it stand for the recipe's
-    own, so that every row of a comparison starts from its like."""
+    `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
+    RGB-D. `start`: the folder of a run whose towers a new model starts from; {encoding}, {seed} and {depth} in it stand
+    for the recipe's own, so that every row of a comparison starts from its like."""
 
     dim: int = 192
     layers: int = 12
     heads: int = 3
     patch_size: int = 16
+    stem: str = "patch"
     encoding: str = "cayley"
     encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
     share_layers: bool = False

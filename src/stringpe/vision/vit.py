@@ -18,6 +18,7 @@ from ..coords import UNITS, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding, create, names
 from ..projection import Prepared, is_whole, prepare
 from .depth import DepthLift, surface_normals
+from .stem import stem as make_stem
 
 SIZES = {  # dim, layers, heads
     "test": (32, 2, 2),
@@ -126,6 +127,7 @@ class ViT(nn.Module):
     units: of the patch grid: "index" extrapolates to larger images, "normalised" interpolates, "centred".
     image_size: for which the "absolute" table is made; nothing else depends on it.
     attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
+    stem: "patch", linear, or "conv", convolutions, which need less data: `stringpe.vision.stem`.
     num_classes: 0 returns pooled features from `forward`.
     """
 
@@ -151,6 +153,7 @@ class ViT(nn.Module):
         drop_path: float = 0.0,
         attention: str = "softmax",
         qk_norm: str | None = None,
+        stem: str = "patch",
     ):
         super().__init__()
         depth = depth or ("lift" if coord_dim == 3 else "none")
@@ -158,7 +161,7 @@ class ViT(nn.Module):
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.pool, self.units = depth, pool, units
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
-        self.patch = nn.Conv2d(4 if "channel" in depth else 3, dim, patch_size, patch_size)
+        self.patch = make_stem(stem, 4 if "channel" in depth else 3, dim, patch_size)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
