@@ -36,13 +36,15 @@ def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy
         blind=p.blind,
     )
     if p.kind == "diffusion":
-        steps = {
-            "train_steps": p.train_steps,
-            "sample_steps": p.sample_steps,
-            "repeats": p.repeats,
-            "emphasis": p.emphasis,
-        }
-        return DiffusionPolicy(encoder, spec, net, **steps)
+        return DiffusionPolicy(
+            encoder,
+            spec,
+            net,
+            train_steps=p.train_steps,
+            sample_steps=p.sample_steps,
+            repeats=p.repeats,
+            emphasis=p.emphasis,
+        )
     if p.kind == "energy":
         return EnergyPolicy(
             encoder,
