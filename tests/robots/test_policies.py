@@ -7,6 +7,7 @@ import pytest
 import torch
 from policy_toy import KINDS, NET, SPEC, batch, policy
 
+from stringpe.robots.diffusion import noise_of, noised, squared_cosine
 from stringpe.robots.energy_policy import Mixture, cosines
 from stringpe.robots.observer import ImageEncoder, words
 from stringpe.robots.policy import Net, read_spec
@@ -278,20 +279,20 @@ def test_half_blind_hides_the_state_of_about_half_the_examples():
     assert 70 <= int(told.sum()) <= 130  # 4 standard deviations around 100
 
 
-def test_emphasis_weighs_noisy_steps_by_the_error_of_the_action():
-    seen, action = torch.zeros(1, 2, NET.dim), torch.zeros(1, NET.chunk, 4)
-    losses = {}
-    for emphasis in (1.0, 20.0):
-        for step in (0, 99):  # clear, and drowned
-            model = policy(emphasis=emphasis)
-            model.train_steps, model.signal, model.weight = 1, model.signal[[step]], model.weight[[step]]
-            torch.manual_seed(0)
-            losses[emphasis, step] = model.loss(seen, action).item()  # the last layer starts at 0: the noise itself
-    assert losses[20.0, 0] == pytest.approx(losses[1.0, 0])
-    assert losses[20.0, 99] == pytest.approx(20 * losses[1.0, 99])
-    model = policy(emphasis=20.0)
-    middle = int((model.signal - 0.2).abs().argmin())
-    kept = float(model.signal[middle])
-    assert float(model.weight[middle]) == pytest.approx((1 - kept) / kept)
-    with pytest.raises(ValueError, match="at least 1"):
-        policy(emphasis=0.5)
+def test_a_decoder_of_the_clean_chunk_samples_what_it_gives():
+    model = policy(prediction="sample").eval()
+    wanted = torch.linspace(-0.9, 0.9, NET.chunk * 4).reshape(1, NET.chunk, 4)
+    model.decoder.forward = lambda x, condition, memory: wanted.expand(len(x), -1, -1)
+    torch.testing.assert_close(model.sample(torch.zeros(3, 2, NET.dim)), wanted.expand(3, -1, -1), rtol=0, atol=1e-5)
+    assert float(model.loss(torch.zeros(3, 2, NET.dim), wanted.expand(3, -1, -1))) == 0
+    with pytest.raises(ValueError, match="'epsilon' or 'sample'"):
+        policy(prediction="velocity")
+
+
+def test_noise_is_what_lies_over_the_clean_chunk():
+    signal = squared_cosine(100)
+    clean, noise = torch.rand(2, 4, 4) * 2 - 1, torch.randn(2, 4, 4)
+    for t in (0, 50, 99):
+        x = noised(clean, noise, torch.full((2,), t), signal)
+        rest = (1 - float(signal[t])) ** 0.5  # what float32 leaves of the noise at step 0 is less exact
+        torch.testing.assert_close(noise_of(x, clean, t, signal), noise, rtol=0, atol=1e-6 / rest)

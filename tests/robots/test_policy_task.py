@@ -290,3 +290,16 @@ def test_first_frames_are_scored_by_themselves(recipe):
     assert sums["near_first"] / count == pytest.approx(1.0)
     assert sums["error_first"] / count == pytest.approx(0.0, abs=1e-6)
     assert 0.5 < sums["error"] / count < 1
+
+
+def test_a_share_of_a_batch_comes_from_first_frames(recipe):
+    demos = tasks.create(recipe).demos
+    begins = [0, *(i for i in range(1, len(demos.episode)) if demos.episode[i] != demos.episode[i - 1])]
+    begin = {tuple(row) for row in demos.state[begins].tolist()}
+    place, shares = Place(0, 1, torch.device("cpu")), {}
+    for first in (0.0, 0.5, 1.0):
+        task = tasks.create(override(recipe, [f"policy.first={first}", "loop.batch_size=200"]))
+        states = next(task.batches(0, place))["observation.state"].tolist()
+        shares[first] = sum(tuple(state) in begin for state in states) / len(states)
+    assert shares[0.0] < 0.2 < 0.4 < shares[0.5] < 0.7
+    assert shares[1.0] == 1

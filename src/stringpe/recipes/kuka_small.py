@@ -40,8 +40,9 @@ RECIPE = Recipe(
         decoder_layers=4,
         sample_steps=8,
         repeats=4,
-        emphasis=20,
-        blind=0.5,
+        prediction="sample",
+        blind=0.2,
+        first=0.25,
     ),
     optim=Optim(lr=5e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=300, ema=0.999, ema_power=0.75),
     loop=Loop(

@@ -1,4 +1,4 @@
-"""The noise schedule of a diffusion policy: squared cosine, ε-prediction, DDIM.
+"""The noise schedule of a diffusion policy: squared cosine, DDIM.
 
 Forty lines in place of the package diffusers, so that training needs torch alone; the tests hold them equal to its
 DDPMScheduler and DDIMScheduler (beta_schedule="squaredcos_cap_v2", timestep_spacing="trailing").
@@ -26,6 +26,12 @@ def noised(x: Tensor, noise: Tensor, t: Tensor, signal: Tensor) -> Tensor:
     """√ᾱ_t x + √(1 − ᾱ_t) ε for x (b, …), t (b,) and signal ᾱ (T,)."""
     kept = signal.to(x.device)[t].view(-1, *[1] * (x.ndim - 1))
     return (kept.sqrt() * x + (1 - kept).sqrt() * noise).to(x.dtype)
+
+
+def noise_of(x: Tensor, clean: Tensor, t: int, signal: Tensor, clip: float = 1.0) -> Tensor:
+    """The noise in x at step t, if `clean`, clipped to ± clip, is what lies under it."""
+    kept = float(signal[t])
+    return (x - math.sqrt(kept) * clean.clamp(-clip, clip)) / math.sqrt(1 - kept)
 
 
 def trailing(steps: int, few: int) -> list[int]:

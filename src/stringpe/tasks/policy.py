@@ -52,9 +52,7 @@ class PolicyTask(Task):
             self.train, held_out = torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
         count = min(len(held_out), recipe.data.val_size or _EVALUATED)
         self.held_out = held_out[torch.linspace(0, len(held_out) - 1, count).round().long()]
-        number = self.val_demos.episode[self.val_demos.seen][held_out]
-        before = torch.cat([number.new_tensor([-1]), number[:-1]])
-        self.first = held_out[number != before][:_EVALUATED]
+        self.first = _begins(self.val_demos, held_out)[:_EVALUATED]
 
     @property
     def examples(self) -> int:
@@ -71,11 +69,14 @@ class PolicyTask(Task):
         seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
         kept, train = self.demos.to(place.device), self.train.to(place.device)
         said = words(kept.tasks).to(place.device)
+        begins, share = _begins(self.demos, self.train).to(place.device), self.recipe.policy.first
         columns = 2 * len(kept.cameras) + 3
         order = Order(len(train), batch, seed)
         for step in itertools.count(start):
             index = train[order(step, place.rank, place.world).to(place.device)]
-            u = uniforms(seed, step, batch, place, columns)
+            u = uniforms(seed, step, batch, place, columns + 2)
+            index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
+            u = u[:, :columns]
             image, depth = moved(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
             yield self._batch(kept, index, image, depth, said)
 
@@ -132,6 +133,12 @@ class PolicyTask(Task):
             depth = None if kept.depth is None else kept.depth[index]
             batch = self._batch(kept, index, kept.image[index], depth, said)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
+
+
+def _begins(kept: Demos, frames: Tensor) -> Tensor:
+    """Those of the frames (numbers of pictures, in order) with which an episode begins."""
+    number = kept.episode[kept.seen][frames]
+    return frames[number != torch.cat([number.new_tensor([-1]), number[:-1]])]
 
 
 def _held_out(episodes: int, recipe: Recipe) -> Tensor:

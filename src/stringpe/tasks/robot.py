@@ -43,7 +43,7 @@ def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy
             train_steps=p.train_steps,
             sample_steps=p.sample_steps,
             repeats=p.repeats,
-            emphasis=p.emphasis,
+            prediction=p.prediction,
         )
     if p.kind == "energy":
         return EnergyPolicy(

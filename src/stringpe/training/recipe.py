@@ -132,10 +132,11 @@ class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
     transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
-    heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, emphasis: of
+    heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, prediction: of
     `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
-    stride: steps between the pictures of a data set that are used. held_out: share of the episodes that validate, where
-    data.val is not given."""
+    stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
+    frames of episodes, on which all else depends and of which an episode has but one. held_out: share of the episodes
+    that validate, where data.val is not given."""
 
     kind: str = "diffusion"
     cameras: str = ""
@@ -151,13 +152,14 @@ class Policy:
     train_steps: int = 100
     sample_steps: int = 10
     repeats: int = 1
-    emphasis: float = 1.0
+    prediction: str = "epsilon"
     modes: int = 4
     negatives: int = 16
     candidates: int = 8
     langevin_steps: int = 12
     langevin_rate: float = 0.1
     stride: int = 1
+    first: float = 0.0
     held_out: float = 0.1
 
 
