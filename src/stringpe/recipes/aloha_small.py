@@ -1,13 +1,16 @@
 """ALOHA in minutes: a small diffusion policy over four cameras at 128 px, from scratch, on one GPU.
 
-    stringpe data demos MugOnPlate --episodes 200 --out data/mug
-    stringpe data pack data/mug mug.safetensors --stride 2              # one small file, to train elsewhere
+    stringpe data demos MugOnPlate --episodes 800 --out data/mug
+    stringpe data pack data/mug mug.safetensors --stride 6              # one small file, to train elsewhere
     stringpe compare aloha_small data.train=mug.safetensors --encodings absolute rope cayley --seeds 2 --out runs/aloha
     stringpe eval runs/aloha/runs/*/seed0 --env MugOnPlate --trials 50 --out results/aloha
 
 Several tasks with commas give the multi-task policy, told apart by their texts. Registers stand at the origin of the
-image encoder's coordinates, so that a translation-invariant encoding can tell where in the image a patch is.
-Time and expected number: no full run has been made yet; what it gives belongs in results/.
+image encoder's coordinates, so that a translation-invariant encoding can tell where in the image a patch is. The clean
+chunk is predicted, a quarter of a batch are first frames, and the encoder begins with convolutions, so that the policy
+learns to look: docs/policies.md.
+Time: one H200, sixteen such policies side by side, six minutes. Expected number: no run with these settings has been
+evaluated yet; what it gives belongs in results/.
 """
 
 from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
