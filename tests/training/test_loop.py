@@ -128,12 +128,12 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     whole = torch.nn.Module.compile
     count = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     torch._dynamo.reset()
-    for name in "abcdefghijkl":
-        model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
-        _compile(model)
-        model[0][0](torch.zeros(2))
+    with torch._dynamo.config.patch(recompile_limit=8):  # not by monkeypatch, which would leave the name undefined
+        for name in "abcdefghijkl":
+            model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
+            _compile(model)
+            model[0][0](torch.zeros(2))
     assert len(graphs) == 12
 
 
