@@ -9,8 +9,8 @@ Several tasks with commas give the multi-task policy, told apart by their texts.
 image encoder's coordinates, so that a translation-invariant encoding can tell where in the image a patch is. The clean
 chunk is predicted, a quarter of a batch are first frames, and the encoder begins with convolutions, so that the policy
 learns to look: docs/policies.md.
-Time: one H200, sixteen such policies side by side, six minutes. Expected number: no run with these settings has been
-evaluated yet; what it gives belongs in results/.
+Time: one H200, sixteen such policies side by side, nine minutes (with linear patches). Expected number: no run on a
+GPU with these settings has been evaluated yet; what it gives belongs in results/.
 """
 
 from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
