@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import stringpe
 from stringpe.attention import Attention
 from stringpe.constants import Constant
+from stringpe.vision import box3d
 
 
 def counted():
@@ -65,3 +66,12 @@ def test_copies_and_pickles_are_whole():
     for other in (copy.deepcopy(encoding), pickle.loads(pickle.dumps(encoding))):
         torch.testing.assert_close(other.frequencies(), before)
         assert other.frequencies._sines._make.__self__ is other.frequencies
+
+
+def test_boxes_train_after_inference_on_the_same_dtype():
+    box = torch.randn(2, 12, dtype=torch.float16).abs()
+    with torch.inference_mode():
+        box3d.corners(box)
+    leaf = box.clone().requires_grad_()
+    box3d.corners(leaf).sum().backward()
+    assert leaf.grad is not None

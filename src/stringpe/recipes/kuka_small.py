@@ -16,47 +16,13 @@ Time: one H200, sixteen such policies side by side, nine minutes (with linear pa
 GPU with these settings has been evaluated yet; what it gives belongs in results/.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
+from dataclasses import replace
 
-RECIPE = Recipe(
+from .aloha_small import RECIPE as ALOHA
+
+RECIPE = replace(
+    ALOHA,
     name="kuka_small",
-    task="policy",
-    model=Model(
-        dim=192,
-        layers=6,
-        heads=3,
-        patch_size=16,
-        stem="conv",
-        encoding="circulant",
-        depth="lift",
-        registers=4,
-    ),
-    data=Data(source="demos", image_size=128),
-    augment=Augment(shift=4, colour=0.2),
-    policy=Policy(
-        chunk=16,
-        execute=8,
-        dim=192,
-        heads=3,
-        encoder_layers=2,
-        decoder_layers=4,
-        sample_steps=8,
-        repeats=4,
-        prediction="sample",
-        blind=0.2,
-        first=0.25,
-    ),
-    optim=Optim(lr=5e-4, beta1=0.95, weight_decay=1e-6, warmup_steps=300, ema=0.999, ema_power=0.75),
-    loop=Loop(
-        batch_size=64,
-        steps=3600,
-        precision="bf16",
-        compile=True,
-        log_every=50,
-        eval_every=600,
-        eval_batch=128,
-        save_every=3600,
-        keep=1,
-        tensorboard=False,
-    ),
+    model=replace(ALOHA.model, encoding="circulant", depth="lift"),
+    policy=replace(ALOHA.policy, chunk=16, execute=8),
 )

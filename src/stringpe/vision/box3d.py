@@ -9,15 +9,21 @@ not be orthonormal: `rotation` makes them so, by Gram and Schmidt.
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..constants import Constant
+
 # Corner i has the signs of its three bits, the first axis the slowest: 0 is (−, −, −), 1 is (−, −, +), 7 is (+, +, +).
-_SIGNS = tuple(tuple(1.0 if i & bit else -1.0 for bit in (4, 2, 1)) for i in range(8))
-_AXES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+# Sent to a device once, not in every step.
+_SIGNS = Constant(
+    lambda dtype, device: torch.tensor(
+        [[1.0 if i & bit else -1.0 for bit in (4, 2, 1)] for i in range(8)], dtype=dtype, device=device
+    )
+)
+_AXES = Constant(lambda dtype, device: torch.eye(3, dtype=dtype, device=device))
 _SAME = 1e-10  # relative to the boxes: planes, and lines in a plane, that are closer than this count as one
 _SMALLEST = 1e-12  # a predicted column shorter than this has no direction
 _PARALLEL = 1e-8  # sines below this are zero: planes and lines do not cross
@@ -49,7 +55,7 @@ def completed(box: Tensor) -> Tensor:
     are those of `rotation`, and zero through what was replaced."""
     columns = _checked(box)[..., 3:9].nan_to_num(0.0, 0.0, 0.0)
     first, second = columns[..., :3], columns[..., 3:]
-    axes = _constant(_AXES, box.dtype, box.device)
+    axes = _AXES(box.dtype, box.device)
     size = first.norm(dim=-1, keepdim=True)
     x = torch.where(size > _SMALLEST, first / size.clamp_min(_SMALLEST), axes[0])
     fixed = x.detach()
@@ -191,7 +197,7 @@ def _checked(box: Tensor) -> Tensor:
 
 def _placed(box: Tensor, frame: Tensor) -> Tensor:
     """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
-    offsets = _constant(_SIGNS, box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
+    offsets = _SIGNS(box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
     # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
     return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
 
@@ -199,12 +205,6 @@ def _placed(box: Tensor, frame: Tensor) -> Tensor:
 def _beside(v: Tensor, x: Tensor) -> Tensor:
     """The part of v at right angles to the unit vector x."""
     return v - (x * v).sum(-1, keepdim=True) * x
-
-
-@lru_cache(maxsize=16)
-def _constant(rows: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A table that is sent to a device once, not in every step."""
-    return torch.tensor(rows, dtype=dtype, device=device)
 
 
 def _unit(v: Tensor, complaint: str) -> Tensor:
