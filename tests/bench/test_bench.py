@@ -234,3 +234,11 @@ def test_memory_is_given_back_between_ways(monkeypatch):
     assert (
         timing.attempt("second", "here", torch.device("cuda"), lambda: [ref and ref() for ref in alive]) == [None] * 3
     )
+
+
+def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
+    job = op.Job(SMALL, torch.float32, CPU)
+    for replay, call in ((0.777, 0.507), (0.006, 0.013)):
+        timings = tuple(Timing(t, t, t, 1) for t in (replay, call))
+        monkeypatch.setattr(job, "_timed", lambda run, timings=timings: timings)
+        assert job.floor() == min(replay, call)
