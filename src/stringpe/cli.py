@@ -61,7 +61,8 @@ def train(recipe: str, overrides: tuple[str, ...] = (), /, out: Path = Path("run
 def evaluate(
     words: tuple[str, ...],
     /,
-    env: str = "",
+    env: tuple[str, ...] = (),
+    shifts: bool = False,
     trials: int = 50,
     out: Path | None = None,
     jobs: int = 0,
@@ -72,16 +73,17 @@ def evaluate(
     Args:
         words: Folder of a run, or of one of its checkpoints; several with --env. Then changes, key=value: of the
             recipe, for example data.val=elsewhere.tar, or with --env of the environment.
-        env: A task to simulate, for example KukaPick: every policy meets the same initial states.
+        env: A task to simulate, or several, for example KukaPick: every policy meets the same initial states.
+        shifts: Also under every shift that the task has: KukaPick has light, distractors and the table's height.
         trials: How many; below 50 intervals are wide.
-        out: Folder of trials, videos, eval_info.json and table.md; by default each run's own folder eval/.
+        out: Folder of trials, videos, eval_info.json, table.md and success.svg; by default each run's own folder eval/.
         jobs: Simulations side by side; 0 for one a core.
         videos: Kept of successes, and of failures.
     """
     from .training.commands import run_eval, run_simulate, split_words
 
     if env:
-        run_simulate(words, env, trials, out, jobs, videos)
+        run_simulate(words, env, shifts, trials, out, jobs, videos)
     else:
         run_eval(*split_words(words))
 

@@ -5,14 +5,7 @@ from stringpe import robots
 from stringpe.robots import demos
 from stringpe.robots.depth_sensor import DepthSensor
 
-SHIFTS = [
-    {"lighting": "dim"},
-    {"lighting": "warm"},
-    {"lighting": "side"},
-    {"distractors": 3},
-    {"table_height": 0.1},
-    {"table_height": -0.05},
-]
+SHIFTS = [*robots.SHIFTS["KukaPick"], {"table_height": 0.1}]
 
 
 @pytest.mark.parametrize("shift", SHIFTS, ids=str)

@@ -261,6 +261,35 @@ def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch,
         main(["eval", *runs])
 
 
+def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(robots, "make", lambda task, **options: Reach(**options))
+    monkeypatch.setattr(robots, "SHIFTS", {"Reach": ({"noise": 1},), "Again": ()})
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    out = tmp_path / "out"
+    words = [
+        "eval",
+        str(tmp_path / "run"),
+        "noise=0",
+        "--trials",
+        "2",
+        "--jobs",
+        "1",
+        "--videos",
+        "0",
+        "--out",
+        str(out),
+    ]
+    main([*words, "--shifts", "--env", "Reach", "Again"])
+    overview, *each = capsys.readouterr().out.strip().split("\n| policy")[-4:]
+    for setting, text in zip(("Reach, noise=0", "Reach, noise=1", "Again, noise=0"), each, strict=True):
+        assert f"{setting} " in overview
+        assert f"{setting}: 2 trials each" in text
+    assert "noise=1" in (out / "success.svg").read_text()
+    assert sorted(p.name for p in (out / "run").iterdir()) == ["Again-noise=0", "Reach-noise=0", "Reach-noise=1"]
+    with pytest.raises(SystemExit, match="MugOnPlate has no shifts; there are some for Reach, Again"):
+        main([*words, "--shifts", "--env", "MugOnPlate"])
+
+
 def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path):
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
     with pytest.raises(SystemExit, match="no task 'KukaPik': did you mean KukaPick"):

@@ -7,7 +7,7 @@ import pytest
 from stand_in import Reach
 
 from stringpe.robots.rollout import FIRST_SEED, Setting, trials
-from stringpe.tasks.simulate import check_env, evaluate, labels, table
+from stringpe.tasks.simulate import check_env, evaluate, labels, setting_name, table
 
 
 class Expert:
@@ -142,7 +142,7 @@ def test_the_table_has_intervals_and_paired_differences():
         "still": list(trials(Setting(Reach, Still), range(60))),
         "expert": list(trials(Setting(Reach, Expert), range(60))),
     }
-    text = table(found, "Reach", {"lighting": "dim"}, 60, 0)
+    text = table(found, setting_name("Reach", {"lighting": "dim"}))
     still, expert = text.splitlines()[2:4]
     assert "baseline" in still
     assert "| 100.0 " in expert
@@ -150,7 +150,7 @@ def test_the_table_has_intervals_and_paired_differences():
     assert "+" in expert.split("|")[5]
     assert "0.000" in expert
     assert "lighting=dim: 60 trials each, initial states 0 to 59, the same for all" in text
-    assert "say little" in table({"still": found["still"][:10]}, "Reach", {}, 10, 0)
+    assert "say little" in table({"still": found["still"][:10]}, "Reach")
 
 
 def test_environments_of_another_robot_are_refused():

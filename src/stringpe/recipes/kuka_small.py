@@ -5,8 +5,7 @@
     stringpe compare kuka_small data.train=pick.safetensors --baseline circulant:model.depth=none --out runs/kuka \\
         --encodings circulant:model.depth=none circulant:model.depth=normals \\
                     circulant circulant:model.depth=lift+normals
-    stringpe eval runs/kuka/runs/*/seed0 depth_noise=true --env KukaPick --trials 50 --out results/kuka
-    stringpe eval runs/kuka/runs/*/seed0 depth_noise=true lighting=dim --env KukaPick --trials 50 --out results/kuka-dim
+    stringpe eval runs/kuka/runs/*/seed0 depth_noise=true --env KukaPick --shifts --trials 50 --out results/kuka
 
 The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and both. policy.kind=energy is the paper's
 kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a

@@ -17,8 +17,18 @@ ALOHA_TASKS = (
 KUKA_TASKS = ("KukaPick",)
 OPTIONS = ("max_steps",)
 KUKA_OPTIONS = ("target", "lighting", "distractors", "table_height", "depth_noise")
+SHIFTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "KukaPick": (
+        {"lighting": "dim"},
+        {"lighting": "warm"},
+        {"lighting": "side"},
+        {"distractors": 3},
+        {"table_height": 0.05},
+        {"table_height": -0.05},
+    )
+}  # what a policy has not seen in training: options of the environment
 
-__all__ = ["ALOHA_TASKS", "KUKA_TASKS", "make", "tasks"]
+__all__ = ["ALOHA_TASKS", "KUKA_TASKS", "SHIFTS", "make", "tasks"]
 
 
 def tasks() -> tuple[str, ...]:

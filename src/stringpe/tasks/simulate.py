@@ -5,9 +5,11 @@ lerobot writes it, and videos of successes and failures.
 """
 
 import dataclasses
+import importlib.util
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,35 +26,82 @@ from .robot import load_policy
 
 def simulate(
     checkpoints: Sequence[str | Path],
-    task: str,
+    tasks: str | Sequence[str],
     *,
     count: int = 50,
     options: Mapping[str, Any] | None = None,
+    shifts: bool = False,
     out: str | Path | None = None,
     jobs: int = 0,
     videos: int = 3,
     seed: int = FIRST_SEED,
     quiet: bool = False,
 ) -> str:
-    """Try every checkpoint on initial states seed, seed + 1, … of a task; returns the table, which is written too.
+    """Try every checkpoint on initial states seed, seed + 1, … of one task or several; returns the tables.
 
-    options: of the environment, for example {"lighting": "dim"}. out: folder of the results; by default each run's own
-    folder `eval/<task>`. jobs: processes; 0 for one a core."""
-    found = {}
+    options: of the environment, for example {"lighting": "dim"}. shifts: then also under each shift that the task has
+    (`robots.SHIFTS`). out: folder of the results, where table.md and success.svg are written too; by default each run's
+    own folder `eval/<task>`. jobs: processes; 0 for one a core."""
+    known = []
     for checkpoint, label in zip(map(Path, checkpoints), labels(checkpoints), strict=True):
         recipe, weights = read_model(checkpoint)
-        spec = read_spec(weights)
-        size = (spec.image_size, spec.image_size)
-        depth = recipe.model.depth != "none"
-        env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=depth, **(options or {}))
-        check_env(env, spec.action_dim, spec.state_dim)
-        name = "-".join([task, *(f"{k}={v}" for k, v in sorted((options or {}).items()))]).replace("/", "-")
-        folder = Path(out) / label / name if out else _run_folder(checkpoint) / "eval" / name
-        found[label] = evaluate(partial(load_policy, checkpoint), env, folder, count, seed, jobs, videos, quiet)
-    text = table(found, task, options or {}, count, seed)
+        known.append((checkpoint, label, read_spec(weights), recipe.model.depth != "none"))
+    found: dict[str, dict[str, list[Trial]]] = {}
+    for task, chosen in _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts):
+        name = setting_name(task, chosen)
+        found[name] = {}
+        for checkpoint, label, spec, depth in known:
+            size = (spec.image_size, spec.image_size)
+            env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=depth, **chosen)
+            check_env(env, spec.action_dim, spec.state_dim)
+            place = name.replace(", ", "-").replace("/", "-")
+            folder = Path(out) / label / place if out else _run_folder(checkpoint) / "eval" / place
+            policy = partial(load_policy, checkpoint)
+            found[name][label] = evaluate(policy, env, folder, count, seed, jobs, videos, quiet)
+    text = "\n".join([*([overview(found)] if len(found) > 1 else []), *(table(f, n) for n, f in found.items())])
     if out:
         write_text(Path(out) / "table.md", text)
+        _draw(found, Path(out) / "success.svg")
     return text
+
+
+def setting_name(task: str, options: Mapping[str, Any]) -> str:
+    """KukaPick, lighting=dim."""
+    return ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
+
+
+def _settings(
+    tasks: Sequence[str], options: Mapping[str, Any], shifts: bool
+) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Every task with its options; and again under each of its shifts."""
+    if not tasks:
+        raise ValueError(f"name at least one task: {', '.join(robots.tasks())}")
+    without = [task for task in tasks if task not in robots.SHIFTS]
+    if shifts and without:
+        raise ValueError(f"{without[0]} has no shifts; there are some for {', '.join(robots.SHIFTS)}")
+    return [(task, {**options, **shift}) for task in tasks for shift in ({}, *(robots.SHIFTS[task] if shifts else ()))]
+
+
+def _draw(found: Mapping[str, Mapping[str, Sequence[Trial]]], path: Path) -> None:
+    if not importlib.util.find_spec("matplotlib"):
+        warnings.warn(
+            f"matplotlib is not installed, so there is no {path.name}: repeat the command where it is", stacklevel=3
+        )
+        return
+    from ..training.figures import draw_shares
+
+    shares = {name: {label: _share(each) for label, each in policies.items()} for name, policies in found.items()}
+    path.write_bytes(draw_shares(shares, "success (%), 95 % interval"))
+
+
+def overview(found: Mapping[str, Mapping[str, Sequence[Trial]]]) -> str:
+    """Markdown: a row a policy, a column a setting: success in per cent with Wilson's interval."""
+    first, *_ = found.values()
+    rows = [["policy", *found]]
+    for label in first:
+        shares = [_share(policies[label]) for policies in found.values()]
+        rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
+    return _markdown(rows) + "\n"
 
 
 def evaluate(
@@ -90,7 +139,7 @@ def evaluate(
 def info(found: Sequence[Trial], seconds: float, folder: Path) -> dict[str, Any]:
     """eval_info.json: lerobot's keys, and Wilson's interval and the crashes beside them."""
     n = len(found)
-    share = wilson(sum(t.success for t in found), n)
+    share = _share(found)
     return {
         "per_episode": [
             {
@@ -118,13 +167,13 @@ def info(found: Sequence[Trial], seconds: float, folder: Path) -> dict[str, Any]
     }
 
 
-def table(found: Mapping[str, Sequence[Trial]], task: str, options: Mapping[str, Any], count: int, seed: int) -> str:
+def table(found: Mapping[str, Sequence[Trial]], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
     rows = [["policy", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]]
     first = next(iter(found))
     base = {t.seed: t.success for t in found[first]}
     for label, each in found.items():
-        share = wilson(sum(t.success for t in each), len(each))
+        share = _share(each)
         row = [label, f"{100 * share.mean:.1f}", _range(share, "")]
         if label == first:
             row += ["baseline", "", ""]
@@ -132,17 +181,19 @@ def table(found: Mapping[str, Sequence[Trial]], task: str, options: Mapping[str,
             pair = paired_shares({t.seed: t.success for t in each}, base)
             row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
         rows.append([*row, str(sum(bool(t.crashed) for t in each))])
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) + " |" for r in rows]
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
-    where = ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
     notes = [
-        f"{where}: {count} trials each, initial states {seed} to {seed + count - 1}, the same for all. A crashed "
+        f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. A crashed "
         f"simulation counts as no success. Intervals: Wilson's, and Newcombe's for paired shares."
     ]
-    if count < 50:
-        notes.append(f"{count} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return "\n".join([lines[0], rule, *lines[1:], "", *notes, ""])
+    if len(base) < 50:
+        notes.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
+    return "\n".join([_markdown(rows), *notes, ""])
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) + " |" for r in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:], ""])
 
 
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
@@ -171,9 +222,13 @@ def labels(checkpoints: Sequence[str | Path]) -> list[str]:
     return ["-".join(p[start:]) for p in parts]
 
 
-def _range(estimate: Estimate, sign: str) -> str:
+def _share(found: Sequence[Trial]) -> Estimate:
+    return wilson(sum(t.success for t in found), len(found))
+
+
+def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
     low, high = estimate.bounds
-    return f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+    return f"{100 * low:{sign}.{digits}f} to {100 * high:{sign}.{digits}f}"
 
 
 def _run_folder(checkpoint: Path) -> Path:

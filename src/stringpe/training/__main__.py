@@ -21,7 +21,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if asked.command == "train":
             run_train(asked.recipe, asked.overrides, asked.out)
         elif asked.command == "eval" and asked.env:
-            run_simulate(asked.words, asked.env, asked.trials, asked.out, asked.jobs, asked.videos)
+            run_simulate(asked.words, asked.env, asked.shifts, asked.trials, asked.out, asked.jobs, asked.videos)
         elif asked.command == "eval":
             run_eval(*split_words(asked.words))
         else:
@@ -43,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument(
         "words", nargs="+", metavar="checkpoint | key=value", help="a run's folder or one of its checkpoints"
     )
-    two.add_argument("--env", default="", help="try policies, one or several, in simulation of this task")
+    two.add_argument("--env", nargs="+", default=[], help="try policies, one or several, in simulation of these tasks")
+    two.add_argument("--shifts", action="store_true", help="also under every shift that the task has")
     two.add_argument("--trials", type=int, default=50, help="initial states, the same for every policy")
     two.add_argument("--out", type=Path, help="folder of trials, videos and table; each run's own by default")
     two.add_argument("--jobs", type=int, default=0, help="simulations side by side; 0 for one a core")

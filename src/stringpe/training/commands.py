@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from .. import recipes
@@ -31,14 +32,17 @@ def run_eval(checkpoint: Path, overrides: Sequence[str]) -> None:
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
 
 
-def run_simulate(words: Sequence[str], env: str, trials: int, out: Path | None, jobs: int, videos: int) -> None:
+def run_simulate(
+    words: Sequence[str], env: Sequence[str], shifts: bool, trials: int, out: Path | None, jobs: int, videos: int
+) -> None:
     """Try policies in simulation and print the table. words: checkpoints, and key=value for the environment."""
     from ..robots.demos import parse_options
     from ..tasks.simulate import simulate
 
     options = parse_options(word for word in words if _is_change(word))
     checkpoints = [word for word in words if not _is_change(word)]
-    print(simulate(checkpoints, env, count=trials, options=options, out=out, jobs=jobs, videos=videos))
+    run = partial(simulate, checkpoints, env, count=trials, options=options, shifts=shifts)
+    print(run(out=out, jobs=jobs, videos=videos))
 
 
 def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: curves over steps, and final scores with their intervals. Needs matplotlib."""
+"""The pictures of a comparison: curves over steps, final scores and shares with their intervals. Needs matplotlib."""
 
 import io
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from .statistics import Estimate
 from .table import Summary
 
 if TYPE_CHECKING:
@@ -72,6 +73,31 @@ def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
     ax.invert_yaxis()
     ax.set_xlabel(f"{metric_name} (%), mean and 95 % interval; dots are seeds")
     ax.grid(alpha=0.25, axis="x")
+    return _svg(figure)
+
+
+def draw_shares(groups: Mapping[str, Mapping[str, Estimate]], name: str) -> bytes:
+    """SVG: shares with their intervals; a group of bars a setting, a colour a row."""
+    first, *_ = groups.values()
+    figure = _figure(2.2 + 1.5 * len(groups) + 0.1 * len(first), 3.2)
+    ax = figure.subplots()
+    width = 0.8 / len(first)
+    for i, label in enumerate(first):
+        shares = [group[label] for group in groups.values()]
+        at = [g + (i - (len(first) - 1) / 2) * width for g in range(len(groups))]
+        low, high = zip(*(s.bounds for s in shares), strict=True)
+        error = [
+            [100 * (s.mean - b) for s, b in zip(shares, low, strict=True)],
+            [100 * (b - s.mean) for s, b in zip(shares, high, strict=True)],
+        ]
+        ax.bar(at, [100 * s.mean for s in shares], 0.9 * width, color=f"C{i % 10}", alpha=0.75, label=label)
+        ax.errorbar(at, [100 * s.mean for s in shares], error, fmt="none", color="#333333", capsize=2, linewidth=1)
+    ax.set_xticks(range(len(groups)), [g.replace(", ", "\n") for g in groups], fontsize=8)
+    ax.set_ylim(0, 100)
+    ax.set_ylabel(name)
+    ax.grid(alpha=0.25, axis="y")
+    ax.set_axisbelow(True)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return _svg(figure)
 
 
