@@ -282,7 +282,7 @@ def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path,
     main([*words, "--shifts", "--env", "Reach", "Again"])
     overview, *each = capsys.readouterr().out.strip().split("\n| policy")[-4:]
     for setting, text in zip(("Reach, noise=0", "Reach, noise=1", "Again, noise=0"), each, strict=True):
-        assert f"{setting} " in overview
+        assert f"| {setting} " in overview
         assert f"{setting}: 2 trials each" in text
     assert "noise=1" in (out / "success.svg").read_text()
     assert sorted(p.name for p in (out / "run").iterdir()) == ["Again-noise=0", "Reach-noise=0", "Reach-noise=1"]

@@ -7,7 +7,7 @@ import pytest
 from stand_in import Reach
 
 from stringpe.robots.rollout import FIRST_SEED, Setting, trials
-from stringpe.tasks.simulate import check_env, evaluate, labels, setting_name, table
+from stringpe.tasks.simulate import check_env, evaluate, labels, setting_name, short_names, table
 
 
 class Expert:
@@ -151,6 +151,13 @@ def test_the_table_has_intervals_and_paired_differences():
     assert "0.000" in expert
     assert "lighting=dim: 60 trials each, initial states 0 to 59, the same for all" in text
     assert "say little" in table({"still": found["still"][:10]}, "Reach")
+
+
+def test_settings_are_named_by_what_they_differ_in():
+    settings = [setting_name("Pick", o) for o in ({"noise": True}, {"noise": True, "lighting": "dim"})]
+    assert short_names(settings) == ["usual", "lighting=dim"]
+    assert short_names(settings[:1]) == ["Pick, noise=True"]
+    assert short_names(["Pick", "Place"]) == ["Pick", "Place"]
 
 
 def test_environments_of_another_robot_are_refused():

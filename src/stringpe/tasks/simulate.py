@@ -70,6 +70,15 @@ def setting_name(task: str, options: Mapping[str, Any]) -> str:
     return ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
 
 
+def short_names(settings: Sequence[str]) -> list[str]:
+    """Names of settings without what all have in common; "usual" where nothing else is left."""
+    parts = [name.split(", ") for name in settings]
+    if len(parts) == 1:
+        return list(settings)
+    common = set.intersection(*map(set, parts))
+    return [", ".join(part for part in each if part not in common) or "usual" for each in parts]
+
+
 def _settings(
     tasks: Sequence[str], options: Mapping[str, Any], shifts: bool
 ) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -90,14 +99,15 @@ def _draw(found: Mapping[str, Mapping[str, Sequence[Trial]]], path: Path) -> Non
         return
     from ..training.figures import draw_shares
 
-    shares = {name: {label: _share(each) for label, each in policies.items()} for name, policies in found.items()}
-    path.write_bytes(draw_shares(shares, "success (%), 95 % interval"))
+    shares = [{label: _share(each) for label, each in policies.items()} for policies in found.values()]
+    groups = dict(zip(short_names(list(found)), shares, strict=True))
+    path.write_bytes(draw_shares(groups, "success (%), 95 % interval"))
 
 
 def overview(found: Mapping[str, Mapping[str, Sequence[Trial]]]) -> str:
     """Markdown: a row a policy, a column a setting: success in per cent with Wilson's interval."""
     first, *_ = found.values()
-    rows = [["policy", *found]]
+    rows = [["policy", *short_names(list(found))]]
     for label in first:
         shares = [_share(policies[label]) for policies in found.values()]
         rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
