@@ -11,8 +11,8 @@ The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and
 kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a
 lifted patch tells its depth itself and not only how it differs from others. The clean chunk is predicted, a quarter of
 a batch are first frames, and the encoder begins with convolutions, so that the policy learns to look: docs/policies.md.
-Time: one H200, sixteen such policies side by side, nine minutes (with linear patches). Expected number: no run on a
-GPU with these settings has been evaluated yet; what it gives belongs in results/.
+Time: one H200, sixteen such policies side by side, sixteen minutes. Expected: 92 to 94 % of picks in simulation, with
+depth or without; results/2026-11-16-kuka-pick has the shifts.
 """
 
 from dataclasses import replace
