@@ -1,4 +1,4 @@
-"""VOC2007 at 224 px: open-vocabulary detection of 20 classes with a small OWL-ViT, in 990 steps a run.
+"""VOC2007 at 224 px: open-vocabulary detection of 20 classes with a small OWL-ViT, in 1,980 steps a run.
 
     stringpe train voc2007 data.train=voc2007-train.tar data.val=voc2007-val.tar model.encoding=cayley \\
         --out runs/voc2007-cayley
@@ -12,7 +12,8 @@ Towers: those of the recipe flickr8k, the image tower at 128 px, both with rando
 of it; {encoding} and {seed} give every row the towers of its own encoding and seed. From random weights, let the text
 tower learn as fast as the rest: optim.text_lr_scale=1. Mosaics end at 2×2: in a 3×3 one at this size, most objects are
 smaller than a patch.
-Time and expected number: no full run has been made yet; what it gives belongs in results/.
+Time and expected number: no run has been finished yet. Half of one with 990 steps had AP 0.1 % with absolute embeddings
+and 0.3 to 0.7 % with rotary ones, three seeds each; what a whole one gives belongs in results/.
 """
 
 from dataclasses import replace
@@ -31,13 +32,13 @@ RECIPE = Recipe(
     optim=Optim(lr=5e-4, weight_decay=0.05, clip=1.0, warmup_steps=100, text_lr_scale=0.1),
     loop=Loop(
         batch_size=128,
-        epochs=32,
+        epochs=64,
         precision="bf16",
         compile=True,
         log_every=30,
-        eval_every=500,
+        eval_every=1_000,
         eval_batch=256,
-        save_every=1_000,
+        save_every=2_000,
         keep=1,
         tensorboard=False,
     ),
