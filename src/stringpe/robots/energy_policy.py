@@ -11,6 +11,8 @@ density that is learned is q · exp(−f).
 Numbers of a chunk drawn one by one would be told from a demonstration by their jitter alone, without a look at the
 image. The Gaussians of the proposal are therefore independent over the chunk's frequencies in time (an orthonormal
 cosine transform), whose spreads fall where demonstrations are smooth: samples are smooth, and wrong in where they lead.
+For the same reason what is learned is the density of demonstrations with a little noise, as much as the proposal's
+spreads have at least: without it a demonstration is the one chunk with no jitter at all, and ranks first unseen.
 """
 
 import math
@@ -25,7 +27,7 @@ from .layers import ChunkDecoder, Memory, repeated
 from .observer import ImageEncoder
 from .policy import Net, Policy, Spec
 
-_LOG_FLOOR = math.log(0.05)  # of a spread: more precision is noise that would drown what the image says
+_NOISE = 0.1  # of demonstrations, and the least spread: more precision would drown what the image says
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -120,7 +122,7 @@ class EnergyPolicy(Policy):
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each
         basis = cosines(self.net.chunk).to(mean)
         # A soft floor: what a hard one cuts off has no gradient, and never comes back.
-        log_std = torch.logaddexp(log_std - 1, torch.full_like(log_std, _LOG_FLOOR))
+        log_std = torch.logaddexp(log_std - 1, torch.full_like(log_std, math.log(_NOISE)))
         return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, log_std, basis)
 
     def energy(self, y: Tensor, memory: Memory, proposal: Mixture) -> Tensor:
@@ -128,7 +130,7 @@ class EnergyPolicy(Policy):
         count = y.shape[1]
         flat = y.flatten(0, 1)
         found = self.correction(flat, self._condition(flat), repeated(memory, count))
-        return found.float().mean((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
+        return found.float().sum((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
         """Ranking loss, plus the proposal's negative log likelihood a number, plus its distance.
@@ -136,10 +138,11 @@ class EnergyPolicy(Policy):
         Likelihood alone looks first at frequencies that hardly vary, since it divides by the variance, and learns late
         where a chunk leads; the plain distance weighs all of them alike."""
         proposal = self.propose(seen)
-        likelihood = proposal.log_prob(action[:, None])[:, 0] / action[0].numel()
+        noisy = (action + _NOISE * torch.randn_like(action))[:, None]
+        likelihood = proposal.log_prob(noisy)[:, 0] / action[0].numel()
         fixed = proposal.detach()  # the ranking teaches the energy, not the proposal
         negatives, _ = fixed.sample(self.negatives)
-        y = torch.cat([action[:, None], negatives], dim=1)
+        y = torch.cat([noisy, negatives], dim=1)
         scores = -self.energy(y, self.correction.memory(seen), fixed) - fixed.log_prob(y)
         first = torch.zeros(len(y), dtype=torch.long, device=y.device)
         return F.cross_entropy(scores, first) - likelihood.mean() + proposal.distance(action)
