@@ -46,18 +46,19 @@ def simulate(
     for checkpoint, label in zip(map(Path, checkpoints), labels(checkpoints), strict=True):
         recipe, weights = read_model(checkpoint)
         known.append((checkpoint, label, read_spec(weights), recipe.model.depth != "none"))
-    found: dict[str, dict[str, list[Trial]]] = {}
+    todo: list[tuple[str, str, Callable[[], Actor], Callable[[], Any], Path]] = []
     for task, chosen in _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts):
         name = setting_name(task, chosen)
-        found[name] = {}
+        place = name.replace(", ", "-").replace("/", "-")
         for checkpoint, label, spec, depth in known:
             size = (spec.image_size, spec.image_size)
             env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=depth, **chosen)
-            check_env(env, spec.action_dim, spec.state_dim)
-            place = name.replace(", ", "-").replace("/", "-")
+            check_env(env, spec.action_dim, spec.state_dim)  # all of them, before the first is tried
             folder = Path(out) / label / place if out else _run_folder(checkpoint) / "eval" / place
-            policy = partial(load_policy, checkpoint)
-            found[name][label] = evaluate(policy, env, folder, count, seed, jobs, videos, quiet)
+            todo.append((name, label, partial(load_policy, checkpoint), env, folder))
+    found: dict[str, dict[str, list[Trial]]] = {}
+    for name, label, policy, env, folder in todo:
+        found.setdefault(name, {})[label] = evaluate(policy, env, folder, count, seed, jobs, videos, quiet)
     text = "\n".join([*([overview(found)] if len(found) > 1 else []), *(table(f, n) for n, f in found.items())])
     if out:
         write_text(Path(out) / "table.md", text)
