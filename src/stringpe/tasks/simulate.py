@@ -57,8 +57,8 @@ def simulate(
             folder = Path(out) / label / place if out else _run_folder(checkpoint) / "eval" / place
             todo.append((name, label, partial(load_policy, checkpoint), env, folder))
     found: dict[str, dict[str, list[Trial]]] = {}
-    for name, label, policy, env, folder in todo:
-        found.setdefault(name, {})[label] = evaluate(policy, env, folder, count, seed, jobs, videos, quiet)
+    for name, label, policy, made, folder in todo:
+        found.setdefault(name, {})[label] = evaluate(policy, made, folder, count, seed, jobs, videos, quiet)
     text = "\n".join([*([overview(found)] if len(found) > 1 else []), *(table(f, n) for n, f in found.items())])
     if out:
         write_text(Path(out) / "table.md", text)
