@@ -1,6 +1,8 @@
 """From a recipe to a result: build the task, run the loop in a folder, write down what came out."""
 
+import atexit
 import csv
+import gc
 import io
 import platform
 from pathlib import Path
@@ -30,6 +32,9 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     accelerator = accelerator_for(recipe)
+    if accelerator.num_processes > 1:
+        atexit.unregister(_leave)
+        atexit.register(_leave)
     reset_peak(accelerator.device)
     task = build(recipe)
     if accelerator.is_main_process:
@@ -47,6 +52,14 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
         write_json(out / "result.json", outcome)
     accelerator.wait_for_everyone()
     return outcome
+
+
+def _leave() -> None:
+    """End the processes' group before the interpreter ends: a thread of gloo that drops its last tensor after that
+    aborts the process (pytorch#179291), and a run that was finished counts as failed."""
+    gc.collect()  # models wrapped for the group hold on to it
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
