@@ -1,7 +1,7 @@
 """ALOHA in minutes: a small diffusion policy over four cameras at 128 px, from scratch, on one GPU.
 
     stringpe data demos MugOnPlate --episodes 800 --out data/mug
-    stringpe data pack data/mug mug.safetensors --stride 6              # one small file, to train elsewhere
+    stringpe data pack data/mug mug.safetensors --stride 5              # one small file, to train elsewhere
     stringpe compare aloha_small data.train=mug.safetensors --encodings absolute rope cayley --seeds 1 --out runs/aloha
     stringpe eval runs/aloha/runs/*/seed0 --env MugOnPlate --trials 50 --out results/aloha
 

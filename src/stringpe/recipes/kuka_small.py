@@ -1,7 +1,7 @@
 """KUKA pick in minutes: a small diffusion policy from RGB-D at 128 px, from scratch, on one GPU.
 
     stringpe data demos KukaPick depth_noise=true --episodes 1200 --depth --out data/pick
-    stringpe data pack data/pick pick.safetensors --stride 6 --depth-step 4
+    stringpe data pack data/pick pick.safetensors --stride 5 --depth-step 4
     stringpe compare kuka_small data.train=pick.safetensors --baseline circulant:model.depth=none --out runs/kuka \\
         --encodings circulant:model.depth=none circulant:model.depth=normals \\
                     circulant circulant:model.depth=lift+normals
