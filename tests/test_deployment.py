@@ -6,12 +6,11 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import stringpe
 from cases import CASES, build, perturbed
+from processes import WORLD, in_two
 from stringpe import testing
 
 
@@ -97,40 +96,29 @@ def test_autocast(name):
     assert testing.relative_error(out, exact) < testing.tolerance(torch.bfloat16)
 
 
-def _leave():
-    """Models hold on to the group and its threads, and an interpreter that ends under them aborts (pytorch#179291)."""
-    dist.destroy_process_group()
-    os._exit(0)
-
-
-def _train(rank, world, path, name):
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+def _train(rank, name, x, coords):
     model = nn.parallel.DistributedDataParallel(net(name))  # an unused parameter would be an error in the second step
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, coords = torch.load(f"{path}.data")
     for _ in range(3):
         optimiser.zero_grad()
-        model(x[rank::world], coords[rank::world]).square().mean().backward()
+        model(x[rank::WORLD], coords[rank::WORLD]).square().mean().backward()
         optimiser.step()
-    if rank == 0:
-        torch.save(model.module.state_dict(), f"{path}.out")
-    _leave()
+    return model.module.state_dict()
 
 
 @pytest.mark.parametrize("name", ["cayley", "circulant"])
 def test_two_processes_train_as_one(name, tmp_path):
-    path = tmp_path / "store"
     data = torch.randn(4, 9, 32), torch.randn(4, 9, 2)
-    torch.save(data, f"{path}.data")
-    mp.spawn(_train, args=(2, str(path), name), nprocs=2)
+    first, second = in_two(_train, tmp_path, name, *data)
     model = net(name)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimiser.zero_grad()
         model(*data).square().mean().backward()
         optimiser.step()
-    for key, value in torch.load(f"{path}.out").items():
-        torch.testing.assert_close(model.state_dict()[key], value, atol=1e-6, rtol=1e-5)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value, first[key], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(value, second[key], atol=1e-6, rtol=1e-5)
 
 
 def _python(code):
@@ -154,26 +142,21 @@ print(sorted({m.split('.')[0] for m in set(sys.modules) - heavy} - set(sys.stdli
     assert modules == "['stringpe']"
 
 
-def _train_sharded(rank, world, path, name):
+def _train_sharded(rank, name, image, depth):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
     model = vision_net(name)
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh("cpu", (WORLD,))
     for block in model.blocks:  # each layer on its own: its parameters are whole only inside its forward
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    image, depth = torch.load(f"{path}.data")
     for _ in range(2):
         optimiser.zero_grad()
-        model(image[rank::world], depth[rank::world]).square().mean().backward()
+        model(image[rank::WORLD], depth[rank::WORLD]).square().mean().backward()
         optimiser.step()
-    state = {key: value.full_tensor() for key, value in model.state_dict().items() if hasattr(value, "full_tensor")}
-    if rank == 0:
-        torch.save(state, f"{path}.out")
-    _leave()
+    return {key: value.full_tensor() for key, value in model.state_dict().items() if hasattr(value, "full_tensor")}
 
 
 def vision_net(name):
@@ -183,17 +166,14 @@ def vision_net(name):
 
 @pytest.mark.parametrize("name", ["cayley", "circulant"])
 def test_layers_sharded_over_two_processes_train_as_one(name, tmp_path):
-    path = tmp_path / "store"
     data = torch.randn(4, 3, 16, 16), torch.rand(4, 16, 16) + 1
-    torch.save(data, f"{path}.data")
-    mp.spawn(_train_sharded, args=(2, str(path), name), nprocs=2)
+    sharded, _ = in_two(_train_sharded, tmp_path, name, *data)
     model = vision_net(name)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimiser.zero_grad()
         model(*data).square().mean().backward()
         optimiser.step()
-    sharded = torch.load(f"{path}.out")
     assert len(sharded) == len(list(model.parameters()))
     for key, value in sharded.items():
         torch.testing.assert_close(model.state_dict()[key], value, atol=1e-5, rtol=1e-4)

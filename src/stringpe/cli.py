@@ -80,12 +80,9 @@ def evaluate(
         jobs: Simulations side by side; 0 for one a core.
         videos: Kept of successes, and of failures.
     """
-    from .training.commands import run_eval, run_simulate, split_words
+    from .training.commands import run_eval
 
-    if env:
-        run_simulate(words, env, shifts, trials, out, jobs, videos)
-    else:
-        run_eval(*split_words(words))
+    run_eval(words, env, shifts, trials, out, jobs, videos)
 
 
 def predict(

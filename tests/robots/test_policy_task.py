@@ -259,6 +259,9 @@ def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch,
     assert (tmp_path / "runs/rope/eval/Reach/eval_info.json").exists()
     with pytest.raises(SystemExit, match="eval takes one checkpoint, got 2; several need --env"):
         main(["eval", *runs])
+    for option in (["--shifts"], ["--out", str(out)]):
+        with pytest.raises(SystemExit, match=f"{option[0]} is for policies in simulation: name the task with --env"):
+            main(["eval", runs[0], *option])
 
 
 def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from detection_toy import pictures, toy_recipe
 
+from processes import in_two
 from stringpe.tasks import detection2d
 from stringpe.tasks.boxed import boxed
 from stringpe.tasks.detection2d import TEMPLATES, Detection2D, as_results, best
@@ -94,22 +95,17 @@ def _with_large_boxes(task):
     return model
 
 
-def _share(rank, recipe, path, results):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+def _share(rank, recipe):
     task = Detection2D(recipe)
     with torch.no_grad():
         sums = task.evaluate(_with_large_boxes(task), Place(rank, 2))
-    results.put((rank, {name: float(value) for name, value in sums.items()}))
-    torch.distributed.destroy_process_group()
+    return {name: float(value) for name, value in sums.items()}
 
 
 def test_two_processes_count_what_one_counts(task, recipe, tmp_path):
     with torch.no_grad():
         whole = {name: float(v) for name, v in task.evaluate(_with_large_boxes(task), Place()).items()}
-    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    torch.multiprocessing.spawn(_share, (recipe, tmp_path / "meet", results), nprocs=2)
-    parts = dict(results.get() for _ in range(2))
+    parts = in_two(_share, tmp_path, recipe)
     assert whole["AP50"] > 0
     assert {name: parts[0][name] + parts[1][name] for name in whole} == pytest.approx(whole, abs=1e-9)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from processes import in_two
 from stringpe import box3d, scenes
 from stringpe.tasks import create
 from stringpe.tasks.boxes3d import box_set
@@ -129,9 +130,7 @@ class TestTask:
     def test_two_processes_count_what_one_counts(self, recipe, tmp_path):
         task = create(recipe)
         whole = {name: float(v) for name, v in task.evaluate(Oracle(task, noise=0.1), Place()).items()}
-        results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-        torch.multiprocessing.spawn(_share, (recipe, tmp_path / "meet", results), nprocs=2)
-        parts = dict(results.get() for _ in range(2))
+        parts = in_two(_share, tmp_path, recipe)
         assert {name: parts[0][name] + parts[1][name] for name in whole} == pytest.approx(whole, abs=1e-6)
 
     def test_groups_are_means_over_their_own_objects(self, recipe):
@@ -205,13 +204,10 @@ class Oracle(torch.nn.Module):
         return Found(logits, box)
 
 
-def _share(rank, recipe, path, results):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+def _share(rank, recipe):
     task = create(recipe)
     sums = task.evaluate(Oracle(task, noise=0.1), Place(rank, 2))
-    results.put((rank, {name: float(value) for name, value in sums.items()}))
-    torch.distributed.destroy_process_group()
+    return {name: float(value) for name, value in sums.items()}
 
 
 class TestStart:

@@ -1,16 +1,14 @@
 import json
-import os
 import random
-import socket
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from captioned_files import depth, picture, shard, words
+from processes import in_two
 from stringpe import scenes
 from stringpe.scenes.captions import phrase
 from stringpe.tasks import views
@@ -198,10 +196,7 @@ def test_streams_feed_the_same_batches_again_and_name_what_they_skip(recipe, tmp
     assert task.evaluate(task.model().eval(), Place())["count"] == 7
 
 
-def _share(rank, port, recipe, results):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _share(rank, recipe):
     torch.manual_seed(0)
     task = Retrieval(recipe)
     model = task.model().eval()
@@ -213,21 +208,11 @@ def _share(rank, port, recipe, results):
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     for t in (*sums.values(), loss := loss.detach(), gradient):
         dist.all_reduce(t)
-    if rank == 0:
-        results.put(({name: float(v) for name, v in sums.items()}, float(loss) / 2, (gradient / 2).tolist()))
-    dist.barrier()
-    dist.destroy_process_group()
+    return {name: float(v) for name, v in sums.items()}, float(loss) / 2, gradient / 2
 
 
-def test_two_processes_have_one_batch_and_one_gallery(recipe):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(_share, (port, recipe, results), nprocs=2, join=False)
-    sums, loss, gradient = results.get()
-    while not context.join():
-        pass
+def test_two_processes_have_one_batch_and_one_gallery(recipe, tmp_path):
+    (sums, loss, gradient), _ = in_two(_share, tmp_path, recipe)
     torch.manual_seed(0)
     task = Retrieval(recipe)
     model = task.model().eval()
@@ -238,7 +223,7 @@ def test_two_processes_have_one_batch_and_one_gallery(recipe):
     own.backward()
     assert float(own.detach()) == pytest.approx(loss, rel=1e-5)
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
-    assert torch.allclose(torch.tensor(gradient), expected, atol=1e-5)
+    assert torch.allclose(gradient, expected, atol=1e-5)
 
 
 def test_parts_of_a_batch_are_no_contrastive_batch(recipe):

@@ -1,13 +1,11 @@
 import math
-import os
-import socket
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 
+from processes import WORLD, in_two
 from stringpe.vision import contrastive_loss
 from stringpe.vision.contrastive_loss import clip, siglip, within
 
@@ -100,10 +98,7 @@ def test_unequal_numbers_are_refused():
         siglip(image, text[:7], scale, bias)
 
 
-def _process(rank, world, port, results):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def _process(rank):
     found = {}
     for kind, loss in LOSSES.items():
         for chunk in (0, 3):
@@ -114,27 +109,19 @@ def _process(rank, world, port, results):
             tensors = [value.detach()] + [t.grad for t in (image, text, scale, bias)]
             for t in tensors:  # what data-parallel training does
                 dist.all_reduce(t)
-            found[kind, chunk] = [t / world for t in tensors]
-    if rank == 0:
-        results.put({key: [t.tolist() for t in row] for key, row in found.items()})
-    dist.barrier()
-    dist.destroy_process_group()
+            found[kind, chunk] = [t / WORLD for t in tensors]
+    return found
 
 
-def test_trap_27_two_processes_agree_with_one():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(_process, (2, port, results), nprocs=2)
-    found = results.get()
+def test_trap_27_two_processes_agree_with_one(tmp_path):
+    found, _ = in_two(_process, tmp_path)
     for kind, loss in LOSSES.items():
         given = inputs()
         value = loss(*given)
         value.backward()
         for chunk in (0, 3):
             for a, b in zip(found[kind, chunk], [value, *(t.grad for t in given)], strict=True):
-                assert torch.allclose(torch.tensor(a, dtype=torch.float64), b.detach(), rtol=1e-9, atol=1e-12)
+                assert torch.allclose(a, b.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_names_are_those_of_the_recipes():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import recipes
-from .commands import run_compare, run_eval, run_simulate, run_train, split_words
+from .commands import run_compare, run_eval, run_train
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -20,10 +20,8 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         if asked.command == "train":
             run_train(asked.recipe, asked.overrides, asked.out)
-        elif asked.command == "eval" and asked.env:
-            run_simulate(asked.words, asked.env, asked.shifts, asked.trials, asked.out, asked.jobs, asked.videos)
         elif asked.command == "eval":
-            run_eval(*split_words(asked.words))
+            run_eval(asked.words, asked.env, asked.shifts, asked.trials, asked.out, asked.jobs, asked.videos)
         else:
             a = asked
             tuning = (a.rates, a.rates_share)

@@ -22,35 +22,32 @@ def run_train(recipe: str, overrides: Sequence[str], out: Path) -> None:
     print(", ".join(f"{name} {value:.4g}" for name, value in outcome["metrics"].items()), f"in {out}")
 
 
-def run_eval(checkpoint: Path, overrides: Sequence[str]) -> None:
-    """Evaluate a checkpoint and print its metrics."""
-    found = evaluate(checkpoint, list(overrides))
+def run_eval(
+    words: Sequence[str], env: Sequence[str], shifts: bool, trials: int, out: Path | None, jobs: int, videos: int
+) -> None:
+    """Evaluate a checkpoint, or try policies in simulation of the tasks `env`, and print what came out. words:
+    checkpoints, and key=value for the recipe or the environment."""
+    changes = [word for word in words if _is_change(word)]
+    checkpoints = [word for word in words if not _is_change(word)]
+    if env:
+        from ..robots.demos import parse_options
+        from ..tasks.simulate import simulate
+
+        run = partial(simulate, checkpoints, env, count=trials, options=parse_options(changes), shifts=shifts)
+        print(run(out=out, jobs=jobs, videos=videos))
+        return
+    if shifts or out is not None:
+        raise ValueError(f"{'--shifts' if shifts else '--out'} is for policies in simulation: name the task with --env")
+    if len(checkpoints) != 1:
+        raise ValueError(
+            f"eval takes one checkpoint, got {len(checkpoints)}; several need --env, to be tried in simulation"
+        )
+    found = evaluate(checkpoints[0], changes)
     low, high = found.get("interval", (0.0, 0.0))
     name = found["metric"]
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
     print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
-
-
-def run_simulate(
-    words: Sequence[str], env: Sequence[str], shifts: bool, trials: int, out: Path | None, jobs: int, videos: int
-) -> None:
-    """Try policies in simulation and print the table. words: checkpoints, and key=value for the environment."""
-    from ..robots.demos import parse_options
-    from ..tasks.simulate import simulate
-
-    options = parse_options(word for word in words if _is_change(word))
-    checkpoints = [word for word in words if not _is_change(word)]
-    run = partial(simulate, checkpoints, env, count=trials, options=options, shifts=shifts)
-    print(run(out=out, jobs=jobs, videos=videos))
-
-
-def split_words(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """One checkpoint and the overrides among the words of `eval`."""
-    paths = [word for word in words if not _is_change(word)]
-    if len(paths) != 1:
-        raise ValueError(f"eval takes one checkpoint, got {len(paths)}; several need --env, to be tried in simulation")
-    return Path(paths[0]), [word for word in words if _is_change(word)]
 
 
 def _is_change(word: str) -> bool:
