@@ -1,4 +1,4 @@
-"""Detectors that start from retrieval runs, from detectors, and from checkpoints of transformers."""
+"""Towers that start from runs of retrieval, detection and classification, and from checkpoints of transformers."""
 
 import io
 import json
@@ -12,13 +12,15 @@ import transformers
 from detection_toy import toy_recipe
 from PIL import Image
 
-from stringpe.tasks import detectors
+from stringpe.tasks import create, detectors
 from stringpe.tasks.detection2d import Detection2D
+from stringpe.tasks.retrieval import Retrieval
 from stringpe.tasks.start import resampled, start_folder
 from stringpe.training import compare, evaluate, train
 from stringpe.training.checkpoint import read_model
 from stringpe.training.overrides import override
-from stringpe.training.recipe import Data, Loss
+from stringpe.training.recipe import Augment, Data, Loss
+from stringpe.training.task import Place
 from stringpe.vision.hub import load_owl
 from stringpe.vision.tokens import Tokenizer
 
@@ -121,6 +123,61 @@ def test_other_towers_are_refused(recipe, retrieval, tmp_path):
         start_folder(override(recipe, [f"model.start={tmp_path}/nothing/{{seed}}", "seed=7"]))
     with pytest.raises(ValueError, match=r"model.start can hold {encoding}, {seed} and {depth}, got 'runs/{name}'"):
         start_folder(override(recipe, ["model.start=runs/{name}"]))
+
+
+@pytest.fixture(scope="module")
+def named(recipe, tmp_path_factory):
+    """Runs of classification under {encoding}, with the image tower of the detection recipe at 32 px."""
+    folder = tmp_path_factory.mktemp("named")
+    for encoding in ("cayley", "absolute"):
+        asked = replace(
+            recipe,
+            task="classification",
+            model=replace(recipe.model, encoding=encoding),
+            data=Data(source="synthetic", image_size=32, num_classes=3, train_size=8, val_size=8),
+            loss=Loss(),
+        )
+        train(override(asked, ["augment.mosaic=", "loop.steps=2", "loop.batch_size=4"]), folder / encoding, quiet=True)
+    return folder
+
+
+@pytest.mark.parametrize("encoding", ["cayley", "absolute"])
+@pytest.mark.parametrize("pool", ["mean", "map"])
+def test_the_image_tower_of_a_classifier(recipe, retrieval, named, encoding, pool):
+    changes = [f"model.encoding={encoding}", f"model.start={named}/{{encoding}}"]
+    weights = read_model(named / encoding)[1]
+    captions = read_model(retrieval / "rope" / "seed3")[0].data
+    pairs = replace(recipe, task="retrieval", data=captions, loss=Loss(kind="siglip"), augment=Augment())
+    pairs = replace(pairs, model=replace(pairs.model, pool=pool))
+    for task in (Detection2D(override(recipe, changes)), Retrieval(override(pairs, changes))):
+        torch.manual_seed(4)
+        model = task.model()
+        for name, tensor in model.image.state_dict().items():
+            if name != "absolute.weight" and not name.startswith("map_pool."):
+                assert torch.equal(tensor, weights[name]), name
+        if encoding == "absolute":
+            size = task.recipe.data.image_size // 8
+            wanted = resampled(weights["absolute.weight"], (4, 4), (size, size))
+            assert torch.equal(model.image.absolute.weight, wanted)
+        task.loss(model, next(task.batches(0, Place()))).backward()
+
+
+def test_retrieval_goes_on_from_retrieval(retrieval):
+    old, weights = read_model(retrieval / "cayley" / "seed3")
+    task = Retrieval(override(old, [f"model.start={retrieval}/{{encoding}}/seed{{seed}}", "text.vocab=999"]))
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in task.model().state_dict().items())
+    own = (detectors.checkpoints.model_folder(retrieval / "cayley" / "seed3") / "tokenizer.json").read_text()
+    assert task.feed.tokenizer.to_json() == own
+
+
+def test_what_does_not_fit_is_said(recipe, named):
+    with pytest.raises(ValueError, match=r"other towers .*: model.dim=32 there, 64 here$"):
+        Detection2D(override(recipe, [f"model.start={named}/cayley", "model.encoding=cayley", "model.dim=64"])).model()
+    asked = read_model(named / "cayley")[0]
+    with pytest.raises(ValueError, match=r"model.start is for retrieval, detection2d, detection3d; the task classif"):
+        create(override(asked, [f"model.start={named}/cayley"]))
+    with pytest.raises(ValueError, match=r"A policy's encoder starts from policy.encoder"):
+        create(override(asked, [f"model.start={named}/cayley", "task=policy"]))
 
 
 def test_a_table_read_at_its_own_patches_is_itself():

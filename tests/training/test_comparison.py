@@ -57,6 +57,16 @@ def test_the_table_has_scores_differences_and_costs(done):
     assert "paired by seed" in found.text
 
 
+def test_the_curves_of_all_runs_are_in_one_file(done):
+    out, found = done
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert {(row["row"], row["seed"]) for row in rows} == {(label, seed) for label in ROWS for seed in (0, 1)}
+    last = {(row["row"], row["seed"]): row["val/top1"] for row in rows if "val/top1" in row}
+    for summary in found.summaries:
+        for seed, score in summary.seeds.items():
+            assert last[summary.label, seed] == pytest.approx(score / 100, rel=1e-5)
+
+
 def test_finished_runs_are_not_run_again(done):
     from training_toy import TOY
 

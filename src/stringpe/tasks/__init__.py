@@ -16,6 +16,9 @@ _TASKS = {
 }
 
 
+_STARTED = ("retrieval", "detection2d", "detection3d")
+
+
 def names() -> list[str]:
     """The names that a recipe's `task` can have."""
     return list(_TASKS)
@@ -27,6 +30,9 @@ def create(recipe: Recipe) -> Task:
         near = difflib.get_close_matches(recipe.task, _TASKS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no task named {recipe.task!r}: {hint}The names are {', '.join(_TASKS)}")
+    if recipe.model.start and recipe.task not in _STARTED:
+        other = " A policy's encoder starts from policy.encoder." if recipe.task == "policy" else ""
+        raise ValueError(f"model.start is for {', '.join(_STARTED)}; the task {recipe.task} starts at random.{other}")
     module, name = _TASKS[recipe.task]
     task: Task = getattr(import_module(f".{module}", __name__), name)(recipe)
     return task

@@ -28,9 +28,10 @@ def tokenizer_of(recipe: Recipe, texts: list[str]) -> Tokenizer:
     folder = start_folder(recipe)
     if recipe.text.tokenizer:
         return Tokenizer.load(recipe.text.tokenizer)
-    if folder is None:
-        return Tokenizer.train(texts, vocab=recipe.text.vocab)
-    return load_owl_tokenizer(folder) if is_owl(folder) else start_tokenizer(folder)
+    if folder is not None and is_owl(folder):
+        return load_owl_tokenizer(folder)
+    path = None if folder is None else start_tokenizer(folder)
+    return Tokenizer.train(texts, vocab=recipe.text.vocab) if path is None else Tokenizer.load(path)
 
 
 def detector(recipe: Recipe, tokenizer: Tokenizer) -> Detector:

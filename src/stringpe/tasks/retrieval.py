@@ -1,6 +1,7 @@
 """Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from ..vision.recall import recall
 from .backbone import backbone
 from .feed import shares
 from .pair_feed import PairFeed, pair_feed
+from .start import TOWERS, start_folder, start_tokenizer, start_towers
 
 TOKENIZER = "tokenizer.json"
 
@@ -41,7 +43,7 @@ class Retrieval(Task):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed: PairFeed = pair_feed(recipe, self.depth)
+        self.feed: PairFeed = pair_feed(_with_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
@@ -53,7 +55,12 @@ class Retrieval(Task):
         return self.feed.examples
 
     def model(self) -> nn.Module:
-        return towers(self.recipe, self.feed.tokenizer)
+        model = towers(self.recipe, self.feed.tokenizer)
+        folder = start_folder(self.recipe)
+        if folder is not None and start_towers(model, self.recipe, folder).task == self.recipe.task:
+            rest = {n: t for n, t in checkpoints.read_model(folder)[1].items() if not n.startswith(TOWERS)}
+            model.load_state_dict(rest, strict=False)
+        return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         return self.feed.train(start, place)
@@ -108,6 +115,13 @@ class Retrieval(Task):
         image, text, number, owner = (place.gathered(torch.cat(part)) for part in parts)
         order = number.argsort()[int((number < 0).sum()) :]  # padding out, the rest as in the set
         return image[order], text[owner >= 0], owner[owner >= 0]
+
+
+def _with_tokenizer(recipe: Recipe) -> Recipe:
+    """The recipe with the tokeniser of the run that its towers come from, if that has one and it names none itself."""
+    folder = start_folder(recipe)
+    path = None if folder is None or recipe.text.tokenizer else start_tokenizer(folder)
+    return recipe if path is None else replace(recipe, text=replace(recipe.text, tokenizer=str(path)))
 
 
 def told_apart(image: Tensor, text: Tensor, owner: Tensor, group: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Towers that start from another run: `model.start`, a folder in which {encoding}, {seed} and {depth} are filled in."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from ..baselines import LearnedAbsolute
 from ..coords import grid
 from ..training import checkpoint as checkpoints
 from ..training.recipe import Recipe
-from ..vision import Tokenizer
 from ..vision.owl import ClassHead
+from ..vision.stem import prefixes
 
 TOWERS = ("image.", "text.")
 _SHAPES = {
@@ -40,25 +41,30 @@ def filled(text: str, recipe: Recipe, key: str) -> str:
         raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
 
 
-def start_tokenizer(folder: Path) -> Tokenizer:
-    """The tokeniser of the run that the towers come from."""
-    return Tokenizer.load(checkpoints.model_folder(folder) / "tokenizer.json")
+def start_tokenizer(folder: Path) -> Path | None:
+    """The file with the tokeniser of the run that the towers come from; None where that run had no texts."""
+    path = checkpoints.model_folder(folder) / "tokenizer.json"
+    return path if path.exists() else None
 
 
 def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> Recipe:
-    """Load the towers `model.image` and `model.text` from a run of retrieval or detection; returns that run's recipe.
+    """Load the towers `model.image` and `model.text` from a run of retrieval or detection, or the image tower alone
+    from one without texts, such as classification; returns that run's recipe.
 
-    What a tower of this model does not have (pooling, a classifier) is left behind. A learned table of absolute
-    embeddings is read at this model's patches."""
+    What a tower of this model does not have (pooling, a classifier) is left behind, and a pooling that a run without
+    texts did not have is new. A learned table of absolute embeddings is read at this model's patches."""
     old, weights = checkpoints.read_model(folder)
-    other = _differences(old, recipe)
+    both = any(name.startswith("text.") for name in weights)
+    other = _differences(old, recipe, _SHAPES if both else ("model",))
     if other:
         raise ValueError(f"model.start={folder} has other towers than this recipe: {'; '.join(other)}")
-    wanted = {name: t for name, t in model.state_dict().items() if name.startswith(TOWERS)}
-    missing = [name for name in wanted if name not in weights]
+    if not both:
+        weights = _image_alone(weights, folder)
+    wanted = {name: t for name, t in model.state_dict().items() if name.startswith(TOWERS if both else "image.")}
+    missing = [name for name in wanted if name not in weights and (both or not name.startswith("image.map_pool."))]
     if missing:
-        raise ValueError(f"model.start={folder}, a run of {old.task}, has no {missing[0]}: give one with both towers")
-    found = {name: weights[name] for name in wanted}
+        raise ValueError(f"model.start={folder}, a run of {old.task}, has no {missing[0]}: give one with such a tower")
+    found = {name: weights[name] for name in wanted if name in weights}
     table = "image.absolute.weight"
     if table in wanted and wanted[table].shape != found[table].shape:
         sizes = [(r.data.image_size // r.model.patch_size,) * 2 for r in (old, recipe)]
@@ -84,13 +90,21 @@ def resampled(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tens
         return module(plane)
 
 
-def _differences(old: Recipe, new: Recipe) -> list[str]:
+def _image_alone(weights: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The tensors of the one ViT among the weights, named as those of an image tower."""
+    found = prefixes(weights)
+    if not found:
+        raise ValueError(f"model.start={folder} holds no vision transformer")
+    return {f"image.{n.removeprefix(found[0])}": t for n, t in weights.items() if n.startswith(found[0])}
+
+
+def _differences(old: Recipe, new: Recipe, groups: Iterable[str]) -> list[str]:
     """Settings that shape the towers and are not the same, as "model.dim=256 there, 192 here"."""
     there, here = asdict(old), asdict(new)
     return [
         f"{group}.{name}={_shown(there[group][name])} there, {_shown(here[group][name])} here"
-        for group, names in _SHAPES.items()
-        for name in names
+        for group in groups
+        for name in _SHAPES[group]
         if there[group][name] != here[group][name]
     ]
 

@@ -1,8 +1,9 @@
 """Every encoding under one recipe and the same seeds: the runs, side by side if asked, and what they add up to."""
 
+import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def compare(
     costs: bool = True,
     quiet: bool = False,
 ) -> Comparison:
-    """Train every encoding with seeds recipe.seed, recipe.seed + 1, …; write table, curves and report.html to `out`.
+    """Train every encoding with seeds recipe.seed, recipe.seed + 1, …; write table, curves and report.html to `out`,
+    scores of every run to results.json and their curves to metrics.jsonl.
 
     A row is an encoding, with options or changes of the recipe after a colon: "circulant:block_size=8",
     "cayley:model.depth=none". Call it again after a stop: finished runs are only read, others go on.
@@ -77,6 +79,7 @@ def compare(
     write_text(out / "table.csv", as_csv(summaries))
     content = {"recipe": recipe.to_dict(), "tuning": tried, "rates": rates, "results": results, "costs": measured}
     write_json(out / "results.json", content)
+    write_text(out / "metrics.jsonl", "".join(line for p in plan for line in _curves(p)))
     from .report import write_report
 
     curves = {label: [p.out / "metrics.jsonl" for p in plan if p.label == label] for label in labels}
@@ -85,6 +88,13 @@ def compare(
     if not quiet:
         print(f"{text}\n{time.monotonic() - began:.0f} s; report: {report}")
     return Comparison(summaries, text, report)
+
+
+def _curves(run: Planned) -> Iterator[str]:
+    """The lines of a run's metrics.jsonl, with its row and seed in front, six digits a number."""
+    for line in (run.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in json.loads(line).items()}
+        yield json.dumps({"row": run.label, "seed": run.seed, **values}) + "\n"
 
 
 def _default_jobs() -> int:

@@ -12,8 +12,8 @@ OptionValue = bool | int | float | str
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
-    RGB-D. `start`: the folder of a run whose towers a new model starts from; {encoding}, {seed} and {depth} in it stand
-    for the recipe's own, so that every row of a comparison starts from its like."""
+    RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
+    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like."""
 
     dim: int = 192
     layers: int = 12
