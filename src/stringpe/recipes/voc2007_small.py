@@ -11,18 +11,17 @@ Cayley 0.25 ± 0.61 %; AP50 0.5 to 1 %. It shows that everything works. 600 step
 detector, and these numbers say nothing about encodings.
 """
 
-from dataclasses import replace
-
-from ..training.recipe import Data, Loop, Optim
+from ..training.recipe import Augment, Data, Loop, Loss, Optim, Recipe
 from .flickr8k_small import RECIPE as TOWERS
-from .voc2007 import RECIPE as VOC2007
 
-RECIPE = replace(
-    VOC2007,
+RECIPE = Recipe(
     name="voc2007_small",
+    task="detection2d",
     model=TOWERS.model,
     text=TOWERS.text,
     data=Data(source="coco", image_size=64, negatives=50),
+    loss=Loss(factor=10.0),
+    augment=Augment(crop=0.33, flip=True, colour=0.3, mosaic="0.6 0.4"),
     optim=Optim(lr=1e-3, weight_decay=0.05, clip=1.0, warmup_steps=40),
     loop=Loop(
         batch_size=32,
