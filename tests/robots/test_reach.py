@@ -1,6 +1,6 @@
 """A policy learns: a point reaches a target that only the image shows.
 
-PYTHONPATH=tests python tests/robots/test_reach.py    # both policies for longer: the numbers of docs/policies.md
+python tests/robots/test_reach.py    # both policies for longer: the numbers of docs/policies.md
 """
 
 import warnings

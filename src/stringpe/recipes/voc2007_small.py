@@ -1,7 +1,7 @@
 """`voc2007` for a CPU: the same pictures at 64 px and a tiny OWL-ViT, to see that all works.
 
-    stringpe compare voc2007_small data.train=voc2007-train.tar data.val=voc2007-val.tar --seeds 1 \\
-        --encodings absolute rope cayley
+    stringpe compare voc2007_small data.train=voc2007-train.tar data.val=voc2007-val.tar --seeds 2 \\
+        --no-costs --encodings absolute rope cayley
     stringpe compare voc2007_small … 'model.start=runs/flickr8k-small/runs/{encoding}/seed{seed}' --encodings …
 
 Towers are those of `flickr8k_small`, with random weights unless model.start names runs of it.

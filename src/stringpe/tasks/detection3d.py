@@ -24,8 +24,8 @@ from .boxes3d import BoxSet, box_set
 from .detectors import tokenizer_of
 from .feed import shares
 from .prompts import prompt_tokens, prompts
-from .retrieval import TOKENIZER, towers
-from .start import start_folder, start_projection, start_towers
+from .retrieval import towers
+from .start import start_folder, start_model
 
 
 class Detection3D(Task):
@@ -74,7 +74,7 @@ class Detection3D(Task):
         return detector3d(self.recipe, self.tokenizer)
 
     def files(self) -> dict[str, str]:
-        return {TOKENIZER: self.tokenizer.to_json(), NAMES: json.dumps(self.names)}
+        return {checkpoints.TOKENIZER: self.tokenizer.to_json(), NAMES: json.dumps(self.names)}
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
@@ -186,15 +186,8 @@ def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
     model = _new(recipe, tokenizer)
     folder = start_folder(recipe)
-    if folder is None:
-        return model
-    old = start_towers(model, recipe, folder)
-    weights = checkpoints.read_model(folder)[1]
-    if old.task == recipe.task:
-        heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
-        model.load_state_dict(heads, strict=False)
-    else:
-        start_projection(model.class_head, old, weights)
+    if folder is not None:
+        start_model(model, recipe, folder)
     return model
 
 
@@ -203,7 +196,7 @@ def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
     recipe, weights = checkpoints.read_model(Path(path))
     if recipe.task != "detection3d":
         raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
-    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
+    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / checkpoints.TOKENIZER)
     model = _new(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe

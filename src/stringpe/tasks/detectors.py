@@ -9,8 +9,8 @@ from ..training.recipe import Recipe
 from ..vision import Tokenizer
 from ..vision.detector import Detector, OwlViT
 from ..vision.hub import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_tokenizer
-from .retrieval import TOKENIZER, towers
-from .start import start_folder, start_projection, start_tokenizer, start_towers
+from .retrieval import towers
+from .start import start_folder, start_model, start_tokenizer
 
 _OWL_CONTEXT = 16  # what transformers leaves out of a configuration
 OWL = "owl.json"
@@ -42,24 +42,18 @@ def detector(recipe: Recipe, tokenizer: Tokenizer) -> Detector:
     if is_owl(folder):
         return load_owl(folder)
     model_folder = checkpoints.model_folder(folder)
-    old, weights = checkpoints.read_model(folder)
     if (model_folder / OWL).exists():
         model: Detector = empty_owl(json.loads((model_folder / OWL).read_text(encoding="utf-8")))
-        model.load_state_dict(weights)
+        model.load_state_dict(checkpoints.read_model(folder)[1])
         return model
     model = _ours(recipe, tokenizer)
-    start_towers(model, recipe, folder)
-    heads = {name: t for name, t in weights.items() if name.startswith(("class_head.", "box_head."))}
-    if old.task == recipe.task:
-        model.load_state_dict(heads, strict=False)
-    else:
-        start_projection(model.class_head, old, weights)
+    start_model(model, recipe, folder)
     return model
 
 
 def files_of(model_config: dict[str, Any] | None, tokenizer: Tokenizer) -> dict[str, str]:
     """What a checkpoint of a detector holds beside its weights."""
-    own = {TOKENIZER: tokenizer.to_json()}
+    own = {checkpoints.TOKENIZER: tokenizer.to_json()}
     return own if model_config is None else own | {OWL: json.dumps(model_config)}
 
 
@@ -90,7 +84,7 @@ def load(path: str | Path) -> tuple[Detector, Tokenizer, int]:
     if recipe.task != "detection2d":
         raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 2D")
     own = checkpoints.model_folder(folder)
-    tokenizer = Tokenizer.load(own / TOKENIZER)
+    tokenizer = Tokenizer.load(own / checkpoints.TOKENIZER)
     config = own / OWL
     if config.exists():
         model: Detector = empty_owl(json.loads(config.read_text(encoding="utf-8")))

@@ -18,9 +18,7 @@ from ..vision.recall import recall
 from .backbone import backbone
 from .feed import shares
 from .pair_feed import PairFeed, pair_feed
-from .start import TOWERS, start_folder, start_tokenizer, start_towers
-
-TOKENIZER = "tokenizer.json"
+from .start import start_folder, start_model, start_tokenizer
 
 
 class Retrieval(Task):
@@ -57,9 +55,8 @@ class Retrieval(Task):
     def model(self) -> nn.Module:
         model = towers(self.recipe, self.feed.tokenizer)
         folder = start_folder(self.recipe)
-        if folder is not None and start_towers(model, self.recipe, folder).task == self.recipe.task:
-            rest = {n: t for n, t in checkpoints.read_model(folder)[1].items() if not n.startswith(TOWERS)}
-            model.load_state_dict(rest, strict=False)
+        if folder is not None:
+            start_model(model, self.recipe, folder)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
@@ -96,7 +93,7 @@ class Retrieval(Task):
         return {name: float(count) for name, count in found.items() if count}
 
     def files(self) -> dict[str, str]:
-        return {TOKENIZER: self.feed.tokenizer.to_json()}
+        return {checkpoints.TOKENIZER: self.feed.tokenizer.to_json()}
 
     def _embedded(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
         """All images (n, width), all captions (m, width), and the image each caption belongs to (m,)."""
@@ -163,7 +160,7 @@ def load(path: str | Path) -> tuple[Contrastive, Tokenizer, Recipe]:
     recipe, weights = checkpoints.read_model(Path(path))
     if recipe.task != "retrieval":
         raise ValueError(f"{path} holds a run of the task {recipe.task!r}: its towers are not those of retrieval")
-    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / TOKENIZER)
+    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / checkpoints.TOKENIZER)
     model = towers(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe

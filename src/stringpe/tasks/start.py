@@ -43,17 +43,28 @@ def filled(text: str, recipe: Recipe, key: str) -> str:
 
 def start_tokenizer(folder: Path) -> Path | None:
     """The file with the tokeniser of the run that the towers come from; None where that run had no texts."""
-    path = checkpoints.model_folder(folder) / "tokenizer.json"
+    path = checkpoints.model_folder(folder) / checkpoints.TOKENIZER
     return path if path.exists() else None
 
 
-def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> Recipe:
+def start_model(model: nn.Module, recipe: Recipe, folder: Path) -> None:
+    """Let a model start from a run: all of it from one of the same task, else the towers, and the projection of a class
+    head where the run has one for it."""
+    old, weights = checkpoints.read_model(folder)
+    _start_towers(model, recipe, folder, old, weights)
+    if old.task == recipe.task:
+        rest = {name: tensor for name, tensor in weights.items() if not name.startswith(TOWERS)}
+        model.load_state_dict(rest, strict=False)
+    elif isinstance(head := getattr(model, "class_head", None), ClassHead):
+        _start_projection(head, old, weights)
+
+
+def _start_towers(model: nn.Module, recipe: Recipe, folder: Path, old: Recipe, weights: dict[str, Tensor]) -> None:
     """Load the towers `model.image` and `model.text` from a run of retrieval or detection, or the image tower alone
-    from one without texts, such as classification; returns that run's recipe.
+    from one without texts, such as classification.
 
     What a tower of this model does not have (pooling, a classifier) is left behind, and a pooling that a run without
     texts did not have is new. A learned table of absolute embeddings is read at this model's patches."""
-    old, weights = checkpoints.read_model(folder)
     both = any(name.startswith("text.") for name in weights)
     other = _differences(old, recipe, _SHAPES if both else ("model",))
     if other:
@@ -70,10 +81,9 @@ def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> Recipe:
         sizes = [(r.data.image_size // r.model.patch_size,) * 2 for r in (old, recipe)]
         found[table] = resampled(found[table], sizes[0], sizes[1])
     model.load_state_dict(found, strict=False)
-    return old
 
 
-def start_projection(head: ClassHead, old: Recipe, weights: dict[str, Tensor]) -> None:
+def _start_projection(head: ClassHead, old: Recipe, weights: dict[str, Tensor]) -> None:
     """Let a class head start from what a run of retrieval projects its pooled tokens with: what is made for a mean of
     tokens is made for each of them as well."""
     if old.model.pool == "mean" and "projection.weight" in weights:

@@ -19,6 +19,9 @@ from .recipe import Recipe
 
 State = dict[str, Tensor]
 
+TOKENIZER = "tokenizer.json"
+"""Beside the weights of a model that reads texts."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:

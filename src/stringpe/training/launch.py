@@ -83,7 +83,7 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
 
     recipe, weights = checkpoints.read_model(Path(path))
     folder = checkpoints.model_folder(Path(path))
-    tokenizer = folder / "tokenizer.json"
+    tokenizer = folder / checkpoints.TOKENIZER
     own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
     own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
     recipe = override(recipe, [*own, *(changes or [])])
