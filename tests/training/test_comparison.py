@@ -86,6 +86,8 @@ def test_a_failing_row_does_not_stop_the_others(toy, tmp_path):
 def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):
     tuning = Tuning((1e-5, 1e-2), 0.5)
     found = compare(toy, ["rope", "none"], seeds=1, out=tmp_path, jobs=2, tuning=tuning, quiet=True)
+    assert "one seed" in found.text
+    assert "interval" not in found.text
     written = json.loads((tmp_path / "results.json").read_text())
     for row in ("rope", "none"):
         tried = written["tuning"][row]

@@ -113,10 +113,12 @@ def _cost(run: Planned, out: Path) -> dict[str, Any]:
 def _notes(
     recipe: Recipe, labels: Sequence[str], baseline: str, seeds: int, tuning: Tuning | None, costs: bool
 ) -> list[str]:
-    notes = [
-        f"Recipe {recipe.name}, {seeds} seeds shared by all rows. ± is half of the 95 % t interval over seeds; "
-        f"differences to {baseline} are paired by seed, and * marks those whose interval excludes zero.",
-    ]
+    spread = (
+        f"{seeds} seeds shared by all rows. ± is half of the 95 % t interval over seeds; differences to {baseline} are "
+        f"paired by seed, and * marks those whose interval excludes zero."
+    )
+    single = f"one seed: differences to {baseline} say nothing about chance."
+    notes = [f"Recipe {recipe.name}, {single if seeds == 1 else spread}"]
     if costs:
         notes.append(
             "Step time and memory were measured for each row alone, after training; memory is of tensors on a GPU and "
