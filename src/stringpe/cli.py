@@ -63,10 +63,10 @@ def evaluate(
     /,
     env: tuple[str, ...] = (),
     shifts: bool = False,
-    trials: int = 50,
+    trials: int | None = None,
     out: Path | None = None,
-    jobs: int = 0,
-    videos: int = 3,
+    jobs: int | None = None,
+    videos: int | None = None,
 ) -> None:
     """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
 
@@ -75,10 +75,10 @@ def evaluate(
             recipe, for example data.val=elsewhere.tar, or with --env of the environment.
         env: A task to simulate, or several, for example KukaPick: every policy meets the same initial states.
         shifts: Also under every shift that the task has: KukaPick has light, distractors and the table's height.
-        trials: How many; below 50 intervals are wide.
+        trials: How many, by default 50; below that intervals are wide.
         out: Folder of trials, videos, eval_info.json, table.md and success.svg; by default each run's own folder eval/.
-        jobs: Simulations side by side; 0 for one a core.
-        videos: Kept of successes, and of failures.
+        jobs: Simulations side by side, by default one a core.
+        videos: Kept of successes, and of failures; by default 3 each.
     """
     from .training.commands import run_eval
 

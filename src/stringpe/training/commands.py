@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .. import recipes
 from . import comparison
@@ -23,21 +23,29 @@ def run_train(recipe: str, overrides: Sequence[str], out: Path) -> None:
 
 
 def run_eval(
-    words: Sequence[str], env: Sequence[str], shifts: bool, trials: int, out: Path | None, jobs: int, videos: int
+    words: Sequence[str],
+    env: Sequence[str],
+    shifts: bool,
+    trials: int | None,
+    out: Path | None,
+    jobs: int | None,
+    videos: int | None,
 ) -> None:
     """Evaluate a checkpoint, or try policies in simulation of the tasks `env`, and print what came out. words:
-    checkpoints, and key=value for the recipe or the environment."""
+    checkpoints, and key=value for the recipe or the environment. What is None is left to `simulate`."""
     changes = [word for word in words if _is_change(word)]
     checkpoints = [word for word in words if not _is_change(word)]
     if env:
         from ..robots.demos import parse_options
         from ..tasks.simulate import simulate
 
-        run = partial(simulate, checkpoints, env, count=trials, options=parse_options(changes), shifts=shifts)
-        print(run(out=out, jobs=jobs, videos=videos))
+        given = {"count": trials, "jobs": jobs, "videos": videos}
+        how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        print(simulate(checkpoints, env, options=parse_options(changes), shifts=shifts, out=out, **how))
         return
-    if shifts or out is not None:
-        raise ValueError(f"{'--shifts' if shifts else '--out'} is for policies in simulation: name the task with --env")
+    for_policies = {"--shifts": shifts or None, "--trials": trials, "--out": out, "--jobs": jobs, "--videos": videos}
+    if lost := [name for name, value in for_policies.items() if value is not None]:
+        raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
     if len(checkpoints) != 1:
         raise ValueError(
             f"eval takes one checkpoint, got {len(checkpoints)}; several need --env, to be tried in simulation"
