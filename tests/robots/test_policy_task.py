@@ -130,6 +130,9 @@ def test_an_encoder_starts_from_a_checkpoint(recipe, tmp_path):
     torch.testing.assert_close(started(image, None), trained(image, None))
     with pytest.raises(ValueError, match=r"no vision transformer like this one|set model\.\* as that run"):
         image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", "model.dim=64"]))
+    for other in ("absolute", "rope"):  # what has no learned weights of its own would be taken for anything
+        with pytest.raises(ValueError, match=f"trained with model.encoding={recipe.model.encoding}, .* has {other}"):
+            image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", f"model.encoding={other}"]))
     with pytest.raises(ValueError, match="there is no checkpoint in nowhere"):
         image_encoder(override(recipe, ["policy.encoder=nowhere"]))
     own = str(tmp_path / "{encoding}" / "{seed}")  # every row of a comparison from its like
@@ -149,6 +152,18 @@ def test_registers_may_be_new_to_an_encoder():
     start_from(more, {f"image.{k}": v for k, v in plain.state_dict().items()}, "there")
     torch.testing.assert_close(more.prefix, before)
     torch.testing.assert_close(more.patch.weight, plain.patch.weight)
+
+
+def test_a_learned_table_is_read_at_the_encoders_own_patches():
+    sizes = {"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 4, "encoding": "absolute"}
+    small, large = ViT(**sizes, image_size=16), ViT(**sizes, image_size=32)
+    with torch.no_grad():  # a ramp, which interpolation keeps a ramp
+        small.absolute.weight.copy_(torch.arange(4.0).repeat_interleave(4)[:, None].expand(16, 32))
+    start_from(large, {f"image.{k}": v for k, v in small.state_dict().items()}, "there")
+    rows = large.absolute.weight.unflatten(0, (8, 8))
+    torch.testing.assert_close(rows[1:7, 3, 0], torch.linspace(0.25, 2.75, 6))
+    with pytest.raises(ValueError, match="holds no vision transformer like this one"):
+        start_from(large, {k: v for k, v in small.state_dict().items() if not k.startswith("absolute")}, "there")
 
 
 @pytest.mark.parametrize("encoding", ["rope_mixed", "cayley", "circulant"])

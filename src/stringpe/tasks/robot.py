@@ -1,5 +1,6 @@
 """From a recipe to a policy, new or from a checkpoint, and where its image encoder starts."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from ..training.recipe import Recipe
 from ..vision import ViT
 from ..vision.stem import prefixes
 from .backbone import backbone
-from .start import filled
+from .start import filled, resampled
 
 _SIGLIP = "siglip:"
-_NEW = ("lift.", "fuse.", "kind", "absolute.", "prefix")  # what an encoder may lack: depth, size, registers bring it
+_NEW = ("lift.", "fuse.", "kind", "prefix")  # what an encoder may lack: depth and registers bring it
+_TABLE = "absolute.weight"
 
 
 def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy:
@@ -74,7 +76,12 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
         return _siglip(Path(where.removeprefix(_SIGLIP)), recipe, freeze, pretrained)
     vit = backbone(recipe.model, image_size=recipe.data.image_size)
     if pretrained and where:
-        _, weights = read_model(Path(where))
+        old, weights = read_model(Path(where))
+        if old.model.encoding != recipe.model.encoding:
+            raise ValueError(
+                f"policy.encoder={where} was trained with model.encoding={old.model.encoding}, this recipe has "
+                f"{recipe.model.encoding}: set model.encoding as that run had it"
+            )
         start_from(vit, weights, where)
     elif pretrained:
         warnings.warn(
@@ -90,7 +97,8 @@ def start_from(vit: ViT, weights: dict[str, Tensor], where: str) -> None:
     """Load the vision transformer found in a checkpoint's weights.
 
     A 2D one may become 3D: the frequencies of the plane are kept, those of depth are as new, and the depth layer's
-    scale starts at 0, so that the first step sees what the 2D model saw. Registers that it lacks are new."""
+    scale starts at 0, so that the first step sees what the 2D model saw. Registers that it lacks are new. A learned
+    table of absolute embeddings, one of a square image, is read at this encoder's patches."""
     own = vit.state_dict()
     prefix = _prefix(own, weights, where)
     lifted = False
@@ -103,6 +111,9 @@ def start_from(vit: ViT, weights: dict[str, Tensor], where: str) -> None:
         elif _is_frequencies(name) and found.ndim == tensor.ndim >= 3 and found.shape[1] + 1 == tensor.shape[1]:
             tensor[:, : found.shape[1]] = found
             lifted = True
+        elif name == _TABLE and found.shape[1] == tensor.shape[1]:
+            side = math.isqrt(len(found))
+            tensor.copy_(resampled(found, (side, side), vit.table_size))
         elif not name.startswith(_NEW):
             raise ValueError(
                 f"{where} has {name} of {tuple(found.shape)}, this encoder needs {tuple(tensor.shape)}: "
