@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 compare: $(VENV)/.cli
 	$(BIN)/stringpe compare
 
+# One thread a process: two workers and what they start would fight for two cores.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
