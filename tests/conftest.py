@@ -28,3 +28,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+pytest_plugins = ["data_fixtures"]

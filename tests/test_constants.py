@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import stringpe
 from stringpe.attention import Attention
 from stringpe.constants import Constant
-from stringpe.vision import box3d
+from stringpe.geometry import box3d
 
 
 def counted():

@@ -9,7 +9,7 @@ import stringpe
 from cases import build, perturbed
 from stringpe import testing
 from stringpe.basis import Cayley
-from stringpe.generators import circulant_matrix
+from stringpe.dense import circulant_matrix
 
 
 class TestRope:

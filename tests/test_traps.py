@@ -285,9 +285,9 @@ def test_26_images_are_padded_and_every_class_is_one():
     """Of a wide picture, the square's lower half is grey; boxes are in units of the long side; class 0 is found."""
     from PIL import Image
 
+    from stringpe.geometry.square import from_square, to_square
+    from stringpe.models.owl import Detections
     from stringpe.tasks.detection2d import best
-    from stringpe.vision.detector import Detections
-    from stringpe.vision.square import from_square, to_square
 
     square = to_square(Image.new("RGB", (80, 40), (255, 255, 255)), 40)
     assert (square[:, :19] == 255).all()  # not stretched over the whole

@@ -1,14 +1,15 @@
 """STRING: separable, translation-invariant position encodings for transformers over 2D and 3D tokens."""
 
 from . import coords, testing
-from .attach import attach, fold, lift
 from .attention import Attention, KVCache, LinearAttention
 from .baselines import LearnedAbsolute, LieRE, SinCos
+from .dense import from_generators, generators
 from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
-from .generators import from_generators, generators
-from .outer import Outer, outer
+from .geometry import box3d
+from .hosts.attach import attach, fold, lift
+from .models.vit import ViT, vit
+from .outer_product import Outer, outer
 from .rotate import backend, use_backend
-from .vision import ViT, box3d, vit
 
 __version__ = "0.1.0"
 

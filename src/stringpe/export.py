@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attach import fold
 from .basis import Given
 from .encoding import Encoding
 from .hosts import attached
+from .hosts.attach import fold
+from .models.vit import ViT
 from .pretrained import from_pretrained
-from .vision.vit import ViT
 
 FORMATS = ("onnx", "torch-export")
 AGREES = 1e-4
@@ -56,9 +56,9 @@ def load(checkpoint: str | Path) -> tuple[nn.Module, int | None]:
     config = path / "config.json"
     if config.exists() and "calls" in json.loads(config.read_text(encoding="utf-8")):
         return from_pretrained(path), None
+    from .io.checkpoint import read_model
+    from .models.stem import prefixes
     from .tasks.backbone import backbone
-    from .training.checkpoint import read_model
-    from .vision.stem import prefixes
 
     recipe, weights = read_model(path)
     starts = prefixes(weights)

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .attach import attach, carry_rope, fold, lift
 from .hosts import find
+from .hosts.attach import attach, carry_rope, fold, lift
 from .hosts.parts import Grid, Rope, mixed_theta
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .coords import Group
+from .dense import exponential, generators
 from .encoding import Encoding, PositionEncoding
-from .generators import exponential, generators
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 

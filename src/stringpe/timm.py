@@ -18,8 +18,8 @@ from timm.models import _registry as registry
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from .attach import attach
 from .encoding import PositionEncoding, names
+from .hosts.attach import attach
 
 TAG = "string_"
 ARCHITECTURES = (

@@ -9,7 +9,7 @@ from host_families import FAMILIES
 
 import stringpe
 from cases import perturbed
-from stringpe import cli
+from stringpe.cli import main as cli
 from stringpe.export import bake, export, load
 from stringpe.hosts import attached
 from stringpe.pretrained import save_pretrained
@@ -71,9 +71,9 @@ def test_the_command_exports_a_saved_model(monkeypatch, tmp_path, capsys):
 
 
 def test_a_run_is_exported_without_its_data(tmp_path):
+    from stringpe.io.checkpoint import Checkpoint, write
+    from stringpe.recipes.schema import Data, Model, Recipe
     from stringpe.tasks.backbone import backbone
-    from stringpe.training.checkpoint import Checkpoint, write
-    from stringpe.training.recipe import Data, Model, Recipe
 
     recipe = Recipe(
         model=replace(Model(), dim=32, layers=1, heads=2, patch_size=8, depth="lift"),

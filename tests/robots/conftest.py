@@ -8,7 +8,7 @@ from stringpe import robots
 @pytest.fixture(scope="session")
 def eyes():
     """For tests that render."""
-    from stringpe.robots.simulator import needs_rendering  # the tests of policies and data need no simulator
+    from stringpe.robots.sim.simulator import needs_rendering  # the tests of policies and data need no simulator
 
     try:
         needs_rendering()

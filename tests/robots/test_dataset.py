@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from stand_in import demonstration
 
-from stringpe.robots.dataset import Dataset, Writer, episode_path, pooled, write_meta
-from stringpe.robots.parquet import BrokenEpisode, statistics
+from stringpe.robots.data.dataset import Dataset, Writer, episode_path, pooled, write_meta
+from stringpe.robots.data.parquet import BrokenEpisode, statistics
 
 
 def made(seed=0, steps=7, cameras=("top", "wrist"), depth=True):
@@ -128,7 +128,7 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from stand_in import demonstration
-from stringpe.robots.dataset import Writer
+from stringpe.robots.data.dataset import Writer
 writer = Writer(sys.argv[1], fps=10)
 seed = max(writer.seeds, default=-1)
 while True:

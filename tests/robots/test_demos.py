@@ -9,10 +9,11 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 import pytest
 
-from stringpe import cli
-from stringpe.robots import demos, rates, video
-from stringpe.robots.dataset import Dataset
-from stringpe.robots.demos import Settings
+from stringpe.cli import main as cli
+from stringpe.robots.data import demos, video
+from stringpe.robots.data.dataset import Dataset
+from stringpe.robots.data.demos import Settings
+from stringpe.robots.sim import rates
 
 TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 

@@ -2,7 +2,7 @@ import diffusers
 import pytest
 import torch
 
-from stringpe.robots.diffusion import ddim_step, noised, squared_cosine, trailing
+from stringpe.robots.policies.diffusion import ddim_step, noised, squared_cosine, trailing
 
 OPTIONS = {"num_train_timesteps": 100, "beta_schedule": "squaredcos_cap_v2", "prediction_type": "epsilon"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots import render, simulator
+from stringpe.robots.sim import render, simulator
 
 
 @pytest.mark.parametrize("task", robots.tasks())

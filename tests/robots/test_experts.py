@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots import demos, expert
-from stringpe.robots.geometry import Pose, about, between, from_rotation_vector, grip_down, rotation_vector
-from stringpe.robots.ik import Kinematics
+from stringpe.robots.data import demos
+from stringpe.robots.sim import expert
+from stringpe.robots.sim.geometry import Pose, about, between, from_rotation_vector, grip_down, rotation_vector
+from stringpe.robots.sim.ik import Kinematics
 
 
 @pytest.mark.parametrize("task", robots.tasks())

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots import things
-from stringpe.robots.expert import Expert
-from stringpe.robots.geometry import Pose, about
-from stringpe.robots.goals import HOLD, HandedOver
-from stringpe.robots.plans import Job, deliver, insert
+from stringpe.robots.sim import things
+from stringpe.robots.sim.expert import Expert
+from stringpe.robots.sim.geometry import Pose, about
+from stringpe.robots.sim.goals import HOLD, HandedOver
+from stringpe.robots.sim.plans import Job, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
 DONE = {
@@ -253,8 +253,8 @@ def test_a_block_in_the_air_without_a_hand_is_not_picked(blind, home):
 
 
 def test_a_low_lift_and_the_wrong_thing_are_not_picked(blind):
-    from stringpe.robots.kuka_tasks import small_things
-    from stringpe.robots.plans import lift
+    from stringpe.robots.sim.kuka_tasks import small_things
+    from stringpe.robots.sim.plans import lift
 
     env = robots.make("KukaPick", cameras=())
     pick = env.task

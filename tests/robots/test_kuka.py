@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots import demos
-from stringpe.robots.depth_sensor import DepthSensor
+from stringpe.robots.data import demos
+from stringpe.robots.sim.depth_sensor import DepthSensor
 
 SHIFTS = [*robots.SHIFTS["KukaPick"], {"table_height": 0.1}]
 

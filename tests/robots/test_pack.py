@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from stand_in import demonstration
 
-from stringpe.robots.dataset import Dataset, Writer, episode_path
-from stringpe.robots.hdf5 import import_hdf5
-from stringpe.robots.pack import load, pack
+from stringpe.robots.data.dataset import Dataset, Writer, episode_path
+from stringpe.robots.data.hdf5 import import_hdf5
+from stringpe.robots.data.pack import load, pack
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_pack_needs_no_arrow(folder, tmp_path):
     path = pack(Dataset(folder), tmp_path / "p.safetensors", size=16)
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['h5py'] = sys.modules['gymnasium'] = None\n"
-        f"from stringpe.robots.pack import load; print(load({str(path)!r}, depth=True).image.shape[1])"
+        f"from stringpe.robots.data.pack import load; print(load({str(path)!r}, depth=True).image.shape[1])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "2", done.stderr

@@ -7,11 +7,11 @@ import pytest
 import torch
 from policy_toy import KINDS, NET, SPEC, batch, policy
 
-from stringpe.robots import energy_policy
-from stringpe.robots.diffusion import noise_of, noised, squared_cosine
-from stringpe.robots.energy_policy import Mixture, cosines
-from stringpe.robots.observer import ImageEncoder, words
-from stringpe.robots.policy import Net, read_spec
+from stringpe.robots.policies import energy_policy
+from stringpe.robots.policies.diffusion import noise_of, noised, squared_cosine
+from stringpe.robots.policies.energy_policy import Mixture, cosines
+from stringpe.robots.policies.observer import ImageEncoder, words
+from stringpe.robots.policies.policy import Net, read_spec
 
 ROWS = [("absolute", "none"), ("rope", "none"), ("cayley", "none"), ("circulant", "lift"), ("circulant", "normals")]
 ROWS += [("circulant", "lift+normals")]

@@ -10,18 +10,18 @@ from policy_toy import RECIPE, batch
 from stand_in import Reach, demonstration
 
 from stringpe import robots, tasks
-from stringpe.robots.dataset import Dataset, Writer
-from stringpe.robots.pack import pack
-from stringpe.robots.policy import Spec
-from stringpe.tasks.demos import moved
-from stringpe.tasks.robot import image_encoder, load_policy, new_policy, start_from
+from stringpe.data.demos import moved
+from stringpe.data.place import Place
+from stringpe.models.vit import ViT
+from stringpe.recipes.overrides import override
+from stringpe.recipes.schema import Augment
+from stringpe.robots.data.dataset import Dataset, Writer
+from stringpe.robots.data.pack import pack
+from stringpe.robots.policies.policy import Spec
+from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy, start_from
 from stringpe.training.__main__ import main
 from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
-from stringpe.training.overrides import override
-from stringpe.training.recipe import Augment
-from stringpe.training.task import Place
-from stringpe.vision import ViT
 
 RANDOM = "image encoder starts at random"
 pytestmark = pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")
@@ -314,7 +314,7 @@ def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path
         main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
     real, begun = robots.make, []
     monkeypatch.setattr(robots, "make", lambda task, **options: Reach() if task == "Reach" else real(task, **options))
-    monkeypatch.setattr("stringpe.tasks.simulate.evaluate", lambda *_: begun.append(1))
+    monkeypatch.setattr("stringpe.training.simulate.evaluate", lambda *_: begun.append(1))
     with pytest.raises(SystemExit, match="no task 'KukaPik'"):
         main(["eval", str(tmp_path / "run"), "--env", "Reach", "KukaPik"])
     assert not begun

@@ -15,12 +15,12 @@ import torch
 from policy_toy import RECIPE
 from stand_in import Reach, demonstration
 
-from stringpe.robots.dataset import Writer
-from stringpe.robots.rollout import FIRST_SEED, Setting, trials
-from stringpe.tasks.robot import load_policy
+from stringpe.metrics.statistics import paired_shares
+from stringpe.recipes.overrides import override
+from stringpe.robots.data.dataset import Writer
+from stringpe.robots.evaluate import FIRST_SEED, Setting, trials
+from stringpe.tasks.policy_model import load_policy
 from stringpe.training.launch import train
-from stringpe.training.overrides import override
-from stringpe.training.statistics import paired_shares
 
 
 class Constant:

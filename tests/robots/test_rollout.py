@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from stand_in import Reach
 
-from stringpe.robots.rollout import FIRST_SEED, Setting, trials
-from stringpe.tasks.simulate import check_env, evaluate, labels, setting_name, short_names, table
+from stringpe.robots.evaluate import FIRST_SEED, Setting, trials
+from stringpe.training.simulate import check_env, evaluate, labels, setting_name, short_names, table
 
 
 class Expert:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stringpe import scenes
+from stringpe.io.png import png
 from stringpe.scenes import shards
-from stringpe.scenes.png import png
 
 Image = pytest.importorskip("PIL.Image")
 np = pytest.importorskip("numpy")

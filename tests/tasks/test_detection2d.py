@@ -7,14 +7,14 @@ import torch
 from detection_toy import pictures, toy_recipe
 
 from processes import in_two
+from stringpe.data.boxes2d import boxed
+from stringpe.data.place import Place
+from stringpe.models.owl import Detections
+from stringpe.recipes.overrides import override
+from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
 from stringpe.tasks import detection2d
-from stringpe.tasks.boxed import boxed
 from stringpe.tasks.detection2d import TEMPLATES, Detection2D, as_results, best
 from stringpe.training import evaluate, train
-from stringpe.training.overrides import override
-from stringpe.training.recipe import Data, Loop, Model, Recipe, Text
-from stringpe.training.task import Place
-from stringpe.vision.detector import Detections
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_the_procedural_world(tmp_path):
         loop=Loop(batch_size=4, steps=2, log_every=1, tensorboard=False),
     )
     split = boxed(recipe.data, "train")
-    from stringpe.tasks.frames import frames
+    from stringpe.data.rendered import frames
 
     kept = frames(recipe.data, "train")
     picture = split.coco.pictures[0]

@@ -6,12 +6,12 @@ import torch
 
 from processes import in_two
 from stringpe import box3d, scenes
+from stringpe.data.boxes3d import box_set
+from stringpe.data.place import Place
 from stringpe.tasks import create
-from stringpe.tasks.boxes3d import box_set
 from stringpe.tasks.detection3d import chosen, load, mirrored
-from stringpe.training.comparison import compare
+from stringpe.training.compare import compare
 from stringpe.training.launch import evaluate, train
-from stringpe.training.task import Place
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ class Oracle(torch.nn.Module):
         self.images = self.kept.batch(torch.arange(len(self.kept)), torch.device("cpu"))["image"]
 
     def forward(self, image, depth, queries):
-        from stringpe.vision.owl3d import Found
+        from stringpe.models.owl3d import Found
 
         rows = [int((self.images == one).flatten(1).all(1).nonzero()[0, 0]) for one in image]
         label, box = self.kept.label[rows], self.kept.box[rows].clone()
@@ -223,7 +223,7 @@ class TestStart:
         started = replace(recipe, model=replace(recipe.model, start=str(tmp_path / "{encoding}-{seed}")))
         task = create(started)
         model = task.model()
-        from stringpe.training.checkpoint import read_model
+        from stringpe.io.checkpoint import read_model
 
         weights = read_model(tmp_path / "cayley-0")[1]
         name = "image.blocks.0.mlp.0.weight"

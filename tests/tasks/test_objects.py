@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from stringpe import scenes
-from stringpe.tasks import frames as kept
+from stringpe.data import rendered as kept
+from stringpe.data.place import Place
+from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
 from stringpe.tasks.objects import Objects, ask, mirror
 from stringpe.training import train
-from stringpe.training.recipe import Augment, Data, Loop, Model, Recipe
-from stringpe.training.task import Place
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope",
 
 @pytest.mark.parametrize(("encoding", "depth"), VARIANTS)
 def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
-    from stringpe.training.overrides import override
+    from stringpe.recipes.overrides import override
 
     asked = override(recipe, [f"model.encoding={encoding}", f"model.depth={depth}"])
     outcome = train(asked, tmp_path, quiet=True)

@@ -7,12 +7,12 @@ import transformers
 from detection_toy import COLOURS, toy_recipe
 from PIL import Image, ImageDraw
 
-from stringpe import cli
+from stringpe.cli import main as cli
+from stringpe.models.owl_checkpoints import load_owl
+from stringpe.models.tokenizer import Tokenizer
+from stringpe.recipes.overrides import override
 from stringpe.tasks.predict import Asked, predict, predictor
 from stringpe.training import train
-from stringpe.training.overrides import override
-from stringpe.vision.hub import load_owl
-from stringpe.vision.tokens import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_checkpoints_of_transformers(kind, picture, tmp_path):
     _, _, found = predict(tmp_path / "owl", picture, Asked(texts=["a mug"], threshold=0, nms=1), tmp_path / "a")
     assert len(found) == 16
     model = load_owl(tmp_path / "owl").eval()
-    from stringpe.vision.square import to_square
+    from stringpe.geometry.square import to_square
 
     image = to_square(Image.open(picture), 64)[None].float() / 127.5 - 1
     with torch.no_grad():

@@ -10,14 +10,14 @@ import torch.distributed as dist
 from captioned_files import depth, picture, shard, words
 from processes import in_two
 from stringpe import scenes
+from stringpe.data import views
+from stringpe.data.place import Place
+from stringpe.models.contrastive_loss import within
+from stringpe.recipes.overrides import override
+from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.captions import phrase
-from stringpe.tasks import views
 from stringpe.tasks.retrieval import Retrieval, load, told_apart
 from stringpe.training import evaluate, train
-from stringpe.training.overrides import override
-from stringpe.training.recipe import Augment, Data, Loop, Loss, Model, Recipe, Text
-from stringpe.training.task import Place
-from stringpe.vision.contrastive_loss import within
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
 
@@ -132,7 +132,7 @@ def test_flipped_images_get_flipped_captions(recipe):
 
 
 def test_depth_is_cropped_and_flipped_with_the_image():
-    from stringpe.tasks.augment import augment_rgbd
+    from stringpe.data.transforms import augment_rgbd
 
     image = torch.randint(0, 255, (4, 3, 16, 16), dtype=torch.uint8)
     depth = image[:, 0].half()

@@ -12,17 +12,17 @@ import transformers
 from detection_toy import toy_recipe
 from PIL import Image
 
+from stringpe.data.place import Place
+from stringpe.io.checkpoint import read_model
+from stringpe.models.owl_checkpoints import load_owl
+from stringpe.models.tokenizer import Tokenizer
+from stringpe.recipes.overrides import override
+from stringpe.recipes.schema import Augment, Data, Loss
 from stringpe.tasks import create, detectors
 from stringpe.tasks.detection2d import Detection2D
 from stringpe.tasks.retrieval import Retrieval
 from stringpe.tasks.start import resampled, start_folder
 from stringpe.training import compare, evaluate, train
-from stringpe.training.checkpoint import read_model
-from stringpe.training.overrides import override
-from stringpe.training.recipe import Augment, Data, Loss
-from stringpe.training.task import Place
-from stringpe.vision.hub import load_owl
-from stringpe.vision.tokens import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,12 @@ import pytest
 import torch
 
 from captioned_files import picture
-from stringpe.tasks.images import image_set
+from stringpe.data.labelled import image_set
+from stringpe.models.contrastive import Contrastive
+from stringpe.models.text import TextTower
+from stringpe.models.tokenizer import Tokenizer
+from stringpe.models.vit import vit
 from stringpe.tasks.zero_shot import TEMPLATES, zero_shot
-from stringpe.vision import Contrastive, TextTower, Tokenizer, vit
 
 
 @pytest.fixture

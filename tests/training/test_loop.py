@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stringpe.training import checkpoint as checkpoints
+from stringpe.io import checkpoint as checkpoints
 from stringpe.training import evaluate, train
 from stringpe.training.signals import Stopped
 

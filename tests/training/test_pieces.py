@@ -9,12 +9,12 @@ import numpy
 import pytest
 import torch
 
+from stringpe.data.order import Order, derive
+from stringpe.io.files import whole_folder, write_json
 from stringpe.training import rng
 from stringpe.training.clock import Clock, peak_bytes, reset_peak
 from stringpe.training.ema import Ema
-from stringpe.training.files import whole_folder, write_json
 from stringpe.training.log import Log
-from stringpe.training.order import Order, derive
 from stringpe.training.schedule import cosine
 
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from stringpe import recipes
-from stringpe.training.overrides import differences, from_dict, keys, override
-from stringpe.training.recipe import Recipe
+from stringpe.recipes.overrides import differences, from_dict, keys, override
+from stringpe.recipes.schema import Recipe
 
 
 def test_overrides_reach_every_type():

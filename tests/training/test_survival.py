@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from stringpe.training import checkpoint as checkpoints
+from stringpe.io import checkpoint as checkpoints
 from stringpe.training import train
 
 WORDS = """
 import dataclasses, json, sys, torch
 from stringpe.training import train
-from stringpe.training.overrides import from_dict
+from stringpe.recipes.overrides import from_dict
 torch.set_num_threads(1)
 recipe = from_dict(json.loads(sys.argv[1]))
 print("ready", flush=True)

@@ -1,6 +1,6 @@
 """The small recipe that the training tests share."""
 
-from stringpe.training.recipe import Data, Loop, Model, Optim, Recipe
+from stringpe.recipes.schema import Data, Loop, Model, Optim, Recipe
 
 TOY = Recipe(
     name="toy",

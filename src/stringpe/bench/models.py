@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attach import fold
 from ..attention import Attention
 from ..basis import Skew
 from ..encoding import Encoding, PositionEncoding, create, names
 from ..frequencies import Mixed
-from ..vision import ViT, vit
+from ..hosts.attach import fold
+from ..models.vit import ViT, vit
 from .timing import LeftOut, Timing, attempt, measure, measure_in_turns
 from .ways import WAYS, Way
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..training.files import read_json, write_json, write_text
+from ..io.files import read_json, write_json, write_text
 from . import models, op
 from .timing import LeftOut
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coords import grid, with_prefix
-from ..vision.depth import DepthLift
+from ..models.depth import DepthLift
 from .parts import Grid
 
 

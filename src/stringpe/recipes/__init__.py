@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 
-from ..training.overrides import override
-from ..training.recipe import Recipe
+from .overrides import override
+from .schema import Recipe
 
 
 def names() -> list[str]:
     """The recipes that there are."""
-    return sorted(module.name for module in iter_modules(__path__))
+    return sorted(module.name for module in iter_modules(__path__) if module.name not in ("overrides", "schema"))
 
 
 def load(name: str, changes: Iterable[str] = ()) -> Recipe:

@@ -12,7 +12,7 @@ come from scripted experts at 10 actions a second, so a chunk is 5 s and not 1 s
 Time and expected number: no full run has been made; what it gives belongs in results/.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
+from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe
 
 RECIPE = Recipe(
     name="aloha",

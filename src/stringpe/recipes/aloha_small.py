@@ -13,7 +13,7 @@ Time: one H200, sixteen such policies side by side, sixteen minutes. Expected in
 MugOnPlate 48 / 80 / 94, HandOverPen 26 / 38 / 50, BowlOnRack 36 / 18 / 28 %; results/2026-11-16-aloha.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
+from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe
 
 RECIPE = Recipe(
     name="aloha_small",

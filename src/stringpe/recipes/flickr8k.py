@@ -13,7 +13,7 @@ few images are learnt by heart within a few tens of epochs: dropout and weight d
 side by side took 250 s on one H200. Expected mean recall: 3.5 to 4.5 %, results/2026-11-16-flickr8k.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="flickr8k",

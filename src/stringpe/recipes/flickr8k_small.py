@@ -7,7 +7,7 @@ Gallery: the first 200 images of data.val and their captions. Expected: Cayley, 
 mean recall, where guessing gives 2.7; 300 steps are a beginning. Time: not measured on an idle machine.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="flickr8k_small",

@@ -12,7 +12,7 @@ Expected, from the paper: ViT 80.04, RoPE 80.18, RoPE-Mixed 80.86, Circulant 81.
 this file has been made yet, so its time and its number are not known.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe
 
 RECIPE = Recipe(
     name="imagenet2012",

@@ -15,7 +15,7 @@ and a cosine after the warm-up.
 Time and expected number: no full run has been made; what it gives belongs in results/.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Policy, Recipe
+from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe
 
 RECIPE = Recipe(
     name="kuka",

@@ -16,7 +16,7 @@ are not known; its 200,000 frames are a twentieth of the paper's.
 
 from dataclasses import replace
 
-from ..training.recipe import Augment, Data, Loop, Optim, Recipe
+from .schema import Augment, Data, Loop, Optim, Recipe
 from .webli3d import RECIPE as WEBLI
 
 RECIPE = Recipe(

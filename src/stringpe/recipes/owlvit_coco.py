@@ -14,7 +14,7 @@ Expected, from the paper (AP): COCO baseline 32.44, RoPE 33.66, RoPE-Mixed 32.74
 
 from dataclasses import replace
 
-from ..training.recipe import Augment, Data, Loop, Optim, Recipe
+from .schema import Augment, Data, Loop, Optim, Recipe
 from .webli3d import RECIPE as WEBLI
 
 RECIPE = Recipe(

@@ -13,7 +13,7 @@ Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): none 
 fast, not who is best: training is far from its end. For evidence run `scenes_objects`.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe
+from .schema import Augment, Data, Loop, Model, Optim, Recipe
 
 RECIPE = Recipe(
     name="scenes",

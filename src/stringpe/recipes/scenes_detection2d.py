@@ -11,7 +11,7 @@ Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): absol
 detector, and these numbers say nothing about encodings.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection2d",

@@ -16,7 +16,7 @@ Time and expected number: with loop.steps=1300, thirty runs took seven minutes b
 mean 3D IoU 4.4 % on RGB, 9 to 11 % with depth, still rising (results/2026-11-16-scenes-detection3d).
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection3d",

@@ -10,7 +10,7 @@ learn slowly, and a row sees 24,000 images where the paper's saw 256 million: th
 no evidence about encodings. For that run `scenes_detection3d`.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_detection3d_small",

@@ -13,7 +13,7 @@ Expected (three seeds, ± half of the 95 % interval): RGB-D absolute 43.59 ± 2.
 31.12 ± 2.34 % of objects named. More in results/2026-11-15-scenes-objects.
 """
 
-from ..training.recipe import Augment, Data, Loop, Model, Optim, Recipe
+from .schema import Augment, Data, Loop, Model, Optim, Recipe
 
 RECIPE = Recipe(
     name="scenes_objects",

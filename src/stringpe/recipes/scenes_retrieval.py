@@ -8,7 +8,7 @@
 
 Rows with model.depth=none are the ViT on RGB; the others are the ViTD, with depth as a channel and lifted to the third
 coordinate. "a red mug is nearer than a blue bowl" fits one of two views of a room, and the other view's caption says
-the opposite in the same words (`stringpe.tasks.views`), in training and in the gallery. Mean recall is the number of
+the opposite in the same words (`stringpe.data.views`), in training and in the gallery. Mean recall is the number of
 the table; "views" is the share of captions that choose the right one of the two views, where guessing gives 50 %. The
 two views are compared with each other beside the rest of the batch (loss.within): SigLIP's loss alone learns rooms
 first, and hardly begins with views in a run of this length. In a mirror nothing changes its distance, so images are
@@ -18,7 +18,7 @@ another comparison on one H200; mean recall 5 to 6 % on RGB and 6 to 8 % with de
 (results/2026-11-16-scenes-retrieval). Both still rise then.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_retrieval",

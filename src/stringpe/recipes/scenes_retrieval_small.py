@@ -8,7 +8,7 @@ Expected: one seed, torch 2.13.0 on a CPU: absolute on RGB 2.94, Cayley on RGB-D
 1.5); of 482 captions 49 and 55 % choose the right one of two views, where guessing has 50.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="scenes_retrieval_small",

@@ -14,7 +14,7 @@ Circulant 29.12 ± 2.02, Cayley 29.79 ± 3.27 % top-1. With rates of 1e-3 to 4e-
 and RoPE lose two to three points. What this says and what not: results/2026-11-16-tiny-imagenet-100.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Model, Optim, Recipe
+from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe
 
 RECIPE = Recipe(
     name="tiny_imagenet100",

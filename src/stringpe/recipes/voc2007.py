@@ -16,7 +16,7 @@ Expected (three seeds, ± half of the 95 % interval): AP 3.13 ± 0.96 absolute, 
 says and what not: results/2026-11-16-voc2007.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Optim, Recipe, Text
+from .schema import Augment, Data, Loop, Loss, Optim, Recipe, Text
 from .tiny_imagenet100 import RECIPE as TINY_IMAGENET100
 
 RECIPE = Recipe(

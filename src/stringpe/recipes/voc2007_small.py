@@ -11,8 +11,8 @@ Cayley 0.25 ± 0.61 %; AP50 0.5 to 1 %. It shows that everything works. 600 step
 detector, and these numbers say nothing about encodings.
 """
 
-from ..training.recipe import Augment, Data, Loop, Loss, Optim, Recipe
 from .flickr8k_small import RECIPE as TOWERS
+from .schema import Augment, Data, Loop, Loss, Optim, Recipe
 
 RECIPE = Recipe(
     name="voc2007_small",

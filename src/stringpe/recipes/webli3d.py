@@ -14,7 +14,7 @@ data.train_size is what the paper's 155k steps take. The text tower is SigLIP's 
 known.
 """
 
-from ..training.recipe import Data, Loop, Loss, Model, Optim, Recipe, Text
+from .schema import Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
     name="webli3d",

@@ -69,13 +69,13 @@ def make(
     if backend not in ("", "aloha_sim"):
         raise ValueError(f"no backend {backend!r}: leave it out, or choose aloha_sim")
     if backend:
-        from .deepmind import AlohaSimEnv
+        from .sim.deepmind import AlohaSimEnv
 
         return AlohaSimEnv(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)
     if task in KUKA_TASKS:
-        from . import kuka_tasks
+        from .sim import kuka_tasks
 
         return kuka_tasks.make(seed=seed, size=size, cameras=cameras, depth=depth, **options)
-    from . import aloha_tasks
+    from .sim import aloha_tasks
 
     return aloha_tasks.make(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)

@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from ..progress import progress
+from ..io.png import png
+from ..io.progress import progress
 from .captions import captions
 from .frames import Frames
 from .layout import sample
-from .png import png
 from .relations import RELATIONS, relations, seen
 from .render import render
 from .sheet import contact_sheet

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..io.png import png
 from .frames import Frames
-from .png import png
 from .relations import in_view
 
 _EDGES = tuple((a, a | bit) for bit in (1, 2, 4) for a in range(8) if not a & bit)

@@ -3,8 +3,8 @@
 import difflib
 from importlib import import_module
 
-from ..training.recipe import Recipe
-from ..training.task import Task
+from ..recipes.schema import Recipe
+from .base import Task
 
 _TASKS = {
     "classification": ("classification", "Classification"),

@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 
 from ..baselines import LieRE
-from ..training.recipe import Model
-from ..vision import ViT
+from ..models.vit import ViT
+from ..recipes.schema import Model
 
 
 def backbone(model: Model, *, image_size: int, num_classes: int = 0) -> ViT:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
+from ..data.loader import feed
+from ..data.place import Batch, Place
+from ..recipes.schema import Recipe
 from .backbone import backbone
-from .feed import feed
+from .base import Sample, Task
 from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 
 

@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..training.order import Order, generator
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
-from ..vision.average_precision import average_precision
-from ..vision.detection_loss import Truth, detection_loss
-from ..vision.detector import Detections
-from ..vision.square import from_square
-from .asked import ask
-from .augment import colour, to_unit
-from .boxed import Boxed, boxed, squares, validation
+from ..data.boxes2d import Boxed, boxed, squares, validation
+from ..data.mosaic import Plan, mosaics, plan, shares_of
+from ..data.order import Order, generator
+from ..data.place import Batch, Place
+from ..data.prompts import prompt_tokens, prompts
+from ..data.queries import ask
+from ..data.transforms import colour, to_unit
+from ..geometry.square import from_square
+from ..metrics.average_precision import average_precision
+from ..models.owl import Detections
+from ..models.owl_loss import Truth, detection_loss
+from ..recipes.schema import Recipe
+from .base import Sample, Task
 from .detectors import context_of, detector, files_of, owl_config, tokenizer_of
-from .mosaic import Plan, mosaics, plan, shares_of
-from .prompts import prompt_tokens, prompts
 
 TEMPLATES = (
     "itap of a {}.",
@@ -139,7 +140,7 @@ class Detection2D(Task):
         return as_results(rows, coco.pictures, coco.ids)
 
     def samples(self, count: int) -> list[Sample]:
-        from ..vision.pictures import outlined
+        from ..geometry.draw_boxes import outlined
 
         split = self.val_set
         shown = []

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..training import checkpoint as checkpoints
-from ..training.order import Order, generator
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
-from ..vision import ap3d
-from ..vision.ap3d import Matched, Truths
-from ..vision.owl3d import Detector3D, Found, assign, detection_loss, detections
-from ..vision.tokens import Tokenizer
-from .augment import augment
-from .boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, box_set
+from ..data.loader import shares
+from ..data.order import Order, generator
+from ..data.place import Batch, Place
+from ..data.prompts import prompt_tokens, prompts
+from ..data.transforms import augment
+from ..io import checkpoint as checkpoints
+from ..metrics import average_precision3d as ap3d
+from ..metrics.average_precision3d import Matched, Truths
+from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
+from ..models.tokenizer import Tokenizer
+from ..recipes.schema import Recipe
+from .base import Sample, Task
 from .detectors import tokenizer_of
-from .feed import shares
-from .prompts import prompt_tokens, prompts
 from .retrieval import towers
 from .start import start_folder, start_model
 
@@ -131,7 +132,7 @@ class Detection3D(Task):
         return sums | {name: sums["count"] * (0.0 if value != value else value) for name, value in shown.items()}
 
     def samples(self, count: int) -> list[Sample]:
-        from ..vision.cuboids import GREEN, draw
+        from ..geometry.draw_boxes3d import GREEN, draw
 
         kept = self.val_set
         shown = []

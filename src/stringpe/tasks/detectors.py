@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..training import checkpoint as checkpoints
-from ..training.recipe import Recipe
-from ..vision import Tokenizer
-from ..vision.detector import Detector, OwlViT
-from ..vision.hub import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_tokenizer
+from ..io import checkpoint as checkpoints
+from ..models.owl import Detector, OwlViT
+from ..models.owl_checkpoints import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_tokenizer
+from ..models.tokenizer import Tokenizer
+from ..recipes.schema import Recipe
 from .retrieval import towers
 from .start import start_folder, start_model, start_tokenizer
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..training import checkpoint as checkpoints
-from ..training.overrides import override
-from ..vision.ap3d import paired_iou
-from ..vision.cuboids import BLUE, GREEN, draw, sheet
-from ..vision.owl3d import assign, detections
-from .boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, box_set
+from ..data.prompts import prompt_tokens
+from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
+from ..io import checkpoint as checkpoints
+from ..metrics.average_precision3d import paired_iou
+from ..models.owl3d import assign, detections
+from ..recipes.overrides import override
 from .detection3d import load
-from .prompts import prompt_tokens
 
 _WIDE = 2600  # pixels that a figure's pictures may take side by side, about
 

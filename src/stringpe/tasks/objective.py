@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..training.order import derive
-from ..training.recipe import Loss
+from ..data.order import derive
+from ..recipes.schema import Loss
 
 KINDS = ("softmax", "sigmoid")
 

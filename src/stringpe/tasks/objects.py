@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import scenes
-from ..training.order import Order, generator
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
-from .augment import to_unit
+from ..data.loader import shares
+from ..data.order import Order, generator
+from ..data.place import Batch, Place
+from ..data.rendered import Frames, frames, places, with_room
+from ..data.transforms import to_unit
+from ..recipes.schema import Recipe
 from .backbone import backbone
-from .feed import shares
-from .frames import Frames, frames, places, with_room
+from .base import Sample, Task
 from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
 
 

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..robots.observer import words
-from ..robots.pack import Demos
-from ..robots.parquet import ACTION, DEPTH, IMAGES, STATE
-from ..robots.policy import FLAT, Spec
-from ..training.order import Order, derive, generator
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
-from .augment import uniforms
-from .demos import demos, moved
-from .feed import shares
-from .robot import new_policy
+from ..data.demos import demos, moved
+from ..data.loader import shares
+from ..data.order import Order, derive, generator
+from ..data.place import Batch, Place
+from ..data.transforms import uniforms
+from ..recipes.schema import Recipe
+from ..robots.data.pack import Demos
+from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
+from ..robots.policies.observer import words
+from ..robots.policies.policy import FLAT, Spec
+from .base import Sample, Task
+from .policy_model import new_policy
 
 NEAR = 0.05
 """Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right. Joints that stay

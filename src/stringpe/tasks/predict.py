@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..training import checkpoint as checkpoints
+from ..io import checkpoint as checkpoints
 from .detectors import is_owl
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..vision.boxes import nms
-from ..vision.pictures import with_boxes
-from ..vision.square import from_square, to_square
-from .augment import to_unit
+from ..data.transforms import to_unit
+from ..geometry.boxes import nms
+from ..geometry.draw_boxes import with_boxes
+from ..geometry.square import from_square, to_square
 from .detectors import load
 from .predict import Asked, Found, Predictor, open_picture
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..vision import box3d, omni3d
-from ..vision.ap3d import Detections
-from ..vision.cuboids import edges
-from ..vision.owl3d import detections
-from ..vision.pictures import COLOURS
-from ..vision.square import depth_to_square, to_square
-from .augment import to_unit
-from .captioned import DEPTH, depth_of, fits
+from ..data import omni3d
+from ..data.captions import DEPTH, depth_of, fits
+from ..data.labelled import CorruptImage
+from ..data.transforms import to_unit
+from ..geometry import box3d
+from ..geometry.draw_boxes import COLOURS
+from ..geometry.draw_boxes3d import edges
+from ..geometry.square import depth_to_square, to_square
+from ..metrics.average_precision3d import Detections
+from ..models.owl3d import detections
 from .detection3d import load
-from .images import CorruptImage
 from .predict import Asked, Found, Predictor
 
 if TYPE_CHECKING:

@@ -8,16 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..training import checkpoint as checkpoints
-from ..training.recipe import Recipe
-from ..training.task import Batch, Place, Sample, Task
-from ..vision import Contrastive, TextTower, Tokenizer
-from ..vision.contrastive import Embeddings, start_bias
-from ..vision.contrastive_loss import KINDS, clip, siglip, within
-from ..vision.recall import recall
+from ..data.loader import shares
+from ..data.pair_loader import PairFeed, pair_feed
+from ..data.place import Batch, Place
+from ..io import checkpoint as checkpoints
+from ..metrics.recall import recall
+from ..models.contrastive import Contrastive, Embeddings, start_bias
+from ..models.contrastive_loss import KINDS, clip, siglip, within
+from ..models.text import TextTower
+from ..models.tokenizer import Tokenizer
+from ..recipes.schema import Recipe
 from .backbone import backbone
-from .feed import shares
-from .pair_feed import PairFeed, pair_feed
+from .base import Sample, Task
 from .start import start_folder, start_model, start_tokenizer
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute
 from ..coords import grid
-from ..training import checkpoint as checkpoints
-from ..training.recipe import Recipe
-from ..vision.owl import ClassHead
-from ..vision.stem import prefixes
+from ..io import checkpoint as checkpoints
+from ..models.class_head import ClassHead
+from ..models.stem import prefixes
+from ..recipes.schema import Recipe
 
 TOWERS = ("image.", "text.")
 _SHAPES = {

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..vision import Contrastive, Tokenizer
-from ..vision.contrastive import class_embeddings
-from .augment import to_unit
-from .images import CorruptImage, ImageSet
-from .pairs import stretched
+from ..data.labelled import CorruptImage, ImageSet
+from ..data.pairs import stretched
+from ..data.transforms import to_unit
+from ..models.contrastive import Contrastive, class_embeddings
+from ..models.tokenizer import Tokenizer
 
 TEMPLATES = (
     "a photo of a {}.",

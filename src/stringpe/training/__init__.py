@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Recipe": "recipe",
-    "Task": "task",
-    "compare": "comparison",
-    "evaluate": "launch",
-    "train": "launch",
+    "Recipe": "stringpe.recipes.schema",
+    "Task": "stringpe.tasks.base",
+    "compare": "stringpe.training.compare",
+    "evaluate": "stringpe.training.launch",
+    "train": "stringpe.training.launch",
 }
 
 __all__ = ["Recipe", "Task", "compare", "evaluate", "train"]
@@ -24,4 +24,4 @@ __all__ = ["Recipe", "Task", "compare", "evaluate", "train"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(_HOMES[name]), name)

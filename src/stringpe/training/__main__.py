@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import recipes
-from .commands import run_compare, run_eval, run_train
+from ..cli.commands import run_compare, run_eval, run_train
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from .statistics import Estimate
+from ..metrics.statistics import Estimate
 from .table import Summary
 
 if TYPE_CHECKING:

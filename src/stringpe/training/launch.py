@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from .. import __version__
-from . import checkpoint as checkpoints
+from ..data.place import Place
+from ..io import checkpoint as checkpoints
+from ..io.files import read_json, write_json, write_text
+from ..recipes.overrides import differences, from_dict
+from ..recipes.schema import Recipe
+from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
-from .files import read_json, write_json, write_text
-from .overrides import differences, from_dict
-from .recipe import Recipe
-from .task import Place, Task
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
 
     changes: overrides of its recipe, for example data on another machine: ["data.val=…"].
     """
-    from .overrides import override
-    from .statistics import wilson
+    from ..metrics.statistics import wilson
+    from ..recipes.overrides import override
 
     recipe, weights = checkpoints.read_model(Path(path))
     folder = checkpoints.model_folder(Path(path))

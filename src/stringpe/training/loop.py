@@ -18,19 +18,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from ..data.order import derive
+from ..data.place import Batch, Place
 from ..encoding import param_groups
-from . import checkpoint as checkpoints
+from ..io import checkpoint as checkpoints
+from ..io.checkpoint import Checkpoint
+from ..recipes.overrides import differences
+from ..recipes.schema import Recipe
+from ..tasks.base import Task
 from . import rng
-from .checkpoint import Checkpoint
 from .clock import Clock
 from .ema import Ema
 from .log import Log
-from .order import derive
-from .overrides import differences
-from .recipe import Recipe
 from .schedule import cosine
 from .signals import Stopped, sigterm
-from .task import Batch, Place, Task
 
 _ROWS = 256  # compiled forms of one layer
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop

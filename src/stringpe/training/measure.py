@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..recipes.schema import Recipe
 from .clock import peak_bytes, reset_peak
 from .launch import accelerator_for, build, device_name
-from .recipe import Recipe
 
 _SECONDS = 2.0
 _WARM, _MOST = 5, 25

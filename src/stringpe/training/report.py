@@ -9,10 +9,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .files import write_text
-from .recipe import Recipe
+from ..io.files import write_text
+from ..recipes.schema import Recipe
+from ..tasks.base import Sample, Task
 from .table import Summary, cells, headings
-from .task import Sample, Task
 
 _SAMPLES = 12
 _STYLE = """
@@ -109,7 +109,7 @@ def _sample(sample: Sample) -> str:
 
 
 def _png(image: Tensor) -> bytes:
-    from ..scenes.png import png
+    from ..io.png import png
 
     return png(image)
 

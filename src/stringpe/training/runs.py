@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from ..recipes.overrides import override
+from ..recipes.schema import Recipe
 from .launch import train
-from .overrides import override
-from .recipe import Recipe
 
 Outcome = dict[str, Any] | Exception
 

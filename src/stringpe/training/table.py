@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .statistics import Estimate, paired, t_interval
+from ..metrics.statistics import Estimate, paired, t_interval
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..recipes.overrides import override
+from ..recipes.schema import Recipe
 from .launch import result
-from .overrides import override
-from .recipe import Recipe
 from .runs import Planned, folder, row_changes, run_all
 
 APART = 1000

@@ -1,0 +1,1 @@
+"""From files to batches: sources, annotations, transforms and loaders."""

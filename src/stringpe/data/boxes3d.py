@@ -1,0 +1,225 @@
+"""RGB-D images with oriented boxes, decoded once and kept in memory: of the procedural world, or of an Omni3D file."""
+
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import scenes
+from ..geometry.square import depth_to_square, to_square
+from ..metrics.average_precision3d import Detections
+from ..recipes.schema import Data
+from ..scenes.world import FAMILIES
+from . import omni3d
+from .captions import DEPTH, depth_of, fits
+from .labelled import CorruptImage
+from .picture_files import PictureFiles
+from .place import Batch
+from .rendered import Frames, kept, rendered
+from .transforms import to_unit
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MIN_SHARE, MIN_VISIBILITY = 0.0015, 0.25
+"""An object of a scene is asked for if it covers this share of the image's pixels (24 of them at 128 px), and this
+share of what it would cover if nothing stood before it."""
+
+_CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
+_NAMED = 3  # problems that a warning names
+
+
+@dataclass(frozen=True)
+class BoxSet:
+    """n images of S × S pixels with at most m objects each, and the names that labels stand for.
+
+    rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
+    camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but not counted;
+    intrinsics (n, 3, 3) in pixels of S × S; width (n,), columns that are picture and not padding; group (n,), for
+    numbers by part of the set, named in `groups`; ids, the images' own numbers, and camera (n, 3, 3), intrinsics in
+    pixels of the images as they were. problems: what was left out.
+    """
+
+    rgb: Tensor
+    depth: Tensor
+    box: Tensor
+    label: Tensor
+    ignore: Tensor
+    intrinsics: Tensor
+    width: Tensor
+    group: Tensor
+    ids: Tensor
+    camera: Tensor
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    label_ids: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rgb)
+
+    def to(self, device: torch.device) -> "BoxSet":
+        """The set with its tensors on a device."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in _PER_IMAGE})
+
+    def rows(self, index: Tensor, device: torch.device) -> Batch:
+        """rgb, depth (float), box, label, ignore, intrinsics, width and group of the images at `index`, on a device."""
+        rows = {name: getattr(self, name)[index].to(device) for name in _PER_IMAGE}
+        return {**rows, "depth": rows["depth"].float()}
+
+    def batch(self, index: Tensor, device: torch.device) -> Batch:
+        """The same with the image in [−1, 1]."""
+        rows = self.rows(index, device)
+        return {"image": to_unit(rows.pop("rgb")), **rows}
+
+    def results(self, found: Sequence[Detections], index: Tensor) -> list[dict[str, Any]]:
+        """Detections in the images at `index` (the first of them, if there are fewer) as entries of an Omni3D file."""
+        entries = []
+        for one, i in zip(found, index.tolist(), strict=False):
+            entries += omni3d.results(one, int(self.ids[i]), self.camera[i], self.label_ids)
+        return entries
+
+
+_PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "width", "group")
+
+
+@lru_cache(maxsize=4)
+def box_set(data: Data, split: str, depth: bool) -> BoxSet:
+    """The split's images, with depth if asked for, kept for the next run in this process.
+
+    omni3d: data.train_boxes is a file of Omni3D, data.train the folder, tars or zip of its images, and NAME.depth.png
+    beside NAME.jpg the depth, 16-bit in steps of `data.depth_step`."""
+    if data.source == "scenes":
+        return _of_scenes(kept("boxes", data, split, _make, __file__))
+    if data.source != "omni3d":
+        raise ValueError(f"data.source for boxes in 3D is scenes or omni3d, got {data.source!r}")
+    where, path = (data.train, data.train_boxes) if split == "train" else (data.val, data.val_boxes)
+    path = path or (str(Path(where).with_suffix(".json")) if where else "")
+    if not Path(path).is_file():
+        raise ValueError(
+            f"data.source=omni3d needs data.{split}, the folder, tars or zip of the images, and data.{split}_boxes, an "
+            f"Omni3D file (JSON), by default the one beside them; got {where!r}, and there is no file {path!r}"
+        )
+    return _of_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
+
+
+def _make(data: Data, split: str) -> Frames:
+    parts = [_boxed(batch) for batch in rendered(data, split, _CHUNKS)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _boxed(batch: scenes.Frames) -> Frames:
+    """What detection in 3D needs of a batch, without the frames in which no object is seen; seen objects come first."""
+    enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
+    seen = enough & (batch.visibility >= MIN_VISIBILITY)
+    order = (~seen).byte().argsort(dim=1, stable=True)
+    box = batch.box3d.gather(1, order[..., None].expand(-1, -1, 12))
+    label = batch.kind.masked_fill(~seen, -1).gather(1, order)
+    some = seen.any(1)
+    return {
+        "rgb": (batch.rgb[some] * 255).round().to(torch.uint8).cpu(),
+        "depth": batch.depth[some].half().cpu(),  # 2 mm at 4 m
+        "box": box[some].float().cpu(),
+        "label": label[some].to(torch.int16).cpu(),
+        "intrinsics": batch.intrinsics[some].float().cpu(),
+        "group": batch.scenes.family[some].to(torch.int16).cpu(),
+        "ids": batch.scenes.index[some].cpu(),
+    }
+
+
+def _of_scenes(found: Frames) -> BoxSet:
+    label = found["label"].long()
+    most = int((label >= 0).sum(1).max())
+    return BoxSet(
+        rgb=found["rgb"],
+        depth=found["depth"],
+        box=found["box"][:, :most],
+        label=label[:, :most],
+        ignore=torch.zeros_like(label[:, :most], dtype=torch.bool),
+        intrinsics=found["intrinsics"],
+        width=torch.full((len(label),), found["rgb"].shape[-1]),
+        group=found["group"].long(),
+        ids=found["ids"],
+        camera=found["intrinsics"],
+        names=scenes.kinds(),
+        groups=FAMILIES,
+        label_ids=tuple(range(len(scenes.kinds()))),
+    )
+
+
+def _of_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> BoxSet:
+    """Every image on its padded square; images that cannot be read are left out, and everything wrong is told once."""
+    found, files, size = omni3d.read(path), PictureFiles(where), data.image_size
+    wanted = found.images[: limit or None]
+
+    def one(picture: omni3d.Picture) -> tuple[Tensor, Tensor] | str:
+        try:
+            image = files.decode(picture.path)
+            if image.size != (picture.width, picture.height):
+                size_here = f"{image.width} × {image.height}"
+                raise CorruptImage(f"it has {size_here} pixels, the file says {picture.width} × {picture.height}")
+            far = _depth(files, picture, image, data) if depth else torch.zeros(size, size, dtype=torch.float16)
+            return to_square(image, size), far
+        except CorruptImage as error:
+            return f"image {picture.id} ({picture.path}): {error}"
+
+    with ThreadPoolExecutor() as pool:
+        decoded = list(pool.map(one, wanted))
+    good = [(p, d) for p, d in zip(wanted, decoded, strict=True) if not isinstance(d, str)]
+    problems = (*found.problems, *(d for d in decoded if isinstance(d, str)))
+    _tell(path, problems)
+    if not good:
+        why = f": {problems[0]}" if problems else ""
+        raise ValueError(
+            f"none of the {len(wanted)} images of {path} can be used{why}; check data.images and data.depths"
+        )
+    pictures = [p for p, _ in good]
+    most = max(1, *(len(p.boxes) for p in pictures))
+    scale = torch.tensor([data.image_size / max(p.width, p.height) for p in pictures])
+    intrinsics = torch.stack([p.intrinsics for p in pictures]).float()
+    intrinsics[:, :2] *= scale[:, None, None]
+    return BoxSet(
+        rgb=torch.stack([image for _, (image, _) in good]),
+        depth=torch.stack([depth for _, (_, depth) in good]),
+        box=_padded([p.boxes.float() for p in pictures], most, 0.0),
+        label=_padded([p.labels for p in pictures], most, -1),
+        ignore=_padded([p.ignore for p in pictures], most, False),
+        intrinsics=intrinsics,
+        width=torch.tensor([max(1, round(float(p.width * s))) for p, s in zip(pictures, scale, strict=True)]),
+        group=torch.zeros(len(pictures), dtype=torch.long),
+        ids=torch.tensor([p.id for p in pictures]),
+        camera=torch.stack([p.intrinsics for p in pictures]).float(),
+        names=found.names,
+        groups=("all",),
+        label_ids=found.ids,
+        problems=problems,
+    )
+
+
+def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: Data) -> Tensor:
+    """(size, size) metres on the padded square, 0 in holes and padding."""
+    name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
+    far = fits(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
+    return depth_to_square(far, data.image_size).half()
+
+
+def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
+    """Rows of different lengths (g, …) as one table (n, most, …)."""
+    out = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), value)
+    for place, row in zip(out, rows, strict=True):
+        place[: len(row)] = row
+    return out
+
+
+def _tell(path: str, problems: Sequence[str]) -> None:
+    if problems:
+        listed = "; ".join(problems[:_NAMED]) + ("; …" if len(problems) > _NAMED else "")
+        warnings.warn(
+            f"{path}: {len(problems)} images or annotations cannot be used as they are: {listed}", RuntimeWarning, 2
+        )

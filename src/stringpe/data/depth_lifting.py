@@ -1,0 +1,257 @@
+"""Images lifted to RGB-D: any folder or shard set in, shards with NNN.depth.png beside everything else out.
+
+    stringpe data depth photos/ lifted/ --model depth-anything-v2-metric-indoor-small
+    accelerate launch -m stringpe.data.depth_lifting 'web-{000..999}.tar' lifted/ --model …  # many GPUs and machines
+
+The output shard is the unit of work: processes (RANK and WORLD_SIZE) take turns, a shard appears whole or not at all,
+and one that is there is never made again. Depth is 16-bit, in millimetres; 0 is a hole. provenance.json says what made
+the folder, NAME.summary.json what became of a shard's samples, summary.json adds them up once all are there.
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import __version__
+from ..io.files import read_json, write_json
+from ..io.png import png
+from ..io.progress import progress
+from ..models.depth_estimator import DepthEstimator
+from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
+from .depth_filters import FILTERS
+from .images import to_tensor
+from .labelled import CorruptImage
+from .shards import expand
+
+MILLIMETRE = 0.001
+_FARTHEST = 65534  # 65535 marks holes elsewhere
+_NAMED = 20  # samples that a summary names
+_WINDOW = 16  # batches whose images are decoded at a time; those of one size go through the model together
+
+
+@dataclass(frozen=True)
+class Settings:
+    """filters: names of `FILTERS`, applied in this order. shard_size: images a shard, where a folder is the input.
+    batch: images in the model at a time."""
+
+    filters: tuple[str, ...] = tuple(FILTERS)
+    shard_size: int = 1000
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.filters if name not in FILTERS]
+        if unknown:
+            raise ValueError(f"filters are {', '.join(FILTERS)}, got {', '.join(unknown)}")
+        if self.shard_size < 1 or self.batch < 1:
+            raise ValueError(f"shard_size and batch count images, got {self.shard_size} and {self.batch}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One output shard: which samples of which set go into it."""
+
+    name: str
+    open: Callable[[], CaptionSet]
+    samples: range | None  # None: all of the set
+
+
+def lift(
+    source: str,
+    out: str | Path,
+    estimate: DepthEstimator,
+    settings: Settings | None = None,
+    *,
+    rank: int = 0,
+    world: int = 1,
+) -> dict[str, Any]:
+    """Make this process's share of the shards that are not there yet; returns the summary of all that are."""
+    settings = settings or Settings()
+    out = Path(out)
+    jobs = planned(source, settings.shard_size)
+    _settle(out, estimate, settings, source)
+    mine = [job for job in jobs[rank::world] if not (out / job.name).exists()]
+    done = len(jobs[rank::world]) - len(mine)
+    with progress("depth", len(jobs[rank::world]), done, "shards") as advance:
+        for job in mine:
+            _lift_shard(job, out, estimate, settings)
+            advance(1)
+    found = summary(out, [job.name for job in jobs])
+    if found["shards"] == len(jobs):
+        write_json(out / "summary.json", found)
+    return found
+
+
+def planned(source: str, shard_size: int) -> list[Job]:
+    """The output shards of a folder or of a pattern of shards, in order."""
+    if Path(source).is_dir():
+        found = FolderCaptions(source)
+        spans = [range(i, min(i + shard_size, len(found))) for i in range(0, len(found), shard_size)]
+        return [Job(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
+    paths = expand(source)
+    names = [path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar") + ".tar" for path in paths]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"several shards are called {twice[0]}, which is one name in the output: lift them apart")
+    return [
+        Job(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
+        for name, path in zip(names, paths, strict=True)
+    ]
+
+
+def summary(out: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names."""
+    parts = [read_json(out / f"{name}.summary.json") for name in names if (out / name).exists()]
+    reasons: Counter[str] = Counter()
+    for part in parts:
+        reasons.update(part["dropped"])
+    return {
+        "shards": len(parts),
+        "kept": sum(part["kept"] for part in parts),
+        "dropped": dict(sorted(reasons.items())),
+        "corrupt": sum(part["corrupt"] for part in parts),
+        "problems": [text for part in parts for text in part["problems"]][:_NAMED],
+    }
+
+
+def _lift_shard(job: Job, out: Path, estimate: DepthEstimator, settings: Settings) -> None:
+    found = job.open()
+    numbers = list(job.samples if job.samples is not None else range(len(found)))
+    depths: dict[int, bytes] = {}
+    problems: list[str] = []
+    dropped: Counter[str] = Counter()
+    window = _WINDOW * settings.batch
+    for first in range(0, len(numbers), window):  # a whole shard of decoded images may not fit in memory
+        images, bad = _decoded(found, numbers[first : first + window])
+        problems += bad
+        for some in _batches(images, estimate, settings.batch):
+            for i, depth in zip(some, estimate([images[i] for i in some]), strict=True):
+                reason = next(filter(None, (FILTERS[name](images[i], depth) for name in settings.filters)), "")
+                if reason:
+                    dropped[reason] += 1
+                else:
+                    depths[i] = png(millimetres(depth))
+    for stale in out.glob(f".{job.name}.*"):
+        stale.unlink()  # of a process that was killed
+    draft = out / f".{job.name}.{os.getpid()}"
+    with tarfile.open(draft, "w") as tar:
+        for i in (i for i in numbers if i in depths):
+            key = found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}"
+            for kind, content in (_passed_on(found.files(i)) | {DEPTH: depths[i]}).items():
+                entry = tarfile.TarInfo(f"{key}.{kind}")
+                entry.size = len(content)  # times stay 0: the same input gives the same bytes
+                tar.addfile(entry, io.BytesIO(content))
+    counts = {"kept": len(depths), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
+    write_json(out / f"{job.name}.summary.json", counts)
+    os.replace(draft, out / job.name)
+
+
+def millimetres(depth: Tensor) -> Tensor:
+    """Metres (H, W) to int32 steps of a millimetre; holes, and what is beyond 65.5 m, become 0."""
+    steps = (depth.nan_to_num(0, 0, 0) / MILLIMETRE).round()
+    return torch.where((steps > 0) & (steps <= _FARTHEST), steps, 0).to(torch.int32)
+
+
+def _decoded(found: CaptionSet, numbers: Sequence[int]) -> tuple[dict[int, Tensor], list[str]]:
+    images: dict[int, Tensor] = {}
+    problems: list[str] = []
+    for i in numbers:
+        try:
+            images[i] = to_tensor(picture_of(found.files(i), found.name(i)))
+        except CorruptImage as error:
+            problems.append(str(error))
+    return images, problems
+
+
+def _batches(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int) -> list[list[int]]:
+    """Numbers of images that come to one size in the model, at most `batch` together."""
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for i, image in images.items():
+        by_size.setdefault(estimate.input_size(image.shape[1], image.shape[2]), []).append(i)
+    return [some[k : k + batch] for some in by_size.values() for k in range(0, len(some), batch)]
+
+
+def _passed_on(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A sample's files as they are, but for the unit of the depth that is replaced."""
+    kept = {kind: content for kind, content in files.items() if kind != DEPTH}
+    if b'"depth_step"' in kept.get("json", b""):
+        with suppress(ValueError):  # what is broken is passed on broken: it is not ours to mend
+            kept["json"] = json.dumps(json.loads(kept["json"]) | {"depth_step": MILLIMETRE}).encode()
+    return kept
+
+
+def _settle(out: Path, estimate: DepthEstimator, settings: Settings, source: str) -> None:
+    """Write down what makes this folder, or refuse to mix two ways in one folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    options = {"filters": list(settings.filters), "shard_size": settings.shard_size}
+    wanted = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source, **options}
+    path = out / "provenance.json"
+    if path.exists():
+        there = read_json(path)
+        other = [
+            f"{name}: {there.get(name)!r} there, {wanted[name]!r} now"
+            for name in wanted
+            if there.get(name) != wanted[name]
+        ]
+        if other:
+            raise ValueError(f"{out} was made in another way ({'; '.join(other)}): choose another folder, or repeat it")
+        return
+    write_json(path, wanted)
+
+
+def run(
+    source: str,
+    out: Path,
+    model: Path,
+    filters: Sequence[str] = tuple(FILTERS),
+    shard_size: int = 1000,
+    batch: int = 8,
+    made_up: tuple[float, float] | None = None,
+    device: str = "",
+) -> None:
+    """The command: this process's place comes from the environment, as launchers set it."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = gpu if where == "cuda" else where
+    settings = Settings(tuple(filters), shard_size, batch)
+    estimate = DepthEstimator(model, device=where, made_up=made_up)
+    found = lift(source, out, estimate, settings, rank=rank, world=world)
+    lost = sum(found["dropped"].values())
+    print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
+    print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")
+    print(f"; {found['corrupt']:,} corrupt" + (f" ({found['problems'][0]}, …)" if found["problems"] else ""))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """`python -m stringpe.data.depth_lifting`, for launchers."""
+    parser = argparse.ArgumentParser(prog="python -m stringpe.data.depth_lifting", description=__doc__.splitlines()[0])
+    parser.add_argument("source", help="a folder of images, or shards: a path with * or {000..127}")
+    parser.add_argument("out", type=Path, help="folder for the shards")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a Depth-Anything-V2 model of transformers")
+    parser.add_argument("--filters", nargs="*", default=list(FILTERS), help=f"of {', '.join(FILTERS)}; all by default")
+    parser.add_argument("--shard-size", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--made-up", nargs=2, type=float, default=None, metavar=("NEAR", "FAR"))
+    parser.add_argument("--device", default="")
+    asked = vars(parser.parse_args(words))
+    near_far = asked.pop("made_up")
+    try:
+        run(**asked, made_up=None if near_far is None else (near_far[0], near_far[1]))
+    except (ValueError, OSError) as error:
+        sys.exit(f"stringpe: {error}")
+
+
+if __name__ == "__main__":
+    main()

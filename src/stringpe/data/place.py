@@ -1,0 +1,31 @@
+"""Which part of a global batch a process works on, and where."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands: its rank among `world` processes, and its device."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def share(self, total: int) -> int:
+        """This process's part of a global batch."""
+        if total % self.world:
+            raise ValueError(f"a batch of {total} does not divide over {self.world} processes: change loop.batch_size")
+        return total // self.world
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """The rows of all processes one after the other, equally many each."""
+        if self.world == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.world)]
+        torch.distributed.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)

@@ -1,0 +1,242 @@
+"""Into models people already have: `attach` an encoding, `lift` from 2D to 3D, `fold` for inference.
+
+All three change a model in place and return it. Its weights stay where they are, under their names.
+"""
+
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from .. import hosts
+from ..basis import Identity, Interleaved
+from ..encoding import Encoding, create, names
+from ..frequencies import Gated, Given, with_depth
+from ..models.depth import DepthLift
+from ..models.vit import ViT
+from ..projection import MultiHead
+from .attention import KINDS, HostAttention
+from .parts import Grid, Layer, Rope, Tower
+from .places import DropPatches, Places
+
+Model = TypeVar("Model", bound=nn.Module)
+
+START = 1e-7  # of the gates: see `attach`
+
+
+def attach(
+    model: Model,
+    encoding: str = "cayley",
+    *,
+    coord_dim: int = 2,
+    start: str = "same",
+    attention: str = "softmax",
+    units: str = "index",
+    **options: Any,
+) -> Model:
+    """Put an encoding into every self-attention of a vision transformer of timm, transformers or open_clip, in place.
+
+    encoding: a name of `stringpe.names()`, built for every layer on its own. `**options`: as of `stringpe.create`.
+    coord_dim: 2, or 3 to lift as well (see `lift`).
+    start: "same", the model computes what it did before and learns from there; or "replace", its absolute position
+        embedding (or its own RoPE) goes, and the encoding has full strength from the first step.
+    attention: "softmax", or "performer" for linear attention in its place, which estimates the softmax.
+    units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred". RoPE
+        that is kept brings its own.
+
+    How "same" can be the same and still learn: with an exact identity R(r) = I, no gradient reaches S, since
+    P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-7, not at 0:
+    outputs agree to rounding, the gate has gradient of order one, and frequencies and S have gradient of the order of
+    the gate, which grows with it. A model that has RoPE keeps it, exactly: its frequencies become Θ of every layer
+    (fixed for "rope", else learned), its channel layout part of the basis, and P = I at the start.
+    """
+    _check(model, encoding, coord_dim, start, attention)
+    for found in hosts.find(model):
+        layers = [layer for layer, _ in found.layers.values()]
+        rope = found.tower.rope(found.module, layers) if start == "same" else None
+        if rope is None:
+            encodings = [_fresh(encoding, sizes, start, options) for sizes in map(_sizes, found.layers.values())]
+            _place(found, encodings, Grid(units), attention)
+        else:
+            _place(found, _kept(found, rope, encoding, options), rope.grid, attention)
+        if start == "replace" and found.tower.table and hosts.has_path(found.module, found.tower.table):
+            _drop_table(found.module, found.tower)
+    asked = {"encoding": encoding, "start": start, "attention": attention, "units": units, **options}
+    record(model, "attach", asked)
+    return lift(model) if coord_dim == 3 else model
+
+
+def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attention: str) -> None:
+    if encoding not in names():
+        create(encoding)  # raises, with the names
+    for what, value, allowed in (
+        ("coord_dim", coord_dim, (2, 3)),
+        ("start", start, ("same", "replace")),
+        ("attention", attention, KINDS),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{what} must be one of {', '.join(map(str, allowed))}, got {value!r}")
+    if any(True for _ in hosts.attached(model)):
+        raise ValueError(f"this {type(model).__name__} has an encoding attached already: start from a fresh model")
+
+
+def carry_rope(model: Model, rope: Rope, encoding: str) -> Model:
+    """Attach a RoPE that stands elsewhere (in a checkpoint, say) to a model that has none."""
+    _check(model, encoding, 2, "same", "softmax")
+    (found,) = hosts.find(model)
+    _place(found, _kept(found, rope, encoding, {}), rope.grid, "softmax")
+    return model
+
+
+def _place(found: hosts.Found, encodings: list[Encoding], grid: Grid, attention: str) -> None:
+    """Encodings into the attention of a tower, and hooks where its coordinates come from."""
+    module, tower = found.module, found.tower
+    patches = module.get_submodule(tower.patches)
+    size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
+    places = Places(grid, size)
+    for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
+        weight = next(layer.parameters())
+        module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, attention))
+    if isinstance(patches, nn.Conv2d):
+        patches.register_forward_hook(places.see_image)
+    else:
+        patches.register_forward_hook(places.see_sizes, with_kwargs=True)
+    if tower.rope_path:
+        setattr(module, tower.rope_path, None)
+    if tower.dropout:
+        _follow_dropout(module, tower.dropout, places)
+
+
+def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
+    layer, parts = entry
+    heads = getattr(layer, "num_kv_heads", None) or getattr(layer, parts.heads)
+    return {"head_dim": layer.head_dim, "num_heads": heads}
+
+
+def _fresh(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
+    one = create(encoding, coord_dim=2, **sizes, **options)
+    if start == "same":
+        one.frequencies = Gated(one.frequencies, start=START)
+    return one
+
+
+def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
+    """A RoPE as encodings of that name, one a layer."""
+    if encoding == "circulant":
+        raise ValueError(
+            "this model has RoPE, whose planes are not those of a circulant basis: attach 'rope', 'rope_mixed', "
+            "'cayley' or 'general' to go on from it, or use start='replace'"
+        )
+    if set(options) - {"sparsity", "method"}:
+        raise ValueError(
+            f"this model has RoPE, which sets the frequencies: drop {', '.join(options)}, or use start='replace'"
+        )
+    encodings = []
+    for theta, sizes in zip(rope.theta, map(_sizes, found.layers.values()), strict=True):
+        basis = create(encoding, **sizes, **options).basis
+        basis = Interleaved(basis) if rope.interleaved else basis
+        frequencies = Given(theta.expand(sizes["num_heads"], -1, -1).clone(), learnable=encoding != "rope")
+        encodings.append(Encoding(basis, frequencies, name=encoding))
+    return encodings
+
+
+def _follow_dropout(module: nn.Module, path: str, places: Places) -> None:
+    """Patch dropout must say what it keeps."""
+    drop: Any = getattr(module, path, None)
+    if drop is None or isinstance(drop, nn.Identity):
+        return
+    if type(drop).__name__ == "PatchDropoutWithIndices":
+        drop.register_forward_hook(places.see_kept)
+        return
+    setattr(module, path, DropPatches(drop.prob, getattr(drop, "ordered", False), places))
+
+
+@torch.no_grad()
+def _drop_table(module: nn.Module, tower: Tower) -> None:
+    """Zero the rows of the patches and freeze the table; the rows of prefix tokens in front say nothing of places."""
+    parent, _, name = tower.table.rpartition(".")
+    held: Any = getattr(module.get_submodule(parent), name)
+    table: Any = held.weight if isinstance(held, nn.Embedding) else held
+    table[..., tower.front(module) :, :] = 0
+    table.requires_grad_(False)
+
+
+def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
+    """A 2D model becomes 3D, in place: `model(image, depth=…)`, with depth (b, H, W) in metres, holes as 0, NaN or
+    infinity, or (b, n) with one value a patch. Without depth it is its 2D self.
+
+    model: an attached one, a 2D `stringpe.ViT`, or a model that can be attached, which then is, with `encoding` and
+    `**options` as in `attach`.
+
+    Each encoding gets a third axis whose frequencies are not zero, and patches the third coordinate
+    z = scale · mean valid depth + offset, learned, with the scale at 0: the model starts as exactly its 2D self, and
+    the depth layer has gradient.
+    """
+    own = model if isinstance(model, ViT) else None
+    if own is None and not any(True for _ in hosts.attached(model)):
+        attach(model, encoding, **options)
+    elif options:
+        raise ValueError(f"this model has its encoding already: drop {', '.join(options)}")
+    holders: list[Any] = [
+        m for m in model.modules() if isinstance(m, (MultiHead, HostAttention)) and isinstance(m.encoding, Encoding)
+    ]
+    if not holders or any(holder.encoding.coord_dim != 2 for holder in holders):
+        raise ValueError(f"lift takes a model whose encodings are 2D; this {type(model).__name__} has none, or is 3D")
+    for one in {id(holder.encoding): holder.encoding for holder in holders}.values():
+        one.frequencies = with_depth(one.frequencies).to(one.frequencies.weight.device, one.frequencies.weight.dtype)
+        one.coord_dim = 3
+    if own is not None:
+        own.coord_dim, own.depth = 3, "lift" if own.depth == "none" else f"lift+{own.depth}"
+        own.lift = DepthLift(own.patch_size, own.units, scale=0.0).to(next(own.patch.parameters()).device)
+    else:
+        _take_depth(model, holders)
+        record(model, "lift", {})
+    return model
+
+
+def _take_depth(model: nn.Module, holders: list[HostAttention]) -> None:
+    every = {id(holder.places[0]): holder.places[0] for holder in holders}
+    if len(every) > 1:
+        raise ValueError(f"{type(model).__name__} has {len(every)} vision towers: lift the one that sees depth")
+    (places,) = every.values()
+    places.lift = DepthLift(places.patch_size or 1, places.grid.units, scale=0.0)
+    places.lift.to(holders[0].rows()[0].weight.device)
+    model.depth_lift = places.lift
+    model.register_forward_pre_hook(places.take_depth, with_kwargs=True)
+
+
+@torch.no_grad()
+def fold(model: Model) -> Model:
+    """Put every basis into the projections before it, in place, and return the model: same outputs, plain rotations.
+
+    P goes into W_q and W_k (and their biases); frequencies stay. Refuses, before touching anything, where something
+    nonlinear or a gain stands between projection and encoding.
+    """
+    layers: list[tuple[str, Any]] = [
+        (name, m)
+        for name, m in model.named_modules()
+        if isinstance(m, (MultiHead, HostAttention))
+        and isinstance(m.encoding, Encoding)
+        and not isinstance(m.encoding.basis, Identity)
+    ]
+    for name, layer in layers:
+        if obstacle := layer.fold_obstacle():
+            raise ValueError(
+                f"cannot fold {name or type(layer).__name__}: between projection and encoding stands {obstacle}"
+            )
+    folded: dict[int, Encoding] = {}  # layers that shared an encoding go on sharing it
+    for _, layer in layers:
+        encoding: Encoding = layer.encoding
+        if id(encoding) not in folded:
+            plain = Identity(encoding.head_dim, encoding.num_heads).to(encoding.frequencies.weight)
+            folded[id(encoding)] = Encoding(plain, encoding.frequencies, name=f"{encoding.name} (folded)")
+        layer.fold_basis(folded[id(encoding)])
+    if any(isinstance(layer, HostAttention) for _, layer in layers):
+        record(model, "fold", {})
+    return model
+
+
+def record(model: nn.Module, call: str, options: dict[str, Any]) -> None:
+    """Note what was done to a model, so that `stringpe.pretrained` can do it again to a fresh one."""
+    done: list[tuple[str, dict[str, Any]]] = getattr(model, "stringpe_calls", [])
+    model.stringpe_calls = [*done, (call, options)]  # type: ignore[assignment]

@@ -1,0 +1,196 @@
+"""Average precision of boxes in 3D as Omni3D counts it, over the exact IoU, and the mean IoU of the paper.
+
+    evaluation = ap3d.evaluate(detections, truths)            # a list of each, one entry an image
+    evaluation.ap, evaluation.at[0.25], evaluation.by_label   # AP3D over 0.05 … 0.5, AP25, AP3D of every label
+
+AP3D: detections of an image and label, best score first and 100 at most, each take the free truth of the same label
+that they overlap most, if the IoU reaches the threshold. Precision is read at 101 recalls, as in COCO, and averaged
+over them, then over labels that have truths, then over the thresholds 0.05, 0.10 … 0.5. A detection that takes an
+ignored truth counts neither as right nor as wrong.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..geometry import box3d
+
+THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 11))
+SHOWN = (0.15, 0.25, 0.5)
+"""Thresholds that Omni3D reports one by one."""
+
+_CHUNK = 256  # images matched together
+_RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+class Detections(NamedTuple):
+    """What was found in one image: boxes (d, 12), their labels (d,) and scores (d,)."""
+
+    box: Tensor
+    label: Tensor
+    score: Tensor
+
+
+class Truths(NamedTuple):
+    """What is in one image: boxes (g, 12), labels (g,), and which of them do not count (g,) bool."""
+
+    box: Tensor
+    label: Tensor
+    ignore: Tensor
+
+
+class Matched(NamedTuple):
+    """What one image adds to the count: for its d detections label, score, and hit and ignored at every threshold,
+    (t, d) bool; and the labels of the truths that count."""
+
+    label: Tensor
+    score: Tensor
+    hit: Tensor
+    ignored: Tensor
+    truth: Tensor
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """ap: over all thresholds and labels. at: over labels, by threshold. by_label: over thresholds, by label.
+    Without any truth that counts there is nothing to average: ap is nan."""
+
+    ap: float
+    at: dict[float, float]
+    by_label: dict[int, float]
+
+
+def evaluate(
+    detections: Sequence[Detections], truths: Sequence[Truths], *, thresholds: Sequence[float] = THRESHOLDS
+) -> Evaluation:
+    """AP3D of detections in images 0, 1, … against the truths of the same images."""
+    return accumulate(match(detections, truths, thresholds=thresholds), thresholds=thresholds)
+
+
+@torch.no_grad()
+def match(
+    detections: Sequence[Detections],
+    truths: Sequence[Truths],
+    *,
+    thresholds: Sequence[float] = THRESHOLDS,
+    most: int = 100,
+) -> list[Matched]:
+    """Image by image, which detections hit; at most the best `most` of an image and label are kept."""
+    if len(detections) != len(truths):
+        raise ValueError(f"one entry an image: got detections of {len(detections)} images and truths of {len(truths)}")
+    kept = [_best(found, most) for found in detections]
+    tables = _overlaps(kept, truths)
+    matched: list[Matched] = []
+    for first in range(0, len(kept), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        matched += _greedy(kept[part], truths[part], tables[part], thresholds)
+    return matched
+
+
+def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRESHOLDS) -> Evaluation:
+    """AP3D of what `match` found, of any number of images in any order of processes."""
+    if not matched:
+        return Evaluation(float("nan"), {}, {})
+    label, score, truth = (
+        torch.cat(column) for column in zip(*((m.label, m.score, m.truth) for m in matched), strict=True)
+    )
+    hit, ignored = (torch.cat(column, 1) for column in zip(*((m.hit, m.ignored) for m in matched), strict=True))
+    order = score.argsort(descending=True, stable=True)
+    label, hit, ignored = label[order], hit[:, order], ignored[:, order]
+    precision = {}  # by label, (t,)
+    for number in truth.unique().tolist():
+        own = label == number
+        right, counted = hit[:, own] & ~ignored[:, own], ~ignored[:, own]
+        precision[int(number)] = _average_precision(right, counted, int((truth == number).sum()))
+    if not precision:
+        return Evaluation(float("nan"), {}, {})
+    table = torch.stack(list(precision.values()))  # (labels, t)
+    at = dict(zip(thresholds, table.mean(0).tolist(), strict=True))
+    return Evaluation(float(table.mean()), at, {label: float(row.mean()) for label, row in precision.items()})
+
+
+def paired_iou(predicted: Tensor, target: Tensor, *, method: str = "exact") -> Tensor:
+    """IoU (n,) of predictions with the objects they are paired with, (n, 12) each; its mean over all objects is the
+    number of the paper's table. Predicted rotations may be degenerate: `box3d.completed` mends them. method: "exact",
+    or "monte_carlo" with 100,000 points in the prediction, as in the paper."""
+    return box3d.iou(box3d.completed(predicted.double()), target.double(), method=method)
+
+
+def _best(found: Detections, most: int) -> Detections:
+    """The detections in order of score, at most `most` of a label."""
+    order = found.score.argsort(descending=True, stable=True)
+    label = found.label[order]
+    rank = ((label[:, None] == label) & torch.ones(len(label), len(label), device=label.device).tril().bool()).sum(1)
+    order = order[rank <= most]
+    return Detections(found.box[order], found.label[order], found.score[order])
+
+
+def _overlaps(detections: Sequence[Detections], truths: Sequence[Truths]) -> list[Tensor]:
+    """IoU (d, g) of every image, 0 where labels differ; all pairs that can meet at all go through one batch."""
+    rows, columns = [], []
+    tables, places = [], []
+    for found, truth in zip(detections, truths, strict=True):
+        table = torch.zeros(len(found.box), len(truth.box), dtype=torch.float64)
+        place = (_near(found.box, truth.box) & (found.label[:, None] == truth.label)).nonzero()
+        rows.append(found.box[place[:, 0]].double())
+        columns.append(truth.box[place[:, 1]].double())
+        tables.append(table)
+        places.append(place.cpu())
+    if not tables:
+        return []
+    iou = paired_iou(torch.cat(rows), torch.cat(columns)).cpu()
+    for table, place, values in zip(tables, places, iou.split([len(p) for p in places]), strict=True):
+        table[place[:, 0], place[:, 1]] = values
+    return tables
+
+
+def _near(a: Tensor, b: Tensor) -> Tensor:
+    """(d, g) bool: whether the balls around boxes (d, 12) and (g, 12) meet; where they do not, the IoU is 0."""
+    apart = (a[:, None, :3] - b[:, :3]).norm(dim=-1)
+    return apart <= (a[:, None, 9:].norm(dim=-1) + b[:, 9:].norm(dim=-1)) / 2
+
+
+def _greedy(
+    found: Sequence[Detections], truths: Sequence[Truths], tables: Sequence[Tensor], thresholds: Sequence[float]
+) -> list[Matched]:
+    """Each detection, best first, takes the free truth that it overlaps most; ignored ones only if no other will do.
+    All images and thresholds take their turns together: b images, t thresholds, at most d detections and g truths."""
+    bound = torch.tensor(thresholds, dtype=torch.float64).clamp(max=1 - 1e-10)[:, None]  # (t, 1)
+    detected, there = max(len(f.box) for f in found), max(1, *(len(t.box) for t in truths))
+    iou = torch.zeros(len(found), detected, there, dtype=torch.float64)
+    ignore = torch.zeros(len(found), there, dtype=torch.bool)
+    for i, (table, truth) in enumerate(zip(tables, truths, strict=True)):
+        iou[i, : table.shape[0], : table.shape[1]] = table
+        ignore[i, : len(truth.ignore)] = truth.ignore.cpu()
+    free = torch.ones(len(found), len(bound), there, dtype=torch.bool)
+    hit = torch.zeros(len(found), len(bound), detected, dtype=torch.bool)
+    ignored = torch.zeros_like(hit)
+    for turn in range(detected):
+        own = iou[:, None, turn]  # (b, 1, g)
+        could = free & (own >= bound)  # thresholds are above 0, which the IoU is where labels differ
+        worth = torch.where(could, own + 2.0 * ~ignore[:, None], -1.0)  # what counts beats whatever is ignored
+        best = there - 1 - worth.flip(2).argmax(2, keepdim=True)  # (b, t, 1); of equals the last, as in COCO
+        taken = could.any(2)
+        hit[:, :, turn] = taken
+        ignored[:, :, turn] = taken & ignore.gather(1, best[..., 0])
+        free.scatter_(2, best, free.gather(2, best) & ~taken[..., None])
+    return [
+        Matched(f.label.cpu(), f.score.double().cpu(), h[:, : len(f.box)], i[:, : len(f.box)], t.label[~t.ignore].cpu())
+        for f, t, h, i in zip(found, truths, hit, ignored, strict=True)
+    ]
+
+
+def _average_precision(right: Tensor, counted: Tensor, truths: int) -> Tensor:
+    """Mean precision at 101 recalls (t,), of detections (t, d) in order of score; beyond the last recall it is 0."""
+    if right.shape[1] == 0:
+        return torch.zeros(len(right), dtype=torch.float64)
+    right_so_far = right.cumsum(1).double()
+    recall = right_so_far / truths
+    precision = right_so_far / counted.cumsum(1).clamp(min=1)
+    precision = precision.flip(1).cummax(1).values.flip(1)  # the best precision at this recall or beyond
+    place = torch.searchsorted(recall.contiguous(), _RECALLS.expand(len(right), -1).contiguous())
+    padded = torch.nn.functional.pad(precision, (0, 1))
+    return padded.gather(1, place.clamp(max=right.shape[1])).mean(1)

@@ -1,0 +1,1 @@
+"""Vision and text transformers, and the contrastive models and detectors built from them."""

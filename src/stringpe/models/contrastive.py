@@ -1,0 +1,88 @@
+"""Images and texts in one space: two towers whose normalised embeddings are compared by their scalar product.
+
+model = Contrastive(vit("vit_base_patch16", encoding="cayley", coord_dim=3), TextTower(vocab=32000, width=768))
+image, text, scale, bias = model(images, tokens, depth)      # logits = scale · image @ text.T + bias
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .text import TextTower
+from .tokenizer import Tokenizer
+from .vit import ViT
+
+SCALE, BIAS = math.log(10), -10.0
+"""SigLIP's start: t = log 10 and b = −10."""
+
+
+class Embeddings(NamedTuple):
+    """Unit vectors image (b, width) and text (k, width), and the factor e^t (1,) and bias b (1,) of their logits."""
+
+    image: Tensor
+    text: Tensor
+    scale: Tensor
+    bias: Tensor
+
+
+def start_bias(bias: float | str, batch: int) -> float:
+    """The start of the bias: a number, or "auto", −log(B − 1), at which a batch of B pairs that look all alike has the
+    least sigmoid loss: one pair in B is a match, so the odds are 1 : B − 1."""
+    if bias != "auto":
+        try:
+            return float(bias)
+        except ValueError:
+            raise ValueError(f"the bias of pairs is a number or 'auto', got {bias!r}") from None
+    if batch < 2:
+        raise ValueError(f"a bias of 'auto' is −log(B − 1) and needs a batch of at least 2, got {batch}")
+    return -math.log(batch - 1)
+
+
+class Contrastive(nn.Module):
+    """A ViT (or ViTD) and a text tower of the same embedding width, with the scale and bias of their logits.
+
+    scale: the start of t; logits are e^t s + b. bias: the start of b; see `start_bias` for small batches.
+    """
+
+    def __init__(self, image: ViT, text: TextTower, *, scale: float = SCALE, bias: float = BIAS):
+        super().__init__()
+        self.image, self.text = image, text
+        self.projection = nn.Linear(image.dim, text.width)
+        nn.init.xavier_uniform_(self.projection.weight)
+        nn.init.zeros_(self.projection.bias)
+        # One number each, as vectors: sharding takes no scalars.
+        self.scale, self.bias = nn.Parameter(torch.tensor([scale])), nn.Parameter(torch.tensor([bias]))
+
+    @property
+    def width(self) -> int:
+        return self.text.width
+
+    def forward(self, image: Tensor, tokens: Tensor, depth: Tensor | None = None) -> Embeddings:
+        """image (b, 3, H, W), tokens (k, n) and depth (b, H, W) in metres or None."""
+        return Embeddings(self.embed_image(image, depth), self.embed_text(tokens), self.scale.exp(), self.bias)
+
+    def embed_image(self, image: Tensor, depth: Tensor | None = None) -> Tensor:
+        """Unit vectors (b, width), float32."""
+        return F.normalize(self.projection(self.image.features(image, depth).pooled).float(), dim=-1)
+
+    def embed_text(self, tokens: Tensor) -> Tensor:
+        """Unit vectors (k, width), float32."""
+        return F.normalize(self.text(tokens).float(), dim=-1)
+
+
+def class_embeddings(
+    model: Contrastive, tokenizer: Tokenizer, names: Sequence[str], templates: Sequence[str] = ("a photo of a {}.",)
+) -> Tensor:
+    """One unit vector (classes, width) a name: the mean of its embeddings in all templates. The zero-shot classifier of
+    an image embedding e is the largest of `class_embeddings(…) @ e`."""
+    wrong = [template for template in templates if "{}" not in template]
+    if wrong or not templates or not names:
+        raise ValueError(f"zero-shot classes need names and templates with a place {{}} for them, got {wrong or names}")
+    texts = [template.replace("{}", name) for name in names for template in templates]
+    tokens = tokenizer.encode(texts, model.text.context).to(model.scale.device)
+    each = torch.cat([model.embed_text(part) for part in tokens.split(256)])
+    return F.normalize(each.unflatten(0, (len(names), len(templates))).mean(1), dim=-1)

@@ -1,0 +1,167 @@
+"""Open-vocabulary detection in 3D, the paper's section 4.2: OWL-ViT whose tokens each predict an oriented box.
+
+    detector = Detector3D(vit, text)
+    found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
+    loss = detection_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
+
+A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
+offset to the patch is added, and no camera is known to the model.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..geometry import box3d
+from ..metrics.average_precision3d import Detections
+from .class_head import ClassHead, unit
+from .focal_loss import focal, focal_cost
+from .matching import match, take
+from .owl_loss import class_target
+from .text import TextTower
+from .vit import ViT
+
+START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
+"""The box that every token predicts, nearly, before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
+
+_ELEMENTS = 2**26  # differences between predictions and objects that exist at a time
+
+
+class Found(NamedTuple):
+    """What a detector says of b images with n tokens, for q queries: logits (b, n, q) and boxes (b, n, 12)."""
+
+    logits: Tensor
+    boxes: Tensor
+
+
+class Losses(NamedTuple):
+    """The three terms of the loss, means over images, and what was matched: tokens (b, m), −1 where none was."""
+
+    label: Tensor
+    box: Tensor
+    corner: Tensor
+    matched: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.label + self.box + self.corner
+
+
+class BoxHead3D(nn.Module):
+    """A three-layer MLP with GELU, one box (…, 12) for every token (…, dim).
+
+    Centre and columns are what the last layer says; sizes go through a softplus, so that no box is inside out. The bias
+    of the last layer starts at `start`, its weights small: tokens differ, but all begin in front of the camera.
+    """
+
+    def __init__(self, dim: int, *, start: tuple[float, ...] = START):
+        super().__init__()
+        if len(start) != 12 or min(start[9:]) <= 0:
+            raise ValueError(f"a start is 12 numbers, the last three sizes above 0, got {start}")
+        self.start = start
+        self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 12))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in self.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            sizes = [math.log(math.expm1(size)) for size in self.start[9:]]  # softplus of these are the sizes
+            last.bias.copy_(torch.tensor([*self.start[:9], *sizes]))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 knows a distance of 4 m to 16 mm only
+            raw = self.mlp(tokens.float())
+            return torch.cat([raw[..., :9], F.softplus(raw[..., 9:])], dim=-1)
+
+
+class Detector3D(nn.Module):
+    """A ViT or ViTD, a text tower, and the class and box heads on every patch token.
+
+    factor: where the factor of the class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained
+    learn names much faster from 10, where SigLIP's temperature starts.
+    """
+
+    def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
+        super().__init__()
+        self.image, self.text = image, text
+        self.class_head = ClassHead(image.dim, text.width, factor=factor)
+        self.box_head = BoxHead3D(image.dim)
+        image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
+
+    def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:
+        """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
+        templates, over which logits are averaged; or embeddings (q, e), as `embed` gives them."""
+        tokens = self.image.features(image, depth).tokens
+        known = queries if queries.is_floating_point() else self.embed(queries)
+        return Found(self.class_head(tokens, known, normalised=True).logits, self.box_head(tokens))
+
+    def embed(self, queries: Tensor) -> Tensor:
+        """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
+        whose logit is the mean of the templates' logits."""
+        if queries.ndim == 2:
+            return unit(self.text(queries).float())
+        return unit(self.text(queries.flatten(0, 1)).float()).unflatten(0, queries.shape[:2]).mean(1)
+
+
+@torch.no_grad()
+def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
+    """The token of every object, (b, m): the Hungarian matching whose cost is class + L1 + corners, as the loss.
+
+    labels: (b, m), −1 where there is no object. −1 too where there are more objects than tokens."""
+    return _assigned(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
+
+
+def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
+    """The paper's loss for objects with labels (b, m), −1 where there is none, and boxes (b, m, 12).
+
+    Focal over all tokens and queries, L1 over the 12 numbers, and L1 over the 24 coordinates of the corners, in their
+    fixed order, in place of OWL-ViT's GIoU; each a sum divided by the image's number of matched objects (at least 1),
+    weighed 1, 1, 1, and a mean over images.
+    """
+    predicted, wanted = _numbers(found.boxes), _numbers(boxes)
+    matched = _assigned(found.logits, predicted, labels, wanted)  # (b, m)
+    there = matched >= 0
+    positives = there.sum(1).clamp(min=1)
+    label = focal(found.logits, class_target(found.logits, matched, labels)).sum((1, 2)) / positives
+    # What has no match stays in, as zero: how many there are must not be asked of the device.
+    apart = (take(predicted, matched) - wanted).masked_fill(~there[..., None], 0).abs().sum(1)  # (b, 36)
+    apart = (apart / positives[:, None]).mean(0)
+    return Losses(label.mean(), apart[:12].sum(), apart[12:].sum(), matched)
+
+
+@torch.no_grad()
+def _assigned(logits: Tensor, predicted: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
+    return match(focal_cost(logits, labels) + _apart(predicted, objects), labels >= 0)
+
+
+def _numbers(boxes: Tensor) -> Tensor:
+    """What boxes (…, 12) are compared by, (…, 36): their numbers and the coordinates of their corners."""
+    boxes = boxes.float()
+    return torch.cat([boxes, box3d.completed_corners(boxes).flatten(-2)], dim=-1)
+
+
+def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
+    """L1 (b, n, m) of vectors (b, n, c) and (b, m, c), so many images at a time that memory stays small; `cdist` takes
+    a hundred times as long on a GPU."""
+    each = max(1, _ELEMENTS // max(1, predicted[0].numel() * objects.shape[1]))
+    pieces = zip(predicted.split(each), objects.split(each), strict=True)
+    return torch.cat([(p[:, :, None] - o[:, None]).abs().sum(-1) for p, o in pieces])
+
+
+@torch.no_grad()
+def detections(found: Found, most: int = 100) -> list[Detections]:
+    """The `most` best pairs of token and query of every image, with probabilities as scores and proper rotations."""
+    scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
+    best = scores.topk(min(most, scores.shape[1]), dim=1)
+    token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
+    boxes = box3d.completed(take(found.boxes.float(), token))
+    return [Detections(*rows) for rows in zip(boxes, label, best.values, strict=True)]

@@ -1,0 +1,132 @@
+"""OWL-ViT and OWLv2 checkpoints in transformers' format, from a local folder, under our heads: to run and to train.
+
+    detector = load_owl("owlv2-base-patch16-ensemble")        # a folder with config.json and model.safetensors
+
+Outputs are those of transformers. Its image processors are not used: that of OWL-ViT stretches images to a square where
+the model was trained on padded ones, so images go through `square.to_square` here, for both.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .owl import BoxHead, Detector
+from .tokenizer import Tokenizer
+
+_CONFIGS = {"owlvit": "OwlViTConfig", "owlv2": "Owlv2Config"}
+_MODELS = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
+KINDS = tuple(_MODELS)
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of all checkpoints
+
+
+class TransformersOwl(Detector):
+    """The towers of a transformers OwlViTForObjectDetection or Owlv2ForObjectDetection, which it takes apart."""
+
+    anchor = "corner"
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Any):
+        config = model.config
+        super().__init__(config.vision_config.hidden_size, config.text_config.hidden_size)
+        self.config = config
+        inner = getattr(model, config.model_type)
+        self.vision, self.text, self.text_projection = inner.vision_model, inner.text_model, inner.text_projection
+        self.layer_norm = model.layer_norm
+        _copy(model.class_head.dense0, self.class_head.project)
+        _copy(model.class_head.logit_shift, self.class_head.shift)
+        _copy(model.class_head.logit_scale, self.class_head.scale)
+        _copy_mlp(model.box_head, self.box_head)
+        if config.model_type == "owlv2":
+            self.objectness_head = BoxHead(config.vision_config.hidden_size, 1)
+            _copy_mlp(model.objectness_head, self.objectness_head)
+        self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(_STD).view(3, 1, 1), persistent=False)
+
+    @property
+    def context(self) -> int:
+        return int(self.config.text_config.max_position_embeddings)
+
+    @property
+    def patch_size(self) -> int:
+        return int(self.config.vision_config.patch_size)
+
+    @property
+    def image_size(self) -> int:
+        """The side of the squares that the checkpoint was trained on; others are taken too."""
+        return int(self.config.vision_config.image_size)
+
+    def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
+        if depth is not None:
+            raise ValueError("OWL-ViT checkpoints of transformers take no depth: pass the image alone")
+        patch = self.patch_size
+        if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % patch or image.shape[3] % patch:
+            raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {patch}, got {tuple(image.shape)}")
+        size = (image.shape[2] // patch, image.shape[3] // patch)
+        pixels = ((image + 1) / 2 - self.mean) / self.std
+        other = image.shape[2:] != (self.image_size, self.image_size)
+        seen = self.vision(pixel_values=pixels, interpolate_pos_encoding=other).last_hidden_state
+        seen = self.vision.post_layernorm(seen)
+        return self.layer_norm(seen[:, 1:] * seen[:, :1]), size  # every patch times the class token, as it was trained
+
+    def read(self, text: Tensor) -> Tensor:
+        return self.text_projection(self.text(input_ids=text).pooler_output)
+
+
+def load_owl(folder: str | Path) -> TransformersOwl:
+    """The detector of a folder that transformers wrote."""
+    model = getattr(_package(), _MODELS[owl_kind(folder)])
+    return TransformersOwl(model.from_pretrained(folder, local_files_only=True))
+
+
+def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
+    """The detector of a transformers configuration (its config.json), with random weights."""
+    transformers, kind = _package(), config["model_type"]
+    made = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
+    return TransformersOwl(getattr(transformers, _MODELS[kind])(made))
+
+
+def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokeniser that lies in the folder beside the model."""
+    path = Path(folder) / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.load(path)
+    try:
+        found = _package().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} has no tokeniser: it needs tokenizer.json, or vocab.json and merges.txt") from error
+    return Tokenizer.from_json(found.backend_tokenizer.to_str(), where=str(folder))
+
+
+def owl_kind(folder: str | Path) -> str:
+    """ "owlvit" or "owlv2", from the folder's config.json."""
+    import json
+
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(f"there is no config.json in {folder}: give the folder of an OWL-ViT or OWLv2 model")
+    kind = str(json.loads(path.read_text(encoding="utf-8")).get("model_type"))
+    if kind not in KINDS:
+        raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(KINDS)}")
+    return kind
+
+
+def _copy(source: nn.Linear, target: nn.Linear) -> None:
+    target.load_state_dict(source.state_dict())
+
+
+def _copy_mlp(source: Any, target: BoxHead) -> None:
+    for i, layer in enumerate(target.layers):
+        assert isinstance(layer, nn.Linear)
+        _copy(getattr(source, f"dense{i}"), layer)
+
+
+def _package() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("such a checkpoint needs the package transformers: pip install 'stringpe[language]'") from None
+    return transformers

@@ -1,0 +1,129 @@
+"""Changes to a recipe from the command line, `model.encoding=cayley optim.lr=3e-4`, and recipes from JSON."""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .schema import OptionValue, Recipe
+
+_WORDS: dict[str, bool] = {"true": True, "false": False}
+
+
+def override(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """The recipe with every `dotted.key=value` of `changes` applied, in order."""
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise ValueError(f"an override is key=value, for example optim.lr=3e-4; got {change!r}")
+        recipe = _replaced(recipe, key.split("."), text, key)
+    return recipe
+
+
+def from_dict(values: Mapping[str, Any]) -> Recipe:
+    """The recipe that `Recipe.to_dict` wrote."""
+    return _built(Recipe, values, "")
+
+
+def keys(of: Any = Recipe, prefix: str = "") -> list[str]:
+    """Every dotted key of a recipe."""
+    hints = typing.get_type_hints(of)
+    found = []
+    for f in dataclasses.fields(of):
+        kind: Any = hints[f.name]
+        found += keys(kind, f"{prefix}{f.name}.") if dataclasses.is_dataclass(kind) else [prefix + f.name]
+    return found
+
+
+def differences(a: Recipe, b: Recipe) -> list[str]:
+    """Where two recipes differ, as "key: a, b"."""
+    left, right = _flat(a.to_dict()), _flat(b.to_dict())
+    missing = "nothing"
+    return [
+        f"{key}: {left.get(key, missing)!r}, {right.get(key, missing)!r}"
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key, missing) != right.get(key, missing)
+    ]
+
+
+def literal(text: str) -> OptionValue:
+    """The value that a text without a declared type stands for: true, false, a number, else the text itself."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _replaced(node: Any, path: list[str], text: str, key: str) -> Any:
+    hints = typing.get_type_hints(type(node))
+    name, rest = path[0], path[1:]
+    if name not in hints:
+        raise ValueError(_unknown(key))
+    value, kind = getattr(node, name), hints[name]
+    new: Any
+    if dataclasses.is_dataclass(kind):
+        if not rest:
+            raise ValueError(f"{key} is a group: set one of {', '.join(keys(kind, key + '.'))}")
+        new = _replaced(value, rest, text, key)
+    elif typing.get_origin(kind) is Mapping:
+        if len(rest) != 1:
+            raise ValueError(f"{key} holds options by name: set one as {'.'.join(path[:1])}.option=value")
+        new = {**value, rest[0]: literal(text)}
+    elif rest:
+        raise ValueError(_unknown(key))
+    else:
+        new = _parsed(text, kind, key)
+    return dataclasses.replace(node, **{name: new})
+
+
+def _parsed(text: str, kind: type, key: str) -> OptionValue:
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in _WORDS:
+            raise ValueError(f"{key} is true or false, got {text!r}")
+        return _WORDS[text.lower()]
+    try:
+        return int(text) if kind is int else float(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{key} is {wanted}, got {text!r}") from None
+
+
+def _built(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    arguments = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ValueError(_unknown(prefix + name))
+        wanted = hints[name]
+        if dataclasses.is_dataclass(wanted):
+            value = _built(wanted, value, f"{prefix}{name}.")
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif isinstance(wanted, type) and type(value) is not wanted:
+            raise ValueError(f"{prefix}{name} is of type {wanted.__name__}, got {value!r}")
+        arguments[name] = value
+    return kind(**arguments)
+
+
+def _unknown(key: str) -> str:
+    known = keys()
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    if not near:  # a right name in a wrong group, or with none
+        near = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]][:1]
+    groups = ", ".join(sorted({k.split(".")[0] for k in known}))
+    hint = f"did you mean {near[0]}?" if near else f"the groups are {groups}"
+    return f"there is no setting {key!r}: {hint}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found

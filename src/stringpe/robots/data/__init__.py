@@ -1,0 +1,1 @@
+"""Demonstrations: recording, storing and reading them."""

@@ -1,0 +1,1 @@
+"""Policies: from what is observed to chunks of actions."""

@@ -1,0 +1,90 @@
+"""The transformer behind a policy's actions: tokens of a chunk look at each other and at what is observed."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...attention import Attention
+from ...baselines import SinCos
+from ...encoding import create
+
+Memory = list[tuple[Tensor, Tensor]]
+"""Keys and values (b, h, n, d) of what is observed, for every layer: worked out once, looked at in every step."""
+
+
+class CrossAttention(nn.Module):
+    """Softmax attention to tokens whose keys and values are worked out beforehand."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+
+    def memory(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (b, h, n, d) of context (b, n, dim)."""
+        key, value = self.key_value(context).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2).chunk(2, dim=1)
+        return key, value
+
+    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
+        query = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return self.out(F.scaled_dot_product_attention(query, *memory).transpose(1, 2).flatten(2))
+
+
+class ChunkBlock(nn.Module):
+    """Attention within the chunk, attention to what is observed, MLP; each branch shifted, scaled and gated by the
+    condition (adaLN-zero, as in DiT), so that the block starts as the identity."""
+
+    def __init__(self, dim: int, num_heads: int, mlp_ratio: float):
+        super().__init__()
+        time = create("rope", head_dim=dim // num_heads, num_heads=num_heads, coord_dim=1)
+        self.within, self.across = Attention(dim, num_heads, time), CrossAttention(dim, num_heads)
+        hidden = int(mlp_ratio * dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False) for _ in range(3))
+        self.modulate = nn.Linear(dim, 9 * dim)
+        nn.init.zeros_(self.modulate.weight)
+        nn.init.zeros_(self.modulate.bias)
+
+    def forward(self, x: Tensor, condition: Tensor, times: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
+        parts = self.modulate(F.silu(condition))[:, None].chunk(9, dim=-1)
+        for i, norm in enumerate(self.norms):
+            shift, scale, gate = parts[3 * i : 3 * i + 3]
+            y = norm(x) * (1 + scale) + shift
+            y = self.within(y, times) if i == 0 else self.across(y, memory) if i == 1 else self.mlp(y)
+            x = x + gate * y
+        return x
+
+
+class ChunkDecoder(nn.Module):
+    """Tokens of a chunk (b, steps, inputs) to (b, steps, outputs), given a condition (b, dim) and the memory of what is
+    observed. A step's place in the chunk is told twice: added as sine and cosine, and as rotary time."""
+
+    def __init__(self, inputs: int, outputs: int, *, dim: int, layers: int, num_heads: int, mlp_ratio: float = 4.0):
+        super().__init__()
+        self.enter = nn.Linear(inputs, dim)
+        self.place = SinCos(dim, coord_dim=1)
+        self.blocks = nn.ModuleList(ChunkBlock(dim, num_heads, mlp_ratio) for _ in range(layers))
+        self.norm, self.leave = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, outputs)
+        nn.init.zeros_(self.leave.weight)
+        nn.init.zeros_(self.leave.bias)
+
+    def memory(self, context: Tensor) -> Memory:
+        """Keys and values of the observed tokens (b, n, dim)."""
+        return [block.across.memory(context) for block in self._blocks()]
+
+    def forward(self, x: Tensor, condition: Tensor, memory: Memory) -> Tensor:
+        times = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None]
+        h = self.enter(x)
+        h = h + self.place(times).to(h.dtype)
+        for block, own in zip(self._blocks(), memory, strict=True):
+            h = block(h, condition, times, own)
+        return self.leave(self.norm(h))
+
+    def _blocks(self) -> list[ChunkBlock]:
+        return [block for block in self.blocks if isinstance(block, ChunkBlock)]
+
+
+def repeated(memory: Memory, times: int) -> Memory:
+    """The memory for `times` chunks an observation, one behind the other: (b, …) to (b · times, …)."""
+    return [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in memory]

@@ -1,0 +1,1 @@
+"""The simulated world: robots, things, tasks, scripted experts and cameras."""

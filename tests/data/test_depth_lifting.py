@@ -1,0 +1,172 @@
+import json
+import sys
+import tarfile
+
+import pytest
+import torch
+
+from captioned_files import depth, picture, shard, words
+from depth_model import write_model
+from stringpe.data import depth_lifting as depth_data
+from stringpe.data.captions import ShardCaptions
+from stringpe.data.depth_lifting import Settings, lift, millimetres
+from stringpe.models.depth_estimator import DepthEstimator
+
+ALL = Settings(filters=(), shard_size=2, batch=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model") / "tiny-metric")
+
+
+@pytest.fixture(scope="module")
+def estimate(model):
+    return DepthEstimator(model)
+
+
+@pytest.fixture
+def source(tmp_path):
+    for number in range(3):
+        samples = {
+            f"{10 * number + i:04d}": {
+                "png": picture(20 * i, (20 + 40 * (i % 2), 16)),
+                "json": words(f"text {i}"),
+                "cls": b"7",
+            }
+            for i in range(3)
+        }
+        shard(tmp_path / f"in-{number}.tar", samples)
+    return f"{tmp_path}/in-{{0..2}}.tar"
+
+
+def names(path):
+    with tarfile.open(path) as tar:
+        return tar.getnames()
+
+
+def test_shards_come_back_with_depth_and_everything_else(source, estimate, tmp_path):
+    out = tmp_path / "out"
+    found = lift(source, out, estimate, ALL)
+    assert found == {"shards": 3, "kept": 9, "dropped": {}, "corrupt": 0, "problems": []}
+    assert json.loads((out / "summary.json").read_text()) == found
+    assert names(out / "in-1.tar")[:4] == ["0010.png", "0010.json", "0010.cls", "0010.depth.png"]
+    lifted, before = ShardCaptions(str(out / "in-0.tar")), ShardCaptions(str(tmp_path / "in-0.tar"))
+    for i in range(3):
+        files = dict(lifted.files(i))
+        stored = files.pop("depth.png")
+        assert files == before.files(i)
+        assert stored
+        (truth,) = estimate([depth_data.to_tensor(before.picture(i))])
+        assert lifted.depth(i).shape == truth.shape
+        assert torch.allclose(lifted.depth(i), truth, atol=0.00051)
+    told = json.loads((out / "provenance.json").read_text())
+    assert told["model"] == "tiny-metric"
+    assert len(told["config_sha256"]) == 64
+    assert told["unit"] == "millimetres"
+    assert {"torch", "transformers", "stringpe", "filters", "weights_sha256"} <= set(told)
+
+
+def test_finished_shards_are_never_made_again_and_ranks_share_the_rest(source, estimate, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    found = lift(source, out, estimate, ALL, rank=1, world=2)
+    assert sorted(p.name for p in out.glob("*.tar")) == ["in-1.tar"]
+    assert found["shards"] == 1
+    assert not (out / "summary.json").exists()
+    before = (out / "in-1.tar").stat().st_mtime_ns
+    (out / ".in-0.tar.123").write_bytes(b"of a process that was killed")
+    found = lift(source, out, estimate, ALL, rank=0, world=2)
+    assert found["shards"] == 3
+    assert (out / "summary.json").exists()
+    assert not list(out.glob(".in-*"))
+
+    def refuse(*_):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(depth_data, "_lift_shard", refuse)
+    assert lift(source, out, estimate, ALL)["shards"] == 3
+    assert (out / "in-1.tar").stat().st_mtime_ns == before
+
+
+def test_a_shard_appears_whole_or_not_at_all(source, estimate, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def fail(tensor):
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(depth_data.os, "replace", lambda *_: fail(None))
+        with pytest.raises(OSError, match="disk is full"):
+            lift(source, out, estimate, ALL)
+    assert not list(out.glob("*.tar"))
+    assert lift(source, out, estimate, ALL)["kept"] == 9
+
+
+def test_folders_become_shards_with_their_captions(estimate, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.png").write_bytes(picture())
+    (folder / "b.txt").write_text("beside it")
+    (folder / "captions.json").write_text(json.dumps({"a.png": "of the list"}))
+    found = lift(str(folder), tmp_path / "out", estimate, ALL)
+    assert found["shards"] == 2
+    lifted = ShardCaptions(f"{tmp_path}/out/*.tar")
+    assert lifted.captions(0) == ["of the list"]
+    assert lifted.captions(1) == ["beside it"]
+    assert names(tmp_path / "out" / "000001.tar") == ["000000002.png", "000000002.depth.png"]
+
+
+def test_what_is_dropped_is_counted_by_reason_and_what_is_corrupt_is_named(estimate, tmp_path):
+    samples = {str(i): {"png": picture(20 * i), "json": words("a")} for i in range(3)}  # of one colour: framed
+    samples["bad"] = {"png": b"nothing", "json": words("a")}
+    path = shard(tmp_path / "in.tar", samples)
+    found = lift(str(path), tmp_path / "out", estimate, Settings(batch=2))
+    assert found["kept"] == 0
+    assert found["dropped"] == {"overlay: a frame of one colour": 3}
+    assert found["corrupt"] == 1
+    assert found["problems"][0].startswith("in.tar/bad: ")
+
+
+def test_depth_that_is_there_is_replaced_with_its_unit(estimate, tmp_path):
+    old = {"png": picture(), "json": b'{"captions": ["a"], "depth_step": 0.0002}', "depth.png": depth(9)}
+    path = shard(tmp_path / "in.tar", {"0": old})
+    lift(str(path), tmp_path / "out", estimate, ALL)
+    lifted = ShardCaptions(str(tmp_path / "out" / "in.tar"))
+    (truth,) = estimate([depth_data.to_tensor(lifted.picture(0))])
+    assert torch.allclose(lifted.depth(0), truth, atol=0.00051)
+
+
+def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
+    lift(source, tmp_path / "out", estimate, ALL)
+    with pytest.raises(ValueError, match=r"was made in another way \(filters: \[\] there, \['outdoor'\] now\)"):
+        lift(source, tmp_path / "out", estimate, Settings(filters=("outdoor",), shard_size=2))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
+    with pytest.raises(ValueError, match=r"several shards are called in-0.tar"):
+        lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
+    with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, got sky"):
+        Settings(filters=("sky",))
+
+
+def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():
+    given = torch.tensor([[1.2344, 0.0, -1.0], [torch.nan, torch.inf, 65.6]])
+    assert millimetres(given).tolist() == [[1234, 0, 0], [0, 0, 0]]
+
+
+def test_the_command_line_takes_its_share_from_the_environment(source, model, tmp_path, monkeypatch, capsys):
+    from stringpe.cli import main as cli
+
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    out = tmp_path / "out"
+    words = ["stringpe", "data", "depth", source, str(out), "--model", str(model), "--device", "cpu", "--filters"]
+    monkeypatch.setattr(sys, "argv", words)
+    cli.main()
+    assert sorted(p.name for p in out.glob("*.tar")) == ["in-2.tar"]
+    assert "3 images with depth in 1 shards" in capsys.readouterr().out
+    monkeypatch.setenv("RANK", "0")
+    depth_data.main([source, str(out), "--model", str(model), "--device", "cpu", "--filters"])
+    assert sorted(p.name for p in out.glob("*.tar")) == ["in-0.tar", "in-2.tar"]
+    with pytest.raises(SystemExit, match=r"stringpe: .*has no config.json"):
+        depth_data.main([source, str(out), "--model", str(tmp_path)])

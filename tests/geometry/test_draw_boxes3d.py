@@ -1,0 +1,79 @@
+import pytest
+import torch
+from PIL import Image
+
+from stringpe import box3d
+from stringpe.geometry.draw_boxes3d import BLUE, GREEN, draw, edges, sheet
+
+K = torch.tensor([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]])
+
+
+def cube(x=0.0, y=0.0, z=5.0, side=1.0):
+    return box3d.from_parts(torch.tensor([x, y, z]), torch.eye(3), torch.full((3,), side))[None]
+
+
+class TestEdges:
+    def test_twelve_edges_of_a_box_ahead(self):
+        lines = edges(cube(), K)
+        assert lines.shape == (12, 2, 2)
+        # The front face is at z = 4.5: its corners lie 100 · 0.5 / 4.5 pixels from the middle.
+        ends = lines.reshape(-1, 2)
+        assert ends[:, 0].max().item() == pytest.approx(50 + 50 / 4.5)
+        assert ends[:, 1].min().item() == pytest.approx(40 - 50 / 4.5)
+
+    def test_a_box_around_the_camera_is_cut_at_the_near_plane(self):
+        lines = edges(cube(z=0.0, side=2.0), K, near=0.5)
+        assert lines.shape == (8, 2, 2)  # the four edges behind are gone
+        assert lines.isfinite().all()
+        # Edges along z run from z = 0.5 to z = 1: x from 100 · 1 / 0.5 to 100 · 1 / 1 beside the middle.
+        right = (lines[..., 0] - 50).abs()
+        assert right.max().item() == pytest.approx(200)
+        assert right.min().item() == pytest.approx(100)
+
+    def test_a_box_behind_the_camera_is_not_seen(self):
+        assert edges(cube(z=-5.0), K).shape == (0, 2, 2)
+        assert edges(cube()[:0], K).shape == (0, 2, 2)
+
+    def test_degenerate_predictions_are_drawn_too(self):
+        bad = cube()
+        bad[:, 3:9] = 0
+        assert edges(bad, K).shape == (12, 2, 2)
+
+
+class TestDraw:
+    def test_lines_lie_where_the_box_is(self):
+        dark = torch.zeros(3, 80, 100, dtype=torch.uint8)
+        out = draw(dark, K, [(cube(), GREEN)], scale=3)
+        assert out.shape == (240, 300, 3)
+        lit = (out[..., 1] > 100).nonzero()
+        low, high = lit.amin(0), lit.amax(0)
+        half = 3 * 50 / 4.5
+        assert (low - torch.tensor([120 - half, 150 - half])).abs().max() < 3
+        assert (high - torch.tensor([120 + half, 150 + half])).abs().max() < 3
+        assert (out[120, 150] == 0).all()  # nothing in the middle
+
+    def test_layers_have_their_colours_and_the_later_lies_above(self):
+        dark = torch.zeros(3, 80, 100, dtype=torch.uint8)
+        out = draw(dark, K, [(cube(), GREEN), (cube(), BLUE)])
+        assert (out[..., 2] > 200).any()
+        assert (out[..., 1] <= BLUE[1]).all()
+
+    def test_boxes_far_outside_do_no_harm(self):
+        dark = torch.zeros(3, 80, 100, dtype=torch.uint8)
+        draw(dark, K, [(cube(x=1e6, z=0.06), GREEN)])
+
+    def test_other_images_are_refused(self):
+        with pytest.raises(ValueError, match=r"uint8 \(3, h, w\), got torch.float32 \(3, 8, 8\)"):
+            draw(torch.zeros(3, 8, 8), K, [])
+
+
+def test_sheet(tmp_path):
+    red, blue = (torch.tensor(c, dtype=torch.uint8).expand(30, 40, 3) for c in ([255, 0, 0], [0, 0, 255]))
+    path = sheet([[red, blue], [blue, red]], columns=["a", "b"], rows=["one", "two"], path=tmp_path / "new" / "x.png")
+    with Image.open(path) as picture:
+        assert picture.width > 80
+        assert picture.height > 60
+        colours = {c: n for n, c in picture.getcolors(1 << 16)}
+    assert colours[(255, 0, 0)] == colours[(0, 0, 255)] == 2 * 30 * 40
+    with pytest.raises(ValueError, match="every row needs 2 pictures"):
+        sheet([[red]], columns=["a", "b"], path=tmp_path / "y.png")

@@ -1,0 +1,147 @@
+import pytest
+import torch
+from PIL import Image
+from scipy.optimize import linear_sum_assignment
+
+from stringpe.geometry.boxes import giou, to_centre, to_corners
+from stringpe.geometry.square import GREY, from_square, to_square
+from stringpe.models.focal_loss import focal
+from stringpe.models.owl import Detections
+from stringpe.models.owl_loss import Truth, detection_loss
+
+
+def case(b=2, n=9, q=4, m=3, seed=0):
+    torch.manual_seed(seed)
+    low = torch.rand(b, m, 2) * 0.5
+    boxes = to_centre(torch.cat([low, low + 0.1 + 0.4 * torch.rand(b, m, 2)], -1))
+    truth = Truth(boxes, torch.randint(q, (b, m)), torch.ones(b, m).bool(), torch.zeros(b, m).bool())
+    found = Detections(torch.randn(b, n, q), torch.rand(b, n, 4) * 0.5 + 0.2, torch.randn(b, n, 6))
+    return found, truth
+
+
+def by_hand(logits, boxes, objects, labels):
+    """One image's loss in loops, after the words of the recipe."""
+    n, q = logits.shape
+    cost = torch.zeros(n, len(objects))
+    one, zero = torch.tensor(1.0), torch.tensor(0.0)
+    for i in range(n):
+        for j, label in enumerate(labels.tolist()):
+            cost[i, j] += focal(logits[i, label], one) - focal(logits[i, label], zero)
+            cost[i, j] += (boxes[i] - objects[j]).abs().sum() - giou(to_corners(boxes[i]), to_corners(objects[j]))
+    tokens, places = linear_sum_assignment(cost.numpy())
+    target = torch.zeros(n, q)
+    total = zero
+    for i, j in zip(tokens, places, strict=True):
+        target[i, labels[j]] = 1
+        total = total + (boxes[i] - objects[j]).abs().sum()
+        total = total + 1 - giou(to_corners(boxes[i]), to_corners(objects[j]))
+    return (total + focal(logits, target).sum()) / max(len(objects), 1)
+
+
+def test_the_loss_is_the_recipe():
+    found, truth = case()
+    each = [by_hand(found.logits[b], found.boxes[b], truth.boxes[b], truth.labels[b]) for b in range(2)]
+    assert torch.allclose(detection_loss(found, truth).total, torch.stack(each).mean(), atol=1e-5)
+
+
+def test_padding_changes_nothing():
+    found, truth = case()
+    valid = torch.tensor([[True, False, True], [False, False, False]])
+    got = detection_loss(found, truth._replace(valid=valid, labels=truth.labels.masked_fill(~valid, -1)))
+    keep = valid[0]
+    first = by_hand(found.logits[0], found.boxes[0], truth.boxes[0][keep], truth.labels[0][keep])
+    empty = focal(found.logits[1], torch.zeros(9, 4)).sum()  # no objects: divided by one
+    assert torch.allclose(got.total, (first + empty) / 2, atol=1e-5)
+
+
+def test_no_objects_at_all():
+    found, _ = case()
+    none = Truth(torch.zeros(2, 0, 4), torch.zeros(2, 0).long(), torch.zeros(2, 0).bool(), torch.zeros(2, 0).bool())
+    assert torch.allclose(detection_loss(found, none).total, focal(found.logits, torch.zeros(2, 9, 4)).sum() / 2)
+
+
+def test_masked_queries_do_not_count():
+    found, truth = case()
+    mask = torch.tensor([[True, True, True, False]] * 2)
+    truth = truth._replace(labels=truth.labels.clamp(max=2))
+    low = found._replace(logits=found.logits.masked_fill(~mask[:, None], torch.finfo(torch.float32).min))
+    cut = found._replace(logits=found.logits[..., :3])
+    got, wanted = detection_loss(low, truth, mask=mask), detection_loss(cut, truth)
+    assert torch.allclose(got.total, wanted.total)
+
+
+def test_unmatched_tokens_say_nothing_about_what_is_not_annotated_in_full():
+    found, truth = case()
+    exhaustive = torch.ones(2, 4).bool()
+    label = int(truth.labels[0, 0])
+    exhaustive[0, label] = False
+    logits = found.logits.clone().requires_grad_()
+    detection_loss(found._replace(logits=logits), truth, exhaustive=exhaustive).total.backward()
+    matched = int((truth.labels[0] == label).sum())
+    assert int((logits.grad[0, :, label] != 0).sum()) == matched
+    assert (logits.grad[1] != 0).all()
+
+
+def test_tokens_in_a_crowd_are_not_wrong_about_it():
+    found, truth = case(m=1)
+    crowd = Truth(torch.tensor([[[0.25, 0.5, 0.5, 1.0]]] * 2), truth.labels, truth.valid, torch.ones(2, 1).bool())
+    boxes = torch.tensor([0.25, 0.5, 0.2, 0.2]).repeat(2, 9, 1)
+    boxes[:, 4:] = torch.tensor([0.6, 0.5, 0.25, 0.2])  # a tenth of it inside
+    logits = found.logits.clone().requires_grad_()
+    parts = detection_loss(Detections(logits, boxes, found.embeddings), crowd)
+    parts.total.backward()
+    assert parts.l1 == parts.giou == 0  # nothing is matched to a crowd
+    for b in range(2):
+        quiet = logits.grad[b] == 0
+        assert quiet[:4, truth.labels[b, 0]].all()
+        assert int(quiet.sum()) == 4
+
+
+def test_gradient_moves_boxes_and_logits_to_the_truth():
+    found, truth = case(seed=3)
+    logits, raw = found.logits.clone().requires_grad_(), torch.logit(found.boxes).requires_grad_()
+    optimiser = torch.optim.Adam([logits, raw], 0.1)
+    for _ in range(300):
+        loss = detection_loss(Detections(logits, raw.sigmoid(), found.embeddings), truth)
+        optimiser.zero_grad()
+        loss.total.backward()
+        optimiser.step()
+    assert loss.l1 < 0.05
+    assert loss.giou < 0.05
+    assert loss.classes < 0.1
+
+
+def test_objectness_learns_which_tokens_are_matched():
+    found, truth = case()
+    objectness = torch.zeros(2, 9, requires_grad=True)
+    detection_loss(found._replace(objectness=objectness), truth).total.backward()
+    assert ((objectness.grad < 0).sum(1) == 3).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (30, 30)])
+def test_a_box_survives_padding_and_back(width, height):
+    """Trap 26: images are padded, not stretched; the pad is grey; a box comes back in pixels of the image."""
+    image = Image.new("RGB", (width, height), (255, 0, 0))
+    image.paste((0, 0, 255), (4, 8, 12, 16))
+    square = to_square(image, 80)
+    side = max(width, height)
+    assert square.shape == (3, 80, 80)
+    scale = 80 / side
+    rows, columns = ((square[2] > 200) & (square[0] < 60)).nonzero(as_tuple=True)  # the blue part
+    for found, low, high in ((columns, 4, 12), (rows, 8, 16)):
+        assert abs(int(found.min()) - low * scale) <= 1
+        assert abs(int(found.max()) + 1 - high * scale) <= 1
+    if width != height:
+        assert (square[:, -1, -1] == GREY).all()  # bottom right is padding, whichever side is short
+    box = to_centre(torch.tensor([4.0, 8, 12, 16])) / side
+    assert torch.allclose(from_square(box, width, height), torch.tensor([4.0, 8, 12, 16]))
+    over = from_square(torch.tensor([0.5, 0.5, 1.0, 1.0]), width, height)  # what reaches into the padding is cut
+    assert over.tolist() == [0, 0, width, height]
+
+
+def test_boxes_of_several_images_come_back_at_once():
+    box = torch.tensor([0.5, 0.25, 0.5, 0.25]).expand(2, 3, 4)
+    width, height = torch.tensor([[100.0], [10.0]]), torch.tensor([[50.0], [20.0]])
+    found = from_square(box, width, height)
+    assert found[0, 0].tolist() == [25, 12.5, 75, 37.5]
+    assert found[1, 2].tolist() == [5, 2.5, 10, 7.5]

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from stringpe.hosts.attach import lift
+from stringpe.models.stem import prefixes, stem
+from stringpe.models.vit import ViT
+
+SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
+
+
+@pytest.mark.parametrize("patch_size", [2, 4, 8, 16])
+def test_convolutions_end_at_the_patches(patch_size):
+    found = stem("conv", 3, 24, patch_size)(torch.randn(2, 3, 32, 48))
+    assert found.shape == (2, 24, 32 // patch_size, 48 // patch_size)
+
+
+def test_a_pixel_reaches_neighbouring_patches_only_through_convolutions():
+    image = torch.zeros(1, 3, 32, 32)
+    other = image.clone()
+    other[0, :, 15, 15] = 1  # the corner of a patch
+    changed = {}
+    for kind in ("patch", "conv"):
+        torch.manual_seed(0)
+        embed = stem(kind, 3, 16, 8)
+        parts = list(embed) if kind == "conv" else [embed]
+        embed = torch.nn.Sequential(
+            *(p for p in parts if not isinstance(p, torch.nn.GroupNorm))
+        )  # sees the whole image
+        changed[kind] = int(((embed(image) - embed(other)).abs().amax(1) > 1e-7).sum())
+    assert changed["patch"] == 1
+    assert changed["conv"] == 4
+
+
+def test_bad_stems_are_refused():
+    with pytest.raises(ValueError, match="'patch' or 'conv'"):
+        ViT(**SIZES, patch_size=4, stem="fourier")
+    with pytest.raises(ValueError, match="power of 2, got 12"):
+        ViT(**SIZES, patch_size=12, stem="conv")
+
+
+@pytest.mark.parametrize("depth", ["none", "channel", "lift", "normals", "lift+channel", "lift+normals"])
+def test_a_model_with_convolutions_sees_and_learns(depth):
+    model = ViT(**SIZES, patch_size=8, stem="conv", depth=depth, coord_dim=3 if "lift" in depth else 2, registers=1)
+    image = torch.randn(2, 3, 32, 48)
+    metres = None if depth == "none" else torch.rand(2, 32, 48).masked_fill(torch.rand(2, 32, 48) < 0.3, 0.0)
+    features = model.features(image, metres)
+    assert features.tokens.shape == (2, 24, 32)
+    features.tokens.square().sum().backward()
+    for name, parameter in model.patch.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_shifted_coordinates_change_nothing():
+    model = ViT(**SIZES, patch_size=8, stem="conv").double()
+    image = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    features = model.features(image)
+    moved = model.features(image, coords=features.coords + torch.tensor([3.0, -40.0]))
+    torch.testing.assert_close(moved.tokens, features.tokens, rtol=0, atol=1e-9)
+
+
+def test_a_2d_model_with_convolutions_is_lifted():
+    model = ViT(**SIZES, patch_size=8, stem="conv").eval()
+    image = torch.randn(1, 3, 32, 32)
+    before = model.features(image).tokens
+    after = lift(model).features(image, torch.rand(1, 32, 32) + 0.5).tokens
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+
+
+def test_models_are_found_in_a_state_dict_by_their_stem():
+    plain, conv = ViT(**SIZES, patch_size=4), ViT(**SIZES, patch_size=4, stem="conv")
+    both = {f"a.{k}": v for k, v in plain.state_dict().items()} | {f"b.c.{k}": v for k, v in conv.state_dict().items()}
+    assert prefixes(both) == ["a.", "b.c."]
+    assert prefixes(conv.state_dict()) == [""]
+    assert prefixes(["other_patch.weight", "patch.3.weight"]) == []

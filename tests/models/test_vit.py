@@ -1,0 +1,229 @@
+import copy
+import sys
+
+import pytest
+import torch
+
+import stringpe
+from cases import perturbed
+from stringpe import ViT, vit
+from stringpe.models.vit import SIZES
+
+ENCODINGS = [*stringpe.names(), "absolute", "sincos", "none"]
+DEPTHS = {"none": 2, "channel": 2, "lift": 3, "normals": 2, "lift+channel": 3, "lift+normals": 3}
+
+
+def model(encoding="cayley", depth="none", **options):
+    torch.manual_seed(0)
+    options = {"num_classes": 5} | options
+    made = vit("vit_test_patch8", encoding=encoding, coord_dim=DEPTHS[depth], depth=depth, image_size=32, **options)
+    if made.head.__class__.__name__ == "Linear":
+        torch.nn.init.normal_(made.head.weight, std=0.1)  # it starts at zero
+    return made
+
+
+def batch(height=32, width=32, b=2):
+    torch.manual_seed(1)
+    return torch.randn(b, 3, height, width), torch.rand(b, height, width) * 3 + 0.5
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_every_encoding_with_every_way_of_depth(encoding, depth):
+    if encoding == "none" and "lift" in depth:
+        with pytest.raises(ValueError, match="no coordinates to lift depth into"):
+            model(encoding, depth)
+        return
+    net = model(encoding, depth)
+    image, metres = batch()
+    without = net(image)
+    assert without.shape == (2, 5)
+    if depth == "none":
+        return
+    assert (net(image, metres) - without).abs().max() > 1e-4  # depth matters
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("depth", ["none", "lift+normals"])
+@pytest.mark.parametrize("pool", ["mean", "cls", "map"])
+def test_every_parameter_of_every_layer_gets_gradient(encoding, depth, pool):
+    if "lift" in depth and (encoding == "none" or pool == "cls"):
+        return
+    net = model(encoding, depth, pool=pool, registers=2)
+    image, metres = batch()
+    net(image, metres if depth != "none" else None).square().sum().backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("encoding", stringpe.names())
+@pytest.mark.parametrize("depth", ["none", "lift", "normals", "lift+normals"])
+def test_shifting_all_coordinates_changes_nothing_without_a_class_token(encoding, depth):
+    net = perturbed(model(encoding, depth, num_classes=0), 0.02)
+    image, metres = batch()
+    metres = metres if depth != "none" else None
+    places = (net.features(image, metres).coords * 64).round() / 64  # of which a shift by 512 is exact in float32
+    own = net.features(image, metres, coords=places)
+    moved = net.features(image, metres, coords=places + 512)
+    torch.testing.assert_close(moved.tokens, own.tokens, atol=2e-5, rtol=0)
+    torch.testing.assert_close(moved.pooled, own.pooled, atol=2e-5, rtol=0)
+    assert (net.features(image, metres, coords=own.coords * 1.3).tokens - own.tokens).abs().max() > 1e-3
+
+
+def test_absolute_embeddings_do_change():
+    net = model("sincos", num_classes=0)
+    image, _ = batch()
+    own = net.features(image)
+    assert (net.features(image, coords=own.coords + 512).tokens - own.tokens).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("units", ["index", "centred", "normalised"])
+def test_any_resolution_and_aspect(encoding, units):
+    net = model(encoding, units=units, pool="cls", registers=1)
+    for size in [(32, 32), (48, 32), (16, 80), (8, 8)]:
+        out = net.features(batch(*size)[0])
+        assert out.tokens.shape == (2, size[0] * size[1] // 64, 32)
+        assert out.size == (size[0] // 8, size[1] // 8)
+
+
+@pytest.mark.parametrize("depth", ["channel", "lift", "normals", "lift+channel", "lift+normals"])
+def test_holes_never_poison(depth):
+    net = model(depth=depth)
+    image, metres = batch()
+    for hole in (0.0, float("nan"), float("inf"), -1.0):
+        holed = metres.clone()
+        holed[:, :20] = hole
+        holed[1] = hole
+        out = net(image, holed)
+        out.sum().backward()
+        assert out.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+    empty = torch.full_like(metres, float("nan"))
+    assert torch.equal(net(image, empty), net(image, torch.zeros_like(metres)))
+
+
+def test_a_lift_of_scale_zero_is_the_flat_model():
+    net = model(depth="lift")
+    image, metres = batch()
+    torch.nn.init.zeros_(net.lift.scale)
+    torch.testing.assert_close(net(image, metres), net(image), atol=1e-6, rtol=0)
+    net(image, metres).square().sum().backward()
+    assert net.lift.scale.grad.abs() > 0
+
+
+def test_layers_prepared_together_equal_layers_alone(monkeypatch):
+    for encoding in ("cayley", "circulant", "general", "rope"):
+        net = perturbed(model(encoding), 0.05)
+        image, _ = batch()
+        together = net(image)
+        monkeypatch.setattr(sys.modules["stringpe.models.vit"], "is_whole", lambda layer: False)
+        torch.testing.assert_close(net(image), together, atol=1e-6, rtol=0)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("encoding", stringpe.names())
+def test_fold(encoding):
+    net = perturbed(model(encoding, "lift"), 0.05).eval()
+    image, metres = batch()
+    before = net(image, metres)
+    torch.testing.assert_close(stringpe.fold(copy.deepcopy(net))(image, metres), before, atol=1e-5, rtol=0)
+
+
+def test_sharing_over_layers_and_heads():
+    own, shared = model("cayley"), model("cayley", share_layers=True, encoding_options={"share_heads": True})
+    assert shared.blocks[0].attention.encoding is shared.blocks[1].attention.encoding
+    assert shared.blocks[0].attention.encoding.frequencies.weight.shape[0] == 1
+    assert sum(p.numel() for p in shared.parameters()) < sum(p.numel() for p in own.parameters())
+
+
+def test_an_encoding_object_serves_all_layers():
+    enc = stringpe.circulant(head_dim=16, num_heads=2, coord_dim=2, block_size=8)
+    net = model(enc)
+    assert all(block.attention.encoding is enc for block in net.blocks)
+
+
+def test_outer_and_liere_inside():
+    for enc in (stringpe.outer(head_dim=16, num_heads=2), stringpe.LieRE(head_dim=16, num_heads=2)):
+        assert model(enc)(batch()[0]).shape == (2, 5)
+
+
+def test_linear_attention():
+    net = model("cayley", attention="linear")
+    net(batch()[0]).sum().backward()
+    assert all(block.attention.encoding.basis.weight.grad.abs().max() > 0 for block in net.blocks)
+
+
+def test_stochastic_depth_only_in_training():
+    net = model(drop_path=0.5)
+    image, _ = batch()
+    torch.manual_seed(0)
+    assert not torch.equal(net(image), net(image))
+    net.eval()
+    assert torch.equal(net(image), net(image))
+    assert [block.drop_path for block in net.blocks] == [0.0, 0.5]
+
+
+def test_stochastic_depth_keeps_the_mean():
+    block = model(drop_path=0.5).blocks[1].train()
+    x = torch.ones(4000, 1, 1)
+    torch.testing.assert_close(block._branch(x).mean(), torch.tensor(1.0), atol=0.1, rtol=0)
+    assert set(block._branch(x).unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name):
+    with torch.device("meta"):
+        net = vit(f"vit_{name}_patch16", num_classes=1000)
+    assert (net.dim, len(net.blocks), net.blocks[0].attention.num_heads) == SIZES[name]
+
+
+def test_base_is_the_papers():
+    with torch.device("meta"):
+        net = vit("vit_base_patch16", encoding="absolute", num_classes=1000, pool="cls")
+    count = sum(p.numel() for p in net.parameters())
+    assert count == 86_567_656 - 768  # timm's ViT-B/16, whose table has a row for the class token
+
+
+def test_dtype_and_compile():
+    net = model(depth="lift").to(torch.bfloat16)
+    image, metres = batch()
+    assert net(image.bfloat16(), metres).dtype == torch.bfloat16
+    torch.compiler.reset()
+    net = model(depth="lift")
+    fast = torch.compile(net, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(fast(image, metres), net(image, metres), atol=1e-5, rtol=0)
+
+
+class TestBadInput:
+    def refuses(self, match, **options):
+        with pytest.raises(ValueError, match=match):
+            ViT(**({"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 8} | options))
+
+    def test_choices(self):
+        self.refuses("encoding must be one of rope, .* got 'caley'", encoding="caley")
+        self.refuses("pool must be one of mean, cls, map, got 'max'", pool="max")
+        self.refuses("units must be one of", units="pixels")
+        self.refuses("attention must be one of", attention="flash")
+        self.refuses("depth must be one of", depth="stereo")
+        self.refuses("coord_dim=3 goes with depth='lift'", coord_dim=3, depth="channel")
+        self.refuses("coord_dim=3 goes with depth='lift'", coord_dim=2, depth="lift")
+        self.refuses("which pool='cls' does not look at", depth="normals", pool="cls")
+
+    @pytest.mark.parametrize("name", ["vit_huge_patch14", "base", "vit_base_patch0", "resnet50"])
+    def test_names(self, name):
+        with pytest.raises(ValueError, match="names are vit_SIZE_patchP"):
+            vit(name)
+
+    def test_inputs(self):
+        net, lifted = model(), model(depth="lift")
+        image, metres = batch()
+        for match, call in {
+            "multiples of 8": lambda: net(image[..., :30]),
+            r"image must be \(b, 3, H, W\)": lambda: net(image[:, :2]),
+            "this model takes no depth": lambda: net(image, metres),
+            r"depth must be \(2, 32, 32\), one value a pixel": lambda: lifted(image, metres[:, :16]),
+        }.items():
+            with pytest.raises(ValueError, match=match):
+                call()
