@@ -4,7 +4,6 @@ The left P cancels in every q·k, so tokens only ever see RoPE(r Θ) Pᵀ z; tha
 named encodings below differ in where P and Θ come from, and in nothing else.
 """
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -18,6 +17,7 @@ from . import frequencies as spectra
 from . import kernels
 from .basis import Basis
 from .frequencies import Frequencies, Spectrum
+from .io.registry import look_up
 from .rotate import angles, project, rotate, rotate_packed, rotate_pair, rotate_planes
 
 
@@ -313,11 +313,7 @@ def names() -> list[str]:
 
 def create(name: str, **options: Any) -> Encoding:
     """The encoding of that name: `create("cayley", head_dim=64, num_heads=12, coord_dim=3)`."""
-    if name not in _NAMED:
-        near = difflib.get_close_matches(name, _NAMED, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no encoding named {name!r}: {hint}The names are {', '.join(_NAMED)}")
-    return _NAMED[name](**options)
+    return look_up("encoding", name, _NAMED)(**options)
 
 
 def param_groups(

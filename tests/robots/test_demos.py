@@ -79,7 +79,7 @@ def test_an_expert_that_never_succeeds_ends_in_words(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "episodes", "words"),
     [
-        (Settings("KukaPik"), 1, "did you mean KukaPick?"),
+        (Settings("KukaPik"), 1, "did you mean 'KukaPick'?"),
         (TINY, 0, "episodes must be at least 1"),
         (Settings("KukaPick", options={"lighting": "neon"}), 1, "no lighting 'neon': choose one of normal, dim"),
     ],
@@ -102,7 +102,7 @@ def test_options_are_read_as_typed():
 def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
     """Two processes at work, killed in the middle of it; the next run finds whole episodes and goes on."""
     code = (
-        "from stringpe.robots import demos; from pathlib import Path\n"
+        "from stringpe.robots.data import demos; from pathlib import Path\n"
         "if __name__ == '__main__':\n"
         "    tiny = demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True)\n"
         f"    demos.write(Path({str(tmp_path)!r}), 500, tiny, jobs=2)"
@@ -163,7 +163,9 @@ def test_the_command(tmp_path, eyes, monkeypatch, capsys):
 
 def test_the_command_names_what_is_wrong(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["stringpe", "data", "demos", "HandOverPan", "--jobs", "1"])
-    with pytest.raises(SystemExit, match=r"stringpe: no task 'HandOverPan': did you mean HandOverPen\?"):
+    with pytest.raises(
+        SystemExit, match=r"stringpe: there is no task named 'HandOverPan': did you mean 'HandOverPen'\?"
+    ):
         cli.main()
 
 

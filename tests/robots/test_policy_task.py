@@ -310,12 +310,12 @@ def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path,
 
 def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path, monkeypatch):
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
-    with pytest.raises(SystemExit, match="no task 'KukaPik': did you mean KukaPick"):
+    with pytest.raises(SystemExit, match="no task named 'KukaPik': did you mean 'KukaPick'"):
         main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
     real, begun = robots.make, []
     monkeypatch.setattr(robots, "make", lambda task, **options: Reach() if task == "Reach" else real(task, **options))
     monkeypatch.setattr("stringpe.training.simulate.evaluate", lambda *_: begun.append(1))
-    with pytest.raises(SystemExit, match="no task 'KukaPik'"):
+    with pytest.raises(SystemExit, match="no task named 'KukaPik'"):
         main(["eval", str(tmp_path / "run"), "--env", "Reach", "KukaPik"])
     assert not begun
     with pytest.raises(SystemExit, match="there is no checkpoint in nowhere"):

@@ -10,7 +10,7 @@ from stringpe.data.boxes3d import box_set
 from stringpe.data.place import Place
 from stringpe.tasks import create
 from stringpe.tasks.detection3d import chosen, load, mirrored
-from stringpe.training.compare import compare
+from stringpe.training.comparison import compare
 from stringpe.training.launch import evaluate, train
 
 

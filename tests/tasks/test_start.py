@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from detection_toy import toy_recipe
 from PIL import Image
 
+from detection_toy import toy_recipe
 from stringpe.data.place import Place
 from stringpe.io.checkpoint import read_model
 from stringpe.models.owl_checkpoints import load_owl

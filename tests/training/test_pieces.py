@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stringpe.data.order import Order, derive
-from stringpe.io.files import whole_folder, write_json
+from stringpe.io.files import new_folder, write_json
 from stringpe.training import rng
 from stringpe.training.clock import Clock, peak_bytes, reset_peak
 from stringpe.training.ema import Ema
@@ -86,14 +86,14 @@ def test_generators_come_back_exactly():
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     def fails():
-        with whole_folder(tmp_path / "5") as draft:
+        with new_folder(tmp_path / "5") as draft:
             (draft / "half").write_text("x")
             raise KeyError
 
     with pytest.raises(KeyError):
         fails()
     assert not (tmp_path / "5").exists()
-    with whole_folder(tmp_path / "5") as draft:
+    with new_folder(tmp_path / "5") as draft:
         (draft / "all").write_text("x")
     assert os.listdir(tmp_path) == ["5"]  # the stale draft is gone too
     assert (tmp_path / "5" / "all").read_text() == "x"

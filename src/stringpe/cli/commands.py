@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import recipes
-from ..training import compare as comparison
+from ..training import comparison
 from ..training.launch import evaluate, train
 from ..training.signals import Stopped
 from ..training.tuning import Tuning

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe
-from .files import read_json, whole_folder, write_json, write_text
+from .files import new_folder, read_json, write_json, write_text
 
 State = dict[str, Tensor]
 
@@ -46,7 +46,7 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     path = run / "checkpoints" / f"{checkpoint.step:06d}"
     if path.exists():
         return path
-    with whole_folder(path) as draft:
+    with new_folder(path) as draft:
         pretrained, training = draft / "pretrained_model", draft / "training_state"
         pretrained.mkdir()
         training.mkdir()

@@ -1,57 +1,159 @@
-"""Files and folders that are either there whole or not there at all."""
+"""Files and folders that are either there whole or not there at all, and folders that know what made them.
 
+A writer fills a draft beside the file and renames it when it is complete. A draft carries the name of its writer, so
+that two writers never share one, and drafts of writers that no longer run are removed by the next writer.
+"""
+
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_HOST = "".join(c for c in socket.gethostname() if c.isalnum()) or "host"
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` in one rename once all in it has reached the disk."""
+def new_file(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `path` in one rename once its content has reached the disk. If the block
+    raises, `path` stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{path.name}.*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    remove_stale_drafts(path)
+    draft = _draft(path)
+    try:
+        yield draft
+        _sync(draft)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` in one rename once everything in it has reached the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale_drafts(path)
+    draft = _draft(path)
     draft.mkdir()
-    yield draft
-    for folder, _, names in os.walk(draft):
-        for name in [*names, "."]:
-            _sync(os.path.join(folder, name))
-    os.rename(draft, path)
-    _sync(path.parent)
+    try:
+        yield draft
+        for folder, _, names in os.walk(draft):
+            for name in [*names, "."]:
+                _sync(os.path.join(folder, name))
+        os.rename(draft, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file."""
+    with new_file(path) as draft:
+        draft.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file through a draft beside it and one rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    _sync(draft)
-    os.replace(draft, path)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file through a draft beside it and one rename."""
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(tensors, draft)
-    os.replace(draft, path)
+    """Write a whole text file."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a whole JSON file."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def write_tensors(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
+    """Write a whole safetensors file."""
+    from safetensors.torch import save_file
+
+    with new_file(path) as draft:
+        save_file(tensors, draft, metadata)
+
+
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The value of a JSON file; ValueError with its name if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): restore it or remove it") from None
+
+
+def claim_folder(folder: Path, settings: Mapping[str, Any], *, file: str, what: str) -> None:
+    """Record in `folder`/`file` the settings that its content depends on, or refuse a folder begun with other ones.
+
+    what: what the folder holds, for the error: "data set", "set of demonstrations".
+    """
+    path, wanted = folder / file, json.loads(json.dumps(settings))
+    if not path.exists():
+        write_json(path, wanted)
+        return
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} does not hold settings: choose an empty folder")
+    differing = [
+        f"{name}={found.get(name)!r} there, {value!r} asked for"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    ]
+    if differing:
+        raise ValueError(
+            f"{folder} holds another {what} ({'; '.join(differing)}): choose another folder, or repeat its settings"
+        )
+
+
+@contextmanager
+def hold_lock(path: Path, what: str) -> Iterator[None]:
+    """Hold `path` as a lock while the block runs; if another process holds it, ValueError that names that process.
+
+    The lock ends with the process that holds it, whatever ended that process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise ValueError(f"{what} is in use by {holder}: wait for it to end, or choose another folder") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def cache_folder(chosen: str = "") -> Path:
+    """The folder for what can be made again: the one chosen, or the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(chosen) if chosen else Path(base).expanduser() / "stringpe"
+
+
+def remove_stale_drafts(path: Path) -> None:
+    """Remove drafts of `path` whose writers, on this machine, no longer run."""
+    for draft in path.parent.glob(f".{path.name}.{_HOST}.*"):
+        number = draft.name.split(".")[-2]
+        if number.isdigit() and not _is_running(int(number)):
+            shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _sync(path: str | Path) -> None:

@@ -3,11 +3,11 @@
 recipes.load("tiny_imagenet100", ["data.train=train.tar.gz", "data.val=val.tar.gz", "model.encoding=cayley"])
 """
 
-import difflib
 from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 
+from ..io.registry import unknown
 from .overrides import override
 from .schema import Recipe
 
@@ -20,9 +20,7 @@ def names() -> list[str]:
 def load(name: str, changes: Iterable[str] = ()) -> Recipe:
     """A recipe by name, with `dotted.key=value` overrides."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no recipe named {name!r}: {hint}The names are {', '.join(names())}")
+        raise unknown("recipe", name, names())
     recipe: Recipe = import_module(f".{name}", __name__).RECIPE
     return override(recipe, changes)
 

@@ -7,8 +7,9 @@
 `tasks()` lists the names. Needs the packages of `pip install 'stringpe[robots]'`.
 """
 
-import difflib
 from typing import Any
+
+from ..io.registry import unknown
 
 ALOHA_TASKS = (
     "BowlOnRack", "GlassOnRack", "PlateOnRack", "SingleInsertion", "DoubleInsertion", "FMB-1",
@@ -58,10 +59,7 @@ def make(
         options: `max_steps`; for KukaPick those of `kuka_tasks.make`.
     """
     if task not in tasks():
-        near = difflib.get_close_matches(task.lower(), [name.lower() for name in tasks()], 1, 0.4)
-        guess = [name for name in tasks() if [name.lower()] == near]
-        hint = f"did you mean {guess[0]}? " if guess else ""
-        raise ValueError(f"no task {task!r}: {hint}The tasks are {', '.join(tasks())}")
+        raise unknown("task", task, tasks())
     known = OPTIONS + KUKA_OPTIONS * (task in KUKA_TASKS)
     strange = [key for key in options if key not in known]
     if strange:

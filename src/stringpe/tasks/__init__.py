@@ -1,8 +1,8 @@
 """Tasks: data, model, loss and evaluation of a recipe. A new task is one class here and a recipe that names it."""
 
-import difflib
 from importlib import import_module
 
+from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from .base import Task
 
@@ -26,13 +26,9 @@ def names() -> list[str]:
 
 def create(recipe: Recipe) -> Task:
     """The task of a recipe."""
-    if recipe.task not in _TASKS:
-        near = difflib.get_close_matches(recipe.task, _TASKS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no task named {recipe.task!r}: {hint}The names are {', '.join(_TASKS)}")
+    module, name = look_up("task", recipe.task, _TASKS)
     if recipe.model.start and recipe.task not in _STARTED:
         other = " A policy's encoder starts from policy.encoder." if recipe.task == "policy" else ""
         raise ValueError(f"model.start is for {', '.join(_STARTED)}; the task {recipe.task} starts at random.{other}")
-    module, name = _TASKS[recipe.task]
     task: Task = getattr(import_module(f".{module}", __name__), name)(recipe)
     return task

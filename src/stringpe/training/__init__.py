@@ -13,7 +13,7 @@ from typing import Any
 _HOMES = {
     "Recipe": "stringpe.recipes.schema",
     "Task": "stringpe.tasks.base",
-    "compare": "stringpe.training.compare",
+    "compare": "stringpe.training.comparison",
     "evaluate": "stringpe.training.launch",
     "train": "stringpe.training.launch",
 }
