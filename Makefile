@@ -4,14 +4,22 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: compare test lint docs clean
+.PHONY: compare test test-fast attack lint docs package clean
 
 compare: $(VENV)/.cli
 	$(BIN)/stringpe compare
 
-# One thread a process: two workers and what they start would fight for two cores.
+# One thread per process: two workers and what they start would fight for two cores.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# The encodings, attention, geometry and metrics: what an edit to the core can break, in about a minute.
+test-fast: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow" tests/test_*.py tests/geometry tests/metrics tests/io
+
+# Random inputs, malformed calls, damaged files, kills: counts what breaks. MINUTES=30 for the long one.
+attack: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python attack/run.py --minutes $(or $(MINUTES),3)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -21,6 +29,11 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/pdoc --output-directory site --docformat markdown stringpe
 
+package: $(VENV)/.package
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
 # An install is a stamp file named after the extra; the extras come from pyproject.toml under constraints.txt.
 $(VENV)/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,4 +41,4 @@ $(VENV)/.%: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,52 @@
+"""Counting what an attack found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+CLEAR = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
+"""Errors that a user can act on, if their text says how. Anything else that escapes is a fault of ours."""
+
+
+@dataclass
+class Tally:
+    """The outcome of one kind of attack: cases by outcome, and a line for each fault."""
+
+    name: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def cases(self) -> int:
+        return sum(self.outcomes.values())
+
+    def count(self, outcome: str, cases: int = 1) -> None:
+        """Count cases that went as they should."""
+        self.outcomes[outcome] += cases
+
+    def fault(self, outcome: str, line: str) -> None:
+        """Count one case that did not."""
+        self.outcomes[outcome] += 1
+        self.faults.append(f"{outcome}: {line}")
+
+    def judge(self, error: BaseException, line: str) -> None:
+        """Count an error: clear if it is of a kind users can act on and its text says something, else a fault."""
+        text = str(error)
+        if (
+            isinstance(error, CLEAR)
+            and not isinstance(error, UnicodeError)
+            and len(text) >= 20
+            and "\n" not in text.strip()
+        ):
+            self.count("refused in words")
+        else:
+            first = (text.splitlines() or [""])[0][:160]
+            self.fault("obscure error", f"{line} → {type(error).__name__}: {first}")
+
+    def row(self) -> tuple[str, str, str, str]:
+        """A row of the table: name, cases, faults, outcomes."""
+        listed = ", ".join(f"{n:,} {what}" for what, n in self.outcomes.most_common())
+        return self.name, f"{self.cases:,}", f"{len(self.faults):,}", listed
