@@ -1,0 +1,117 @@
+import math
+
+import pytest
+import torch
+
+from browser import results_in_browser
+from stringpe import viewer
+from stringpe.geometry import box3d
+
+INTRINSICS = torch.tensor([[20.0, 0, 8], [0, 20.0, 6], [0, 0, 1]])
+
+
+def a_box(x=0.0):
+    return box3d.from_parts(torch.tensor([x, 0.0, 2.0]), torch.eye(3), torch.tensor([0.4, 0.5, 0.6]))
+
+
+def frame():
+    depth = torch.full((12, 16), 2.0)
+    depth[0, :3] = torch.tensor([0.0, math.nan, math.inf])
+    return torch.randint(0, 256, (3, 12, 16), dtype=torch.uint8), depth
+
+
+def test_points_lie_where_the_camera_saw_them_and_holes_are_left_out():
+    rgb, depth = frame()
+    points, colours = viewer._cloud(rgb, depth.double(), INTRINSICS.double())
+    assert len(points) == len(colours) == 12 * 16 - 3
+    back = points.double() @ INTRINSICS.double().T
+    pixels = back[:, :2] / back[:, 2:]
+    seen = depth.isfinite() & (depth > 0)
+    v, u = seen.nonzero(as_tuple=True)
+    torch.testing.assert_close(pixels, torch.stack([u, v], 1) + 0.5, atol=1e-5, rtol=0, check_dtype=False)
+    assert torch.equal(colours, rgb.permute(1, 2, 0)[v, u])
+
+
+def test_a_scene_shows_its_boxes_and_a_chosen_one_alone(tmp_path):
+    rgb, depth = frame()
+    boxes = [
+        viewer.Box(a_box(), "mug"),
+        viewer.Box(a_box(0.3), "bowl"),
+        viewer.Box(a_box(0.1), "mug", "predicted", 0.83),
+    ]
+    script = """
+    const view = document.getElementById("view");
+    report(view.dataset.points); report(view.dataset.boxes);
+    const pixels = () => view.getContext("2d").getImageData(0, 0, view.width, view.height).data;
+    const blue = () => { const p = pixels(); let n = 0;
+      for (let i = 0; i < p.length; i += 4) if (p[i] === 0 && p[i + 1] === 90 && p[i + 2] === 255) n++; return n; };
+    const before = blue();
+    document.getElementById("show-predicted").click();
+    report(view.dataset.boxes); report(before > 0 && blue() < before);
+    document.querySelectorAll("li")[1].click();
+    report(view.dataset.boxes); report(document.querySelectorAll("li.chosen")[0].textContent);
+    """
+    told = results_in_browser(viewer.show_scene(rgb, depth, INTRINSICS, boxes), script, tmp_path)
+    assert told == ["189", "3", "2", "true", "1", "bowl"]
+
+
+def test_an_attention_page_follows_the_pointer(tmp_path):
+    maps = {"rope": torch.eye(12), "cayley": torch.full((12, 12), 1 / 12)}
+    image = torch.zeros(3, 12, 16, dtype=torch.uint8)
+    script = """
+    setTimeout(() => {
+      const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+      report(canvas.dataset.chosen);
+      const corner = { clientX: box.left + box.width - 2, clientY: box.top + 2 };
+      canvas.dispatchEvent(new PointerEvent("pointermove", corner));
+      report(canvas.dataset.chosen);
+      const [red, , , ] = canvas.getContext("2d").getImageData(canvas.width - 20, 20, 1, 1).data;
+      const [other, , , ] = canvas.getContext("2d").getImageData(10, canvas.height - 10, 1, 1).data;
+      report(red > 100 && other === 0);
+      report([...document.querySelectorAll("figcaption")].map(c => c.textContent));
+    }, 500);
+    """
+    told = results_in_browser(viewer.show_attention(image, maps, (3, 4)), script, tmp_path)
+    assert told == ["6", "3", "true", "rope,cayley"]
+
+
+def test_a_rollout_plays_all_cameras_together(tmp_path):
+    pictures = [torch.full((3, 4, 4), shade, dtype=torch.uint8) for shade in (0, 100, 200)]
+    script = """
+    const slider = document.getElementById("frame"), first = document.querySelector("img").src;
+    slider.value = 2; slider.oninput();
+    report(document.querySelectorAll("img").length); report(document.querySelector("img").src !== first);
+    report(document.querySelector("p").textContent);
+    """
+    page = viewer.show_rollout({"front": pictures, "wrist": pictures}, "Picked up.")
+    assert results_in_browser(page, script, tmp_path) == ["2", "true", "frame 3 of 3. Picked up."]
+
+
+def test_names_from_data_cannot_run_as_script(tmp_path):
+    evil = "</script><script>report('broken in')</script>"
+    rgb, depth = frame()
+    page = viewer.show_scene(rgb, depth, INTRINSICS, [viewer.Box(a_box(), evil)], title=evil)
+    told = results_in_browser(page, "report(document.querySelector('li').textContent);", tmp_path)
+    assert told == [evil]
+
+
+def test_a_page_needs_nothing_from_outside():
+    rgb, depth = frame()
+    page = viewer.show_scene(rgb, depth, INTRINSICS)
+    assert "http" not in page
+    assert "src=" not in page
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: viewer.show_scene(frame()[0].permute(1, 2, 0), frame()[1], INTRINSICS), r"rgb must be \(3, h, w\)"),
+        (lambda: viewer.show_scene(frame()[0], torch.zeros(3, 3), INTRINSICS), r"depth must be \(12, 16\) in metres"),
+        (lambda: viewer.Box(a_box(), "mug", "guess"), "one of true, predicted, got 'guess'"),
+        (lambda: viewer.show_attention(frame()[0], {"rope": torch.eye(3)}, (2, 2)), r"must be \(4, 4\) for 2 × 2"),
+        (lambda: viewer.show_rollout({"front": []}), "same number of pictures, at least one"),
+    ],
+)  # fmt: skip
+def test_bad_calls_are_refused_in_words(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
