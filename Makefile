@@ -27,7 +27,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
-	$(BIN)/pdoc --output-directory site --docformat markdown stringpe
+	rm -rf build/pages site && mkdir -p build/pages
+	cp -r README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE docs results benchmarks build/pages
+	$(BIN)/mkdocs build --strict
 
 package: $(VENV)/.package
 	rm -rf dist

@@ -9,8 +9,9 @@ import subprocess
 import pytest
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1100,720", "--virtual-time-budget=4000",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1100,720",
+    "--virtual-time-budget=4000",
 )  # fmt: skip
 
 
