@@ -15,7 +15,6 @@ from . import box3d
 GREEN, BLUE = (38, 222, 89), (48, 97, 255)
 Colour = tuple[int, int, int]
 
-_EDGES = tuple((a, a | bit) for bit in (1, 2, 4) for a in range(8) if not a & bit)
 _NEAR = 0.05  # metres before the camera: what is nearer is cut off
 _SMOOTH = 2  # lines are drawn so many times larger and shrunk
 _GAP, _HEAD = 6, 22
@@ -24,8 +23,8 @@ _GAP, _HEAD = 6, 22
 def edges(boxes: Tensor, intrinsics: Tensor, near: float = _NEAR) -> Tensor:
     """The edges of boxes (k, 12) as segments (s, 2, 2) in pixels, cut where they pass the near plane; those wholly
     behind it are left out, so that there are at most 12 k."""
-    corners = box3d.completed_corners(boxes.double().cpu())
-    ends = corners[:, torch.tensor(_EDGES)].reshape(-1, 2, 3)  # (12 k, 2, 3)
+    corners = box3d.complete_corners(boxes.double().cpu())
+    ends = corners[:, torch.tensor(box3d.EDGES)].reshape(-1, 2, 3)  # (12 k, 2, 3)
     ends = ends[(ends[..., 2] > near).any(-1)]
     z = ends[..., 2]
     away = torch.where(z > near, 0, (near - z) / torch.where(z > near, 1, z.flip(-1) - z))  # how far to the other end

@@ -114,9 +114,9 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
 
 def paired_iou(predicted: Tensor, target: Tensor, *, method: str = "exact") -> Tensor:
     """IoU (n,) of predictions with the objects they are paired with, (n, 12) each; its mean over all objects is the
-    number of the paper's table. Predicted rotations may be degenerate: `box3d.completed` mends them. method: "exact",
+    number of the paper's table. Predicted rotations may be degenerate: `box3d.complete` mends them. method: "exact",
     or "monte_carlo" with 100,000 points in the prediction, as in the paper."""
-    return box3d.iou(box3d.completed(predicted.double()), target.double(), method=method)
+    return box3d.iou(box3d.complete(predicted.double()), target.double(), method=method)
 
 
 def _best(found: Detections, most: int) -> Detections:
