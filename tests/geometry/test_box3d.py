@@ -323,3 +323,33 @@ class TestComplete:
         raw[:, 2] += 4
         with torch.autocast("cpu", dtype=torch.bfloat16):
             torch.testing.assert_close(box3d.complete_corners(raw), box3d.corners(raw.double()).float())
+
+
+class TestProjectedEdges:
+    K = torch.tensor([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]])
+
+    def test_twelve_edges_of_a_box_ahead(self):
+        lines = box3d.project_edges(box((0.0, 0.0, 5.0))[None], self.K)
+        assert lines.shape == (12, 2, 2)
+        # The front face is at z = 4.5: its corners lie 100 · 0.5 / 4.5 pixels from the middle.
+        ends = lines.reshape(-1, 2)
+        assert ends[:, 0].max().item() == pytest.approx(50 + 50 / 4.5)
+        assert ends[:, 1].min().item() == pytest.approx(40 - 50 / 4.5)
+
+    def test_a_box_around_the_camera_is_cut_at_the_near_plane(self):
+        lines = box3d.project_edges(box((0.0, 0.0, 0.0), (2.0, 2.0, 2.0))[None], self.K, near=0.5)
+        assert lines.shape == (8, 2, 2)  # the four edges behind are gone
+        assert lines.isfinite().all()
+        # Edges along z run from z = 0.5 to z = 1: x from 100 · 1 / 0.5 to 100 · 1 / 1 beside the middle.
+        right = (lines[..., 0] - 50).abs()
+        assert right.max().item() == pytest.approx(200)
+        assert right.min().item() == pytest.approx(100)
+
+    def test_a_box_behind_the_camera_is_not_seen(self):
+        assert box3d.project_edges(box((0.0, 0.0, -5.0))[None], self.K).shape == (0, 2, 2)
+        assert box3d.project_edges(box((0.0, 0.0, 5.0))[None][:0], self.K).shape == (0, 2, 2)
+
+    def test_degenerate_predictions_are_drawn_too(self):
+        bad = box((0.0, 0.0, 5.0))[None]
+        bad[:, 3:9] = 0
+        assert box3d.project_edges(bad, self.K).shape == (12, 2, 2)

@@ -87,6 +87,22 @@ def corners(box: Tensor) -> Tensor:
     return _place_corners(box, rotation(box))
 
 
+def project_edges(box: Tensor, intrinsics: Tensor, near: float = 0.05) -> Tensor:
+    """The edges of boxes (k, 12) in the camera frame as segments (s, 2, 2) in pixels, in float64 on the CPU.
+
+    intrinsics: K (3, 3). Edges are cut `near` metres before the camera; those wholly nearer or behind it are left out,
+    so s is at most 12 k. Degenerate rotations are mended as by `complete`."""
+    ends = complete_corners(box.double().cpu())[:, torch.tensor(EDGES)].reshape(-1, 2, 3)
+    ends = ends[(ends[..., 2] > near).any(-1)]
+    z = ends[..., 2]
+    share = torch.where(
+        z > near, 0, (near - z) / torch.where(z > near, 1, z.flip(-1) - z)
+    )  # of the way to the other end
+    ends = ends + share[..., None] * (ends.flip(-2) - ends)
+    flat = ends @ intrinsics.double().cpu().T
+    return flat[..., :2] / flat[..., 2:]
+
+
 def volume(box: Tensor) -> Tensor:
     """(…): the product of the sizes."""
     return _check_shape(box)[..., 9:].prod(-1)
