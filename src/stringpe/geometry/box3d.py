@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..constants import Constant
-from ._shared_volume import CORNER_SIGNS, shared_fraction
+from .box_overlap import CORNER_SIGNS, shared_fraction
 
 EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
 """The 12 edges of a box as pairs of its corners."""
@@ -109,7 +109,7 @@ def volume(box: Tensor) -> Tensor:
 
 
 def intersection(a: Tensor, b: Tensor) -> Tensor:
-    """Exact volume of a ∩ b, (…), computed in float64; differentiable where the volume is. See `_shared_volume`."""
+    """Exact volume of a ∩ b, (…), computed in float64; differentiable where the volume is. See `box_overlap`."""
     a, b = torch.broadcast_tensors(_check_solid(a).double(), _check_solid(b).double())
     lead = a.shape[:-1]
     a, b = a.reshape(-1, 12), b.reshape(-1, 12)
