@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull, HalfspaceIntersection
 
+from geometry import attack_box3d
 from stringpe import box3d
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -74,6 +75,35 @@ def test_stacked_boxes_touch():
     above = boxes.clone()
     above[:, :3] += box3d.rotation(boxes)[..., 2] * boxes[:, 11:12]
     assert (box3d.intersection(boxes, above) < 1e-12).all()
+
+
+def test_nearly_coplanar_unit_cubes():
+    """The second is turned by 0.5 about z and by 1e-9 about x: their top and bottom faces almost coincide."""
+    a, b = box(), box((0.3, -0.2, 0.0), rotation=turn(0.5) @ turn(1e-9, axis=0))
+    assert box3d.iou(a, b).item() == pytest.approx(0.4097, abs=5e-5)
+    assert box3d.iou(a, b).item() == pytest.approx(box3d.iou(b, a).item(), abs=1e-14)
+    flat = box3d.iou(a, box((0.3, -0.2, 0.0), rotation=turn(0.5))).item()
+    assert box3d.iou(a, b).item() == pytest.approx(flat, abs=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", attack_box3d.KINDS)
+def test_pairs_of_every_kind_against_an_independent_truth(kind, dtype):
+    error, asymmetry = attack_box3d.attack(kind, dtype, 400, seed=7)
+    assert error <= attack_box3d.LIMIT[dtype]
+    assert asymmetry <= attack_box3d.LIMIT[dtype]
+
+
+def test_the_truth_itself_is_right():
+    """In one frame, the volume shared is a product of three overlaps of intervals."""
+    a, b = random_boxes(200, 1), random_boxes(200, 2)
+    b[:, 3:9] = a[:, 3:9]
+    move = (box3d.rotation(a).mT @ (b[:, :3] - a[:, :3])[..., None])[..., 0]
+    high = torch.minimum(a[:, 9:] / 2, move + b[:, 9:] / 2)
+    shared = (high - torch.maximum(-a[:, 9:] / 2, move - b[:, 9:] / 2)).clamp_min(0).prod(-1)
+    assert (shared > 0).sum() > 20
+    found = attack_box3d.true_intersection(*(x.numpy().astype("longdouble") for x in (a, b)))
+    torch.testing.assert_close(torch.tensor(found.astype("float64")), shared, atol=1e-14, rtol=0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,13 +206,32 @@ class TestRotation:
         r = box3d.rotation(raw)
         torch.testing.assert_close(r.mT @ r, EYE.expand(5, 3, 3))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize(
-        ("columns", "match"), [([0, 0, 0, 1, 0, 0], "first column .* zero"), ([1, 0, 0, 2, 0, 0], "parallel")]
+        ("columns", "match"),
+        [
+            ([0, 0, 0, 1, 0, 0], "first column .* zero"),
+            ([math.inf, 0, 0, 0, 1, 0], "first column .* not finite"),
+            ([1, 0, 0, 2, 0, 0], "parallel"),
+            ([0.1, 0.2, 0.3, 0.7, 1.4, 2.1], "parallel"),  # parallel up to rounding
+            ([1, 0, 0, math.nan, 1, 0], "not finite"),
+        ],
     )
-    def test_degenerate_columns_are_refused(self, columns, match):
-        bad = torch.tensor([0, 0, 0, *columns, 1, 1, 1]).double()
+    def test_degenerate_columns_are_refused(self, columns, match, dtype):
+        bad = torch.tensor([0, 0, 0, *columns, 1, 1, 1], dtype=dtype)
         with pytest.raises(ValueError, match=match):
             box3d.rotation(bad)
+
+    @pytest.mark.parametrize("make", [box3d.rotation, lambda box: box3d.rotation(box3d.complete(box))])
+    @pytest.mark.parametrize(("dtype", "sines"), [(torch.float32, (1e-2, 1e-5)), (torch.float64, (1e-5, 1e-13))])
+    def test_oblique_columns_give_orthonormal_ones(self, make, dtype, sines):
+        for sine in sines:
+            boxes = random_boxes(50).to(dtype)
+            boxes[:, 6:9] = boxes[:, 3:6] + sine * boxes[:, 6:9]
+            r = make(boxes)
+            torch.testing.assert_close(
+                r.mT @ r, EYE.to(dtype).expand(50, 3, 3), atol=8 * torch.finfo(dtype).eps, rtol=0
+            )
 
 
 def test_corners_in_their_stated_order():
@@ -207,19 +256,41 @@ def test_shapes_dtypes_and_bad_input():
     with pytest.raises(ValueError, match="'exact' or 'monte_carlo', got 'fast'"):
         box3d.iou(b, b, method="fast")
     flat = box(size=(1.0, 1.0, 0.0))
-    assert box3d.iou(flat, flat).item() == 0.0
+    for method in ("exact", "monte_carlo"):
+        assert box3d.iou(flat, flat, method=method).item() == 0.0
+        assert box3d.iou(flat, box(), method=method).item() == 0.0
+        assert box3d.iou(box(), flat, method=method).item() == 0.0
 
 
-class TestCompleted:
+@pytest.mark.parametrize("method", ["exact", "monte_carlo"])
+@pytest.mark.parametrize("place", [0, 4, 11])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_numbers_that_make_no_box_are_refused(method, place, value):
+    bad = box().repeat(3, 1)
+    bad[1, place] = value
+    if value < 0 and place < 9:  # a centre or a column may be negative
+        assert box3d.iou(bad, box(), method=method).isfinite().all()
+        return
+    for pair in ((bad, box()), (box(), bad)):
+        with pytest.raises(ValueError, match=r"not finite, or a negative size.*\(1 of 3 boxes\)"):
+            box3d.iou(*pair, method=method)
+
+
+def test_monte_carlo_needs_points():
+    with pytest.raises(ValueError, match="points is the number of points"):
+        box3d.monte_carlo_iou(box(), box(), points=0)
+
+
+class TestComplete:
     def test_sound_columns_are_those_of_the_rotation(self):
         raw = torch.randn(50, 12).double()
-        out = box3d.completed(raw)
+        out = box3d.complete(raw)
         r = box3d.rotation(raw)
         torch.testing.assert_close(out[:, 3:6], r[..., 0])
         torch.testing.assert_close(out[:, 6:9], r[..., 1])
         assert torch.equal(out[:, :3], raw[:, :3])
         assert torch.equal(out[:, 9:], raw[:, 9:])
-        torch.testing.assert_close(box3d.completed_corners(raw), box3d.corners(raw))
+        torch.testing.assert_close(box3d.complete_corners(raw), box3d.corners(raw))
 
     @pytest.mark.parametrize(
         "columns",
@@ -237,18 +308,48 @@ class TestCompleted:
     )
     def test_degenerate_columns_become_a_rotation(self, columns):
         bad = torch.tensor([0, 0, 0, *columns, 1, 1, 1]).double().requires_grad_()
-        out = box3d.completed(bad)
+        out = box3d.complete(bad)
         r = box3d.rotation(out)
         torch.testing.assert_close(r.mT @ r, EYE)
-        box3d.completed_corners(bad).sum().backward()
+        box3d.complete_corners(bad).sum().backward()
         assert bad.grad.isfinite().all()
 
     def test_gradient(self):
         raw = torch.randn(3, 12).double().requires_grad_()
-        assert torch.autograd.gradcheck(box3d.completed_corners, (raw,))
+        assert torch.autograd.gradcheck(box3d.complete_corners, (raw,))
 
     def test_keeps_its_precision_under_autocast(self):
         raw = torch.randn(20, 12)
         raw[:, 2] += 4
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            torch.testing.assert_close(box3d.completed_corners(raw), box3d.corners(raw.double()).float())
+            torch.testing.assert_close(box3d.complete_corners(raw), box3d.corners(raw.double()).float())
+
+
+class TestProjectedEdges:
+    K = torch.tensor([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]])
+
+    def test_twelve_edges_of_a_box_ahead(self):
+        lines = box3d.project_edges(box((0.0, 0.0, 5.0))[None], self.K)
+        assert lines.shape == (12, 2, 2)
+        # The front face is at z = 4.5: its corners lie 100 · 0.5 / 4.5 pixels from the middle.
+        ends = lines.reshape(-1, 2)
+        assert ends[:, 0].max().item() == pytest.approx(50 + 50 / 4.5)
+        assert ends[:, 1].min().item() == pytest.approx(40 - 50 / 4.5)
+
+    def test_a_box_around_the_camera_is_cut_at_the_near_plane(self):
+        lines = box3d.project_edges(box((0.0, 0.0, 0.0), (2.0, 2.0, 2.0))[None], self.K, near=0.5)
+        assert lines.shape == (8, 2, 2)  # the four edges behind are gone
+        assert lines.isfinite().all()
+        # Edges along z run from z = 0.5 to z = 1: x from 100 · 1 / 0.5 to 100 · 1 / 1 beside the middle.
+        right = (lines[..., 0] - 50).abs()
+        assert right.max().item() == pytest.approx(200)
+        assert right.min().item() == pytest.approx(100)
+
+    def test_a_box_behind_the_camera_is_not_seen(self):
+        assert box3d.project_edges(box((0.0, 0.0, -5.0))[None], self.K).shape == (0, 2, 2)
+        assert box3d.project_edges(box((0.0, 0.0, 5.0))[None][:0], self.K).shape == (0, 2, 2)
+
+    def test_degenerate_predictions_are_drawn_too(self):
+        bad = box((0.0, 0.0, 5.0))[None]
+        bad[:, 3:9] = 0
+        assert box3d.project_edges(bad, self.K).shape == (12, 2, 2)

@@ -3,41 +3,13 @@ import torch
 from PIL import Image
 
 from stringpe import box3d
-from stringpe.geometry.draw_boxes3d import BLUE, GREEN, draw, edges, sheet
+from stringpe.geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 
 K = torch.tensor([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]])
 
 
 def cube(x=0.0, y=0.0, z=5.0, side=1.0):
     return box3d.from_parts(torch.tensor([x, y, z]), torch.eye(3), torch.full((3,), side))[None]
-
-
-class TestEdges:
-    def test_twelve_edges_of_a_box_ahead(self):
-        lines = edges(cube(), K)
-        assert lines.shape == (12, 2, 2)
-        # The front face is at z = 4.5: its corners lie 100 · 0.5 / 4.5 pixels from the middle.
-        ends = lines.reshape(-1, 2)
-        assert ends[:, 0].max().item() == pytest.approx(50 + 50 / 4.5)
-        assert ends[:, 1].min().item() == pytest.approx(40 - 50 / 4.5)
-
-    def test_a_box_around_the_camera_is_cut_at_the_near_plane(self):
-        lines = edges(cube(z=0.0, side=2.0), K, near=0.5)
-        assert lines.shape == (8, 2, 2)  # the four edges behind are gone
-        assert lines.isfinite().all()
-        # Edges along z run from z = 0.5 to z = 1: x from 100 · 1 / 0.5 to 100 · 1 / 1 beside the middle.
-        right = (lines[..., 0] - 50).abs()
-        assert right.max().item() == pytest.approx(200)
-        assert right.min().item() == pytest.approx(100)
-
-    def test_a_box_behind_the_camera_is_not_seen(self):
-        assert edges(cube(z=-5.0), K).shape == (0, 2, 2)
-        assert edges(cube()[:0], K).shape == (0, 2, 2)
-
-    def test_degenerate_predictions_are_drawn_too(self):
-        bad = cube()
-        bad[:, 3:9] = 0
-        assert edges(bad, K).shape == (12, 2, 2)
 
 
 class TestDraw:
@@ -58,9 +30,11 @@ class TestDraw:
         assert (out[..., 2] > 200).any()
         assert (out[..., 1] <= BLUE[1]).all()
 
-    def test_boxes_far_outside_do_no_harm(self):
+    def test_boxes_far_outside_leave_the_picture_and_the_other_boxes_as_they_are(self):
         dark = torch.zeros(3, 80, 100, dtype=torch.uint8)
-        draw(dark, K, [(cube(x=1e6, z=0.06), GREEN)])
+        far = cube(x=1e6, z=0.06)
+        assert torch.equal(draw(dark, K, [(far, GREEN)]), draw(dark, K, []))
+        assert torch.equal(draw(dark, K, [(torch.cat([far, cube()]), GREEN)]), draw(dark, K, [(cube(), GREEN)]))
 
     def test_other_images_are_refused(self):
         with pytest.raises(ValueError, match=r"uint8 \(3, h, w\), got torch.float32 \(3, 8, 8\)"):

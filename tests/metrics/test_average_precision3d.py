@@ -87,6 +87,17 @@ class TestByHand:
             ap3d.evaluate([found([0], [0], [0.9])], [])
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_refused(value):
+    good, there = found([0], [0], [0.9]), true([0], [0])
+    bad_score, bad_box = found([0], [0], [value]), found([value], [0], [0.9])
+    for detections, truths in (([good, bad_score], [there, there]), ([good, bad_box], [there, there])):
+        with pytest.raises(ValueError, match=r"(scores|predicted boxes) of 1 of 2 images are not finite \(images 1\)"):
+            ap3d.evaluate(detections, truths)
+    with pytest.raises(ValueError, match=r"true boxes of 1 of 2 images are not finite \(images 0\)"):
+        ap3d.evaluate([good, good], [true([value], [0]), there])
+
+
 def random_set(seed, images=6, labels=3):
     random = torch.Generator().manual_seed(seed)
 

@@ -71,3 +71,14 @@ def test_what_does_not_fit_is_refused():
         recall(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 3]))
     with pytest.raises(ValueError, match="at least one text"):
         recall(torch.eye(3), torch.eye(3), torch.tensor([-1, -1, -1]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_embeddings_that_are_not_finite_are_refused(value):
+    """All-NaN embeddings used to have no rivals: a recall of 100 %."""
+    bad = torch.eye(3)
+    bad[1, 0] = value
+    with pytest.raises(ValueError, match="1 of 3 image embeddings are not finite"):
+        recall(bad, torch.eye(3), torch.arange(3))
+    with pytest.raises(ValueError, match="1 of 3 text embeddings are not finite"):
+        recall(torch.eye(3), bad, torch.arange(3))

@@ -13,7 +13,7 @@ def boxes(*lead, seed=0):
     random = torch.Generator().manual_seed(seed)
     raw = torch.randn(*lead, 12, generator=random)
     raw[..., 9:] = raw[..., 9:].abs() + 0.2
-    return box3d.completed(raw)
+    return box3d.complete(raw)
 
 
 def detector(**options):

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import scenes
-from stringpe.scenes.assemble import assemble
-from stringpe.scenes.catalogue import KINDS
-from stringpe.scenes.dice import TURN, Dice, cos_sin
+from stringpe.scenes.catalogue import KINDS, assemble
+from stringpe.scenes.deterministic import TURN, Dice, cos_sin
 from stringpe.scenes.families import RECIPES
-from stringpe.scenes.settle import Plot
+from stringpe.scenes.placement import Plot
 
 WORLD = scenes.sample(11, 48)
 
@@ -72,8 +71,8 @@ def test_families_take_turns():
     [
         lambda: scenes.sample(0, 2, families=["kitchen"]),
         lambda: scenes.sample(0, []),
-        lambda: scenes.alone("unicorn"),
-        lambda: scenes.alone("mug", 9),
+        lambda: scenes.single_object("unicorn"),
+        lambda: scenes.single_object("mug", 9),
     ],
 )
 def test_errors_say_what_to_do(call):

@@ -15,7 +15,7 @@ from stringpe.data.place import Place
 from stringpe.models.contrastive_loss import within
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
-from stringpe.scenes.captions import phrase
+from stringpe.scenes.descriptions import phrase
 from stringpe.tasks.retrieval import Retrieval, load, told_apart
 from stringpe.training import evaluate, train
 

@@ -15,7 +15,7 @@ from .. import scenes
 from ..geometry.square import depth_to_square, to_square
 from ..metrics.average_precision3d import Detections
 from ..recipes.schema import Data
-from ..scenes.world import FAMILIES
+from ..scenes import FAMILIES
 from . import omni3d
 from .captions import DEPTH, depth_of, fits
 from .labelled import CorruptImage

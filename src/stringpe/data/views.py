@@ -18,8 +18,8 @@ from torch import Tensor
 
 from .. import scenes
 from ..recipes.schema import Data
-from ..scenes.captions import noun
 from ..scenes.catalogue import KINDS
+from ..scenes.descriptions import noun
 from .order import derive
 from .pairs import Pairs
 from .rendered import Frames, kept, teller

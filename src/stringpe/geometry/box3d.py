@@ -8,25 +8,21 @@ not be orthonormal: `rotation` makes them so, by Gram and Schmidt.
     box3d.iou(a, b, method="monte_carlo")         the paper's estimate, from 100,000 points in a
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..constants import Constant
+from .box_overlap import CORNER_SIGNS, shared_fraction
 
-# Corner i has the signs of its three bits, the first axis the slowest: 0 is (−, −, −), 1 is (−, −, +), 7 is (+, +, +).
-# Sent to a device once, not in every step.
-_SIGNS = Constant(
-    lambda dtype, device: torch.tensor(
-        [[1.0 if i & bit else -1.0 for bit in (4, 2, 1)] for i in range(8)], dtype=dtype, device=device
-    )
-)
+EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
+"""The 12 edges of a box as pairs of its corners."""
+
 _AXES = Constant(lambda dtype, device: torch.eye(3, dtype=dtype, device=device))
-_SAME = 1e-10  # relative to the boxes: planes, and lines in a plane, that are closer than this count as one
 _SMALLEST = 1e-12  # a predicted column shorter than this has no direction
-_PARALLEL = 1e-8  # sines below this are zero: planes and lines do not cross
+_OBLIQUE = 0.1  # below this sine of the angle between two columns, orthogonality needs a second step
+_CHUNK = 512  # pairs of boxes at a time: their temporaries stay in a CPU's cache
 
 
 class Estimate(NamedTuple):
@@ -42,120 +38,90 @@ def from_parts(centre: Tensor, rotation: Tensor, size: Tensor) -> Tensor:
 
 
 def rotation(box: Tensor) -> Tensor:
-    """R (…, 3, 3) in SO(3): the first column normalised, the second made orthogonal to it, the third their product."""
-    first, second = _checked(box)[..., 3:6], box[..., 6:9]
-    x = _unit(first, "the first column of a rotation is zero")
-    y = _unit(_beside(second, x), "the columns of a rotation are parallel")
+    """R (…, 3, 3) in SO(3): the first column normalised, the second made orthogonal to it, the third their product.
+
+    ValueError for columns that name no rotation: a first one that is zero, a second one that is parallel to the first
+    up to rounding, or numbers that are not finite. However oblique the columns, what is returned is orthonormal."""
+    first, second = _check_shape(box)[..., 3:6], box[..., 6:9]
+    length = first.norm(dim=-1, keepdim=True)
+    _refuse((length == 0) | ~length.isfinite(), "the first column of a rotation is zero or not finite")
+    x = first / length
+    y = _reject(second, x)
+    length, longest = y.norm(dim=-1, keepdim=True), second.norm(dim=-1, keepdim=True)
+    rounding = 8 * torch.finfo(box.dtype).eps
+    _refuse(
+        (length <= rounding * longest) | ~longest.isfinite(), "the columns of a rotation are parallel or not finite"
+    )
+    y = _orthogonalise_again(y / length, x, length < _OBLIQUE * longest)
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1)
 
 
-def completed(box: Tensor) -> Tensor:
+def complete(box: Tensor) -> Tensor:
     """The boxes with orthonormal columns whatever theirs were, for predictions, which nothing keeps from degenerating:
     a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
     are those of `rotation`, and zero through what was replaced."""
-    columns = _checked(box)[..., 3:9].nan_to_num(0.0, 0.0, 0.0)
+    columns = _check_shape(box)[..., 3:9].nan_to_num(0.0, 0.0, 0.0)
     first, second = columns[..., :3], columns[..., 3:]
     axes = _AXES(box.dtype, box.device)
     size = first.norm(dim=-1, keepdim=True)
     x = torch.where(size > _SMALLEST, first / size.clamp_min(_SMALLEST), axes[0])
     fixed = x.detach()
-    spare = _beside(axes[fixed.abs().argmin(-1)], fixed)  # from the axis that x is furthest from: never nothing
+    spare = _reject(axes[fixed.abs().argmin(-1)], fixed)  # from the axis that x is furthest from: never zero
     spare = spare / spare.norm(dim=-1, keepdim=True)
-    y = _beside(second, x)
-    size, floor = y.norm(dim=-1, keepdim=True), (1e-6 * second.detach().norm(dim=-1, keepdim=True)).clamp_min(_SMALLEST)
-    y = torch.where(size > floor, y / size.clamp_min(_SMALLEST), spare)
+    y = _reject(second, x)
+    size, longest = y.norm(dim=-1, keepdim=True), second.detach().norm(dim=-1, keepdim=True)
+    y = torch.where(size > (1e-6 * longest).clamp_min(_SMALLEST), y / size.clamp_min(_SMALLEST), spare)
+    y = _orthogonalise_again(y, x, size < _OBLIQUE * longest)
     return torch.cat([box[..., :3], x, y, box[..., 9:]], dim=-1)
 
 
-def completed_corners(box: Tensor) -> Tensor:
-    """`corners` of `completed` boxes: never raises, and waits for no device."""
-    whole = completed(box)
+def complete_corners(box: Tensor) -> Tensor:
+    """`corners` of boxes that `complete` has mended: never raises, and waits for no device."""
+    whole = complete(box)
     x, y = whole[..., 3:6], whole[..., 6:9]
-    return _placed(whole, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
+    return _place_corners(whole, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
 
 
 def corners(box: Tensor) -> Tensor:
-    """The eight corners (…, 8, 3) = centre + R (± size/2), in the fixed order of the bits of 0 … 7 (see `_SIGNS`)."""
-    return _placed(box, rotation(box))
+    """The eight corners (…, 8, 3) = centre + R (± size/2), in the fixed order of the bits of 0 … 7 (`CORNER_SIGNS`)."""
+    return _place_corners(box, rotation(box))
+
+
+def project_edges(box: Tensor, intrinsics: Tensor, near: float = 0.05) -> Tensor:
+    """The edges of boxes (k, 12) in the camera frame as segments (s, 2, 2) in pixels, in float64 on the CPU.
+
+    intrinsics: K (3, 3). Edges are cut `near` metres before the camera; those wholly nearer or behind it are left out,
+    so s is at most 12 k. Degenerate rotations are mended as by `complete`."""
+    ends = complete_corners(box.double().cpu())[:, torch.tensor(EDGES)].reshape(-1, 2, 3)
+    ends = ends[(ends[..., 2] > near).any(-1)]
+    z = ends[..., 2]
+    share = torch.where(
+        z > near, 0, (near - z) / torch.where(z > near, 1, z.flip(-1) - z)
+    )  # of the way to the other end
+    ends = ends + share[..., None] * (ends.flip(-2) - ends)
+    flat = ends @ intrinsics.double().cpu().T
+    return flat[..., :2] / flat[..., 2:]
 
 
 def volume(box: Tensor) -> Tensor:
     """(…): the product of the sizes."""
-    return _checked(box)[..., 9:].prod(-1)
+    return _check_shape(box)[..., 9:].prod(-1)
 
 
 def intersection(a: Tensor, b: Tensor) -> Tensor:
-    """Exact volume of a ∩ b, (…), in float64 inside, differentiable where the volume is.
-
-    The intersection is the polytope of twelve half-spaces n·x ≤ h. By Lasserre's recursion its volume is a third of the
-    sum over its faces of (distance of the face) · (area), an area is half of the sum over its edges of (distance of the
-    edge) · (length), and an edge is the part of the line between two planes that the other ten half-spaces leave.
-    Distances are taken from the centre of a, so that boxes far from the origin lose no digits. Of planes that coincide,
-    and of lines that coincide in a plane, only the first counts.
-    """
-    a, b = torch.broadcast_tensors(_checked(a).double(), _checked(b).double())
+    """Exact volume of a ∩ b, (…), computed in float64; differentiable where the volume is. See `box_overlap`."""
+    a, b = torch.broadcast_tensors(_check_solid(a).double(), _check_solid(b).double())
     lead = a.shape[:-1]
     a, b = a.reshape(-1, 12), b.reshape(-1, 12)
-    scale = (a[:, 9:].abs().amax(-1) + b[:, 9:].abs().amax(-1)).detach().clamp_min(1e-300)
-    frames = torch.stack([rotation(a), rotation(b)], dim=1)  # (N, 2, 3, 3)
-    axes = frames.mT.flatten(1, 2)  # (N, 6, 3): the columns of both
-    normal = torch.cat([axes, -axes], dim=1)  # (N, 12, 3)
-    half = torch.cat([a[:, 9:], b[:, 9:]], dim=1) / 2
-    offset = (axes[:, 3:] * (b[:, :3] - a[:, :3])[:, None]).sum(-1)  # of b's centre along b's axes, seen from a's
-    middle = torch.cat([torch.zeros_like(offset), offset], dim=1)
-    height = torch.cat([half + middle, half - middle], dim=1) / scale[:, None]  # (N, 12)
-    volumes = [_polytope(n, h) for n, h in zip(normal.split(256), height.split(256), strict=True)]
-    empty = normal.new_zeros(0)
-    return (torch.cat([empty, *volumes]) * scale**3).reshape(lead)
-
-
-def _polytope(normal: Tensor, height: Tensor) -> Tensor:
-    """Volume of {x: n_i·x ≤ h_i} for unit normals (N, 12, 3) and heights (N, 12) of order one: (N,)."""
-    planes = torch.arange(12, device=normal.device)
-    i, j = torch.triu_indices(12, 12, 1, device=normal.device)  # the 66 pairs of planes, each with its line
-    ni, nj, hi, hj = normal[:, i], normal[:, j], height[:, i], height[:, j]
-    cos, cross = (ni * nj).sum(-1), torch.linalg.cross(ni, nj)
-    sin2 = cross.square().sum(-1)
-    crossing = sin2 > _PARALLEL**2
-    sin = torch.where(crossing, sin2, 1).sqrt()
-    same = ~crossing & (cos > 0) & ((hi - hj).abs() < _SAME)
-    repeated = (_matrix(same, i, j) & (planes[:, None] < planes)).any(1)  # (N, 12): an earlier plane is this one
-    # In a plane, seen from its foot h n, a line lies at `apart` in the direction `across`.
-    apart_i, apart_j = (hj - hi * cos) / sin, (hi - hj * cos) / sin  # (N, 66), in plane i and in plane j
-    across_i, across_j = (nj - cos[..., None] * ni) / sin[..., None], (ni - cos[..., None] * nj) / sin[..., None]
-    foot = hi[..., None] * ni + apart_i[..., None] * across_i  # (N, 66, 3), one point of the line
-    # Half-space k leaves of foot + t · direction the t with slope · t ≤ room.
-    slope = (cross / sin[..., None]) @ normal.mT  # (N, 66, 12)
-    room = height[:, None] - foot @ normal.mT
-    free = (planes == i[:, None]) | (planes == j[:, None]) | repeated[:, None]  # its own planes, and planes left out
-    parallel = slope.abs() < _PARALLEL
-    bound = room / torch.where(parallel, 1, slope)
-    upper = torch.where(~free & ~parallel & (slope > 0), bound, math.inf).amin(-1)
-    lower = torch.where(~free & ~parallel & (slope < 0), bound, -math.inf).amax(-1)
-    seen = crossing & ~repeated[:, i] & ~repeated[:, j] & (upper > lower)
-    length = torch.where(seen, torch.where(seen, upper, 0) - torch.where(seen, lower, 0), 0)  # (N, 66)
-    sines, crossings = _matrix(sin.detach(), i, j), _matrix(crossing, i, j)
-    total = normal.new_zeros(len(normal))
-    for face, line, h, apart, across in ((i, j, hi, apart_i, across_i), (j, i, hj, apart_j, across_j)):
-        within = room / torch.where(crossings[:, face], sines[:, face], 1)  # in the face, to a parallel line beyond
-        beside = ~free & parallel
-        outside = (beside & (within < -_SAME)).any(-1)
-        twin = beside & crossings[:, face] & (across @ normal.mT > 0) & (within.abs() < _SAME)
-        doubled = (twin & (planes < line[:, None])).any(-1)  # an earlier line of the face is this one
-        total = total + torch.where(outside | doubled, 0, h * apart * length).sum(-1)
-    return (total / 6).clamp_min(0)
-
-
-def _matrix(pairs: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """(N, 66) values of pairs as symmetric matrices (N, 12, 12), zero on the diagonal."""
-    out = pairs.new_zeros(len(pairs), 12, 12)
-    out[:, i, j] = pairs
-    out[:, j, i] = pairs
-    return out
+    shares = [a.new_zeros(0)]
+    for one, other in zip(a.split(_CHUNK), b.split(_CHUNK), strict=True):
+        move = other[:, :3] - one[:, :3]
+        shares.append(shared_fraction(rotation(one), one[:, 9:], rotation(other), other[:, 9:], move))
+    return torch.minimum(torch.cat(shares) * volume(a), volume(b)).reshape(lead)
 
 
 def iou(a: Tensor, b: Tensor, *, method: str = "exact", points: int = 100_000, seed: int = 0) -> Tensor:
-    """Intersection over union of boxes (…, 12), in [0, 1]; leading shapes broadcast.
+    """Intersection over union of boxes (…, 12), in [0, 1]; leading shapes broadcast. Boxes without volume share 0.
 
     method: "exact", or "monte_carlo" as in the paper (see `monte_carlo_iou` for its standard error).
     """
@@ -164,14 +130,16 @@ def iou(a: Tensor, b: Tensor, *, method: str = "exact", points: int = 100_000, s
     if method != "exact":
         raise ValueError(f"method must be 'exact' or 'monte_carlo', got {method!r}")
     shared = intersection(a, b)
-    union = volume(a).double() + volume(b).double() - shared
+    union = volume(a.double()) + volume(b.double()) - shared
     return (shared / union.clamp_min(1e-300)).clamp(0, 1).to(torch.promote_types(a.dtype, b.dtype))
 
 
 @torch.no_grad()
 def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 0) -> Estimate:
     """The paper's estimate: r, the share of points drawn in a that lie in b, gives r V_a / (V_b + (1 − r) V_a)."""
-    a, b = torch.broadcast_tensors(_checked(a).double(), _checked(b).double())
+    if points < 1:
+        raise ValueError(f"points is the number of points drawn in each box, got {points}: pass at least 1")
+    a, b = torch.broadcast_tensors(_check_solid(a).double(), _check_solid(b).double())
     lead = a.shape[:-1]
     random = torch.Generator().manual_seed(seed)
     inside = []
@@ -182,12 +150,12 @@ def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 
         inside.append(within.all(-1).double().mean())
     r = (torch.stack(inside) if inside else a.new_zeros(0)).reshape(lead)
     va, vb = volume(a), volume(b)
-    value = r * va / (vb + (1 - r) * va)
-    slope = va * (va + vb) / (vb + (1 - r) * va).square()
-    return Estimate(value, slope * (r * (1 - r) / points).sqrt())
+    union = (vb + (1 - r) * va).clamp_min(1e-300)
+    slope = va * (va + vb) / union.square()
+    return Estimate(r * va / union, slope * (r * (1 - r) / points).sqrt())
 
 
-def _checked(box: Tensor) -> Tensor:
+def _check_shape(box: Tensor) -> Tensor:
     if box.shape[-1:] != (12,) or not box.is_floating_point():
         raise ValueError(
             f"boxes must be (…, 12) floats: centre 3, two columns of R 6, size 3; got {box.dtype} {tuple(box.shape)}"
@@ -195,20 +163,33 @@ def _checked(box: Tensor) -> Tensor:
     return box
 
 
-def _placed(box: Tensor, frame: Tensor) -> Tensor:
+def _check_solid(box: Tensor) -> Tensor:
+    """The boxes, if all their numbers are finite and no size is negative."""
+    _check_shape(box)
+    message = "a box has numbers that are not finite, or a negative size: its overlap with others is undefined"
+    _refuse(~box.isfinite().all(-1) | (box[..., 9:] < 0).any(-1), message)
+    return box
+
+
+def _refuse(wrong: Tensor, message: str) -> None:
+    """ValueError if anything is wrong; while tracing there are no values to judge."""
+    if not wrong.is_meta and not torch.compiler.is_compiling() and bool(wrong.any()):
+        raise ValueError(f"{message} ({int(wrong.sum())} of {wrong.numel()} boxes)")
+
+
+def _place_corners(box: Tensor, frame: Tensor) -> Tensor:
     """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
-    offsets = _SIGNS(box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
+    offsets = CORNER_SIGNS(box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
     # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
     return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
 
 
-def _beside(v: Tensor, x: Tensor) -> Tensor:
+def _reject(v: Tensor, x: Tensor) -> Tensor:
     """The part of v at right angles to the unit vector x."""
     return v - (x * v).sum(-1, keepdim=True) * x
 
 
-def _unit(v: Tensor, complaint: str) -> Tensor:
-    length = v.norm(dim=-1, keepdim=True)
-    if not v.is_meta and not torch.compiler.is_compiling() and bool((length == 0).any()):
-        raise ValueError(f"{complaint}: it has no direction to make a rotation of")
-    return v / length
+def _orthogonalise_again(y: Tensor, x: Tensor, oblique: Tensor) -> Tensor:
+    """Unit vectors y at right angles to x; those that came from `oblique` columns lost digits, and twice is enough."""
+    again = _reject(y, x)
+    return torch.where(oblique, again / again.norm(dim=-1, keepdim=True).clamp_min(0.5), y)

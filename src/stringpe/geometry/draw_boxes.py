@@ -1,4 +1,4 @@
-"""Boxes drawn on pictures, with Pillow."""
+"""Boxes in the image plane drawn on pictures. Needs Pillow."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,12 +9,12 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Colours that differ in hue and lightness, and on light and dark ground (Tol's bright and vibrant ones).
+# Colours that differ in hue and lightness, visible on light and dark ground (Tol's bright and vibrant schemes).
 COLOURS = ("#ee6677", "#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#0077bb", "#cc3311")
 
 
-def outlined(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
-    """uint8 (h, w, 3) of an image (3, h, w), with boxes (corners in pixels) outlined."""
+def outline_boxes(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
+    """An image, uint8 (3, h, w), with boxes (corners x0, y0, x1, y1 in pixels) outlined: uint8 (h, w, 3)."""
     from PIL import Image, ImageDraw
 
     pixels = image.permute(1, 2, 0).contiguous().cpu()
@@ -26,8 +26,9 @@ def outlined(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
     return flat.view(picture.height, picture.width, 3)
 
 
-def with_boxes(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-    """A copy of the picture with what was found, {"box": corners in pixels, "text", "score"}, one colour a text."""
+def draw_detections(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
+    """A copy of the picture with detections, best first, {"box": corners in pixels, "text", "score"}, outlined and
+    labelled in one colour per text."""
     from PIL import ImageDraw
 
     picture = image.convert("RGB")

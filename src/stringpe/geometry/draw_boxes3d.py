@@ -1,7 +1,7 @@
 """Boxes in 3D drawn into images as the paper draws them: ground truth green, predictions blue. Needs Pillow.
 
-picture = cuboids.draw(rgb, intrinsics, [(truth, GREEN), (predicted, BLUE)])      # uint8 (h, w, 3)
-cuboids.sheet([[picture, …], …], columns=["ViT", "ViTD"], path="figure.png")
+picture = draw(rgb, intrinsics, [(truth, GREEN), (predicted, BLUE)])      # uint8 (h, w, 3)
+sheet([[picture, …], …], columns=["ViT", "ViTD"], path="figure.png")
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,15 @@ from . import box3d
 GREEN, BLUE = (38, 222, 89), (48, 97, 255)
 Colour = tuple[int, int, int]
 
-_EDGES = tuple((a, a | bit) for bit in (1, 2, 4) for a in range(8) if not a & bit)
-_NEAR = 0.05  # metres before the camera: what is nearer is cut off
-_SMOOTH = 2  # lines are drawn so many times larger and shrunk
+_SMOOTH = 2  # lines are drawn this many times larger and then shrunk
 _GAP, _HEAD = 6, 22
 
 
-def edges(boxes: Tensor, intrinsics: Tensor, near: float = _NEAR) -> Tensor:
-    """The edges of boxes (k, 12) as segments (s, 2, 2) in pixels, cut where they pass the near plane; those wholly
-    behind it are left out, so that there are at most 12 k."""
-    corners = box3d.completed_corners(boxes.double().cpu())
-    ends = corners[:, torch.tensor(_EDGES)].reshape(-1, 2, 3)  # (12 k, 2, 3)
-    ends = ends[(ends[..., 2] > near).any(-1)]
-    z = ends[..., 2]
-    away = torch.where(z > near, 0, (near - z) / torch.where(z > near, 1, z.flip(-1) - z))  # how far to the other end
-    ends = ends + away[..., None] * (ends.flip(-2) - ends)
-    flat = ends @ intrinsics.double().cpu().T
-    return flat[..., :2] / flat[..., 2:]
-
-
 def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]], *, scale: int = 3) -> Tensor:
-    """uint8 (scale · h, scale · w, 3): an image (3, h, w) uint8, enlarged, with the boxes (k, 12) of each layer in its
-    colour. intrinsics: (3, 3), in pixels of the image as it was."""
+    """An image with boxes drawn in, enlarged: uint8 (scale · h, scale · w, 3).
+
+    rgb: uint8 (3, h, w). intrinsics: K (3, 3) in pixels of `rgb`. layers: boxes (k, 12) in the camera frame and their
+    colour; later layers lie on top."""
     from PIL import Image, ImageDraw
 
     if rgb.ndim != 3 or rgb.shape[0] != 3 or rgb.dtype != torch.uint8:
@@ -46,9 +33,9 @@ def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]
     image = Image.fromarray(rgb.permute(1, 2, 0).cpu().numpy())
     image = image.resize((width * factor, height * factor), Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(image)
-    limit = 8 * factor * max(width, height)  # far outside: Pillow counts in 32 bits
+    limit = 8 * factor * max(width, height)  # keeps distant ends within Pillow's 32-bit coordinates
     for boxes, colour in layers:
-        for ends in (edges(boxes, intrinsics) * factor).clamp(-limit, limit).tolist():
+        for ends in (box3d.project_edges(boxes, intrinsics) * factor).clamp(-limit, limit).tolist():
             pen.line([tuple(end) for end in ends], fill=colour, width=factor // 2 or 1)
     image = image.resize((width * scale, height * scale), Image.Resampling.BOX)
     flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
@@ -58,14 +45,15 @@ def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]
 def sheet(
     pictures: Sequence[Sequence[Tensor]], *, columns: Sequence[str], path: str | Path, rows: Sequence[str] = ()
 ) -> Path:
-    """Write pictures (rows of as many uint8 (h, w, 3) as there are columns) side by side, with the columns' names above
-    and the rows' names at the left, to a picture file."""
+    """Write a table of pictures to one picture file, with the names of the columns above and those of the rows at the
+    left. pictures: rows of uint8 (h, w, 3), one per column."""
     from PIL import Image, ImageDraw, ImageFont
 
     wrong = [len(row) for row in pictures if len(row) != len(columns)]
     if wrong or not pictures or (rows and len(rows) != len(pictures)):
         raise ValueError(
-            f"every row needs {len(columns)} pictures and, if any row has one, a name; got {wrong or pictures}"
+            f"every row needs {len(columns)} pictures, and either all rows have names or none; "
+            f"got rows of {[len(row) for row in pictures]} pictures and {len(rows)} names"
         )
     font = ImageFont.load_default(15)
     left = 0 if not rows else _GAP + max(round(font.getlength(name)) for name in rows)

@@ -1,10 +1,10 @@
 """Average precision of boxes in 3D as Omni3D counts it, over the exact IoU, and the mean IoU of the paper.
 
-    evaluation = ap3d.evaluate(detections, truths)            # a list of each, one entry an image
+    evaluation = ap3d.evaluate(detections, truths)            # a list of each, one entry per image
     evaluation.ap, evaluation.at[0.25], evaluation.by_label   # AP3D over 0.05 … 0.5, AP25, AP3D of every label
 
-AP3D: detections of an image and label, best score first and 100 at most, each take the free truth of the same label
-that they overlap most, if the IoU reaches the threshold. Precision is read at 101 recalls, as in COCO, and averaged
+AP3D: the best 100 detections per image and label, best score first, each take the free truth of the same label that
+they overlap most, if the IoU reaches the threshold. Precision is read at 101 recalls, as in COCO, and averaged
 over them, then over labels that have truths, then over the thresholds 0.05, 0.10 … 0.5. A detection that takes an
 ignored truth counts neither as right nor as wrong.
 """
@@ -20,7 +20,7 @@ from ..geometry import box3d
 
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 SHOWN = (0.15, 0.25, 0.5)
-"""Thresholds that Omni3D reports one by one."""
+"""Thresholds that Omni3D reports separately."""
 
 _CHUNK = 256  # images matched together
 _RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -78,9 +78,12 @@ def match(
     thresholds: Sequence[float] = THRESHOLDS,
     most: int = 100,
 ) -> list[Matched]:
-    """Image by image, which detections hit; at most the best `most` of an image and label are kept."""
+    """Image by image, which detections hit; the best `most` per image and label are kept."""
     if len(detections) != len(truths):
-        raise ValueError(f"one entry an image: got detections of {len(detections)} images and truths of {len(truths)}")
+        raise ValueError(f"one entry per image: got detections of {len(detections)} images and truths of {len(truths)}")
+    _check_finite([d.score for d in detections], "scores")
+    _check_finite([d.box for d in detections], "predicted boxes")
+    _check_finite([t.box for t in truths], "true boxes")
     kept = [_best(found, most) for found in detections]
     tables = _overlaps(kept, truths)
     matched: list[Matched] = []
@@ -91,7 +94,7 @@ def match(
 
 
 def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRESHOLDS) -> Evaluation:
-    """AP3D of what `match` found, of any number of images in any order of processes."""
+    """AP3D from what `match` found, over any number of images, in any order."""
     if not matched:
         return Evaluation(float("nan"), {}, {})
     label, score, truth = (
@@ -113,14 +116,24 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
 
 
 def paired_iou(predicted: Tensor, target: Tensor, *, method: str = "exact") -> Tensor:
-    """IoU (n,) of predictions with the objects they are paired with, (n, 12) each; its mean over all objects is the
-    number of the paper's table. Predicted rotations may be degenerate: `box3d.completed` mends them. method: "exact",
-    or "monte_carlo" with 100,000 points in the prediction, as in the paper."""
-    return box3d.iou(box3d.completed(predicted.double()), target.double(), method=method)
+    """IoU (n,) of predictions with the objects that they are paired with, (n, 12) each; the paper's table reports its
+    mean over all objects. Predicted rotations may be degenerate: `box3d.complete` mends them. method: "exact", or
+    "monte_carlo" with 100,000 points in the prediction, as in the paper."""
+    return box3d.iou(box3d.complete(predicted.double()), target.double(), method=method)
+
+
+def _check_finite(values: Sequence[Tensor], what: str) -> None:
+    """values: one tensor per image."""
+    wrong = [i for i, one in enumerate(values) if not bool(one.isfinite().all())]
+    if wrong:
+        raise ValueError(
+            f"{what} of {len(wrong)} of {len(values)} images are not finite (images {', '.join(map(str, wrong[:5]))}): "
+            "AP3D is undefined; check the model's weights and the annotations"
+        )
 
 
 def _best(found: Detections, most: int) -> Detections:
-    """The detections in order of score, at most `most` of a label."""
+    """The detections in order of score, at most `most` per label."""
     order = found.score.argsort(descending=True, stable=True)
     label = found.label[order]
     rank = ((label[:, None] == label) & torch.ones(len(label), len(label), device=label.device).tril().bool()).sum(1)

@@ -1,4 +1,4 @@
-"""Recall at k: how often what belongs together is among the k best of a gallery, from image to text and back."""
+"""Recall at k in retrieval: how often the right answer is among the k best of a gallery, image to text and back."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,10 @@ RANKS = (1, 5, 10)
 def recall(image: Tensor, text: Tensor, owner: Tensor, *, chunk: int = 1024) -> dict[str, Tensor]:
     """Shares "i2t@k" and "t2i@k" for k = 1, 5, 10, and their "mean", as float64 scalars.
 
-    image (n, width) and text (m, width) embeddings; owner (m,): the image that each text belongs to, −1 for a text that
-    belongs to none and only distracts. An image counts once any of its texts is among its k nearest texts, a text once
-    its image is among its k nearest images. Images without texts are not asked about, but stand in the gallery.
-    Ties count against: a model that gives everything the same score finds nothing.
-    chunk: rows of the score matrix at a time.
+    image (n, width) and text (m, width): embeddings, finite. owner (m,): the image that each text belongs to, −1 for a
+    distractor. An image counts as found if any of its texts is among its k nearest texts, a text if its image is among
+    its k nearest images. Images without texts are no queries, but stand in the gallery. Ties count against the model:
+    one that gives everything the same score finds nothing. chunk: rows of the score matrix at a time.
     """
     if image.ndim != 2 or text.ndim != 2 or image.shape[1] != text.shape[1] or owner.shape != text.shape[:1]:
         raise ValueError(
@@ -21,7 +20,13 @@ def recall(image: Tensor, text: Tensor, owner: Tensor, *, chunk: int = 1024) -> 
             f"{tuple(text.shape)} and {tuple(owner.shape)}"
         )
     if len(owner) and not -1 <= int(owner.min()) <= int(owner.max()) < len(image):
-        raise ValueError(f"owner numbers images from 0 to {len(image) - 1} (−1: none), got up to {int(owner.max())}")
+        raise ValueError(
+            f"owner numbers images from 0 to {len(image) - 1} (−1: none), got {int(owner.min())} to {int(owner.max())}"
+        )
+    for name, rows in (("image", image), ("text", text)):
+        wrong = int((~rows.isfinite()).any(1).sum())
+        if wrong:
+            raise ValueError(f"{wrong} of {len(rows)} {name} embeddings are not finite: check the model's weights")
     image, text = image.float(), text.float()
     to_text = _image_ranks(image, text, owner, chunk)
     to_image = _text_ranks(image, text, owner, chunk)
@@ -33,7 +38,7 @@ def recall(image: Tensor, text: Tensor, owner: Tensor, *, chunk: int = 1024) -> 
 
 
 def _image_ranks(image: Tensor, text: Tensor, owner: Tensor, chunk: int) -> Tensor:
-    """For every image with texts, how many texts of others score at least as well as the best of its own."""
+    """For every image with texts, how many texts of other images score at least as well as the best of its own."""
     ranks = []
     for first in range(0, len(image), chunk):
         scores = image[first : first + chunk] @ text.mT

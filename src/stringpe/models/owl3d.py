@@ -146,7 +146,7 @@ def _assigned(logits: Tensor, predicted: Tensor, labels: Tensor, objects: Tensor
 def _numbers(boxes: Tensor) -> Tensor:
     """What boxes (…, 12) are compared by, (…, 36): their numbers and the coordinates of their corners."""
     boxes = boxes.float()
-    return torch.cat([boxes, box3d.completed_corners(boxes).flatten(-2)], dim=-1)
+    return torch.cat([boxes, box3d.complete_corners(boxes).flatten(-2)], dim=-1)
 
 
 def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
@@ -163,5 +163,5 @@ def detections(found: Found, most: int = 100) -> list[Detections]:
     scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
     best = scores.topk(min(most, scores.shape[1]), dim=1)
     token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
-    boxes = box3d.completed(take(found.boxes.float(), token))
+    boxes = box3d.complete(take(found.boxes.float(), token))
     return [Detections(*rows) for rows in zip(boxes, label, best.values, strict=True)]

@@ -11,18 +11,13 @@ that know each other only through `Scenes`. World: z up, metres. Camera: OpenCV 
 pixels with pixel centres at + ½, depth = z.
 """
 
-from .alone import alone
-from .captions import captions
 from .catalogue import kinds
-from .frames import Frames
-from .layout import sample
-from .palette import COLOURS, MATERIALS, PATTERNS
-from .relations import RELATIONS, Seen, in_view, relations, seen
-from .render import render
-from .shards import write
-from .sheet import contact_sheet, draw_boxes
-from .stream import stream
-from .world import FAMILIES, Scenes
+from .descriptions import RELATIONS, Seen, captions, in_view, relations, seen
+from .layout import sample, single_object
+from .object_kinds import COLOURS, MATERIALS, PATTERNS
+from .renderer import render, stream
+from .scene import FAMILIES, Frames, Scenes
+from .shards import contact_sheet, draw_boxes, write
 
 __all__ = [
     "COLOURS",
@@ -33,7 +28,6 @@ __all__ = [
     "Frames",
     "Scenes",
     "Seen",
-    "alone",
     "captions",
     "contact_sheet",
     "draw_boxes",
@@ -43,6 +37,7 @@ __all__ = [
     "render",
     "sample",
     "seen",
+    "single_object",
     "stream",
     "write",
 ]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .constant import constant
-from .dice import TURN, Dice, cos_sin, root
+from .deterministic import TURN, Dice, constant, cos_sin, root
 
 ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4)
 """Width / height of the images that lenses are drawn for."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .catalogue import names_of, number
 from .rooms import AREAS
-from .world import FAMILIES
+from .scene import FAMILIES
 
 LIVING = ("lounge", "dining", "office", "reading")
 """The areas of a living room; every family fills the rest of its rooms with them."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from . import solids
-from .kind import CLOTH, TIMBER, Kind, Top
-from .parts import Part, ball, box, legs, pillow, rod, round_part
+from .object_kinds import CLOTH, TIMBER, Kind, Part, Top, ball, box, legs, pillow, rod, round_part
 
 SOFT = ("fabric", "leather")
 

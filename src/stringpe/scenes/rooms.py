@@ -1,7 +1,7 @@
-"""Rooms, from the walls down to the furniture: a rectangle is split into areas, an area follows a programme.
+"""Rooms: a rectangle is split into areas, each area is furnished by a programme, surfaces and light get their look.
 
-A programme is data: a list of slots, each a kind to choose and where it goes, relative to the area's walls or to a
-piece placed before it. An area's own frame has its back wall at +y, and furniture looks along −y, into the area.
+A programme is data: a list of slots, each a choice of kinds and where the piece goes, relative to the area's walls or
+to a piece placed before it. An area's own frame has its back wall at +y, and furniture looks along −y, into the area.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from .catalogue import number
-from .constant import constant
-from .dice import TURN, Dice, turned
-from .items import Items, draw_items
-from .settle import Plot
+from .deterministic import TURN, Dice, constant, turned
+from .object_kinds import COLOURS, PATTERNS
+from .placement import Items, Plot, colour_table, draw_items
 
 _TRIES = 6
 _WALL = 0.08
@@ -221,3 +220,51 @@ def _follow(
             spot[:, None] + shake[:, slot], yaw, sizes[:, slot], ready
         )
     return spots, yaws, founds
+
+
+_FLOORS = (
+    ((0.55, 0.38, 0.22), ("planks", "planks", "tiles")),
+    ((0.40, 0.26, 0.15), ("planks", "planks", "plain")),
+    ((0.70, 0.56, 0.40), ("planks", "plain", "planks")),
+    ((0.58, 0.57, 0.55), ("tiles", "plain", "checks")),
+    ((0.75, 0.72, 0.66), ("tiles", "speckle", "checks")),
+    ((0.36, 0.40, 0.46), ("speckle", "plain", "tiles")),
+)
+"""Colours of floors in sRGB, and the patterns each comes in."""
+
+_FLOOR_TINTS = tuple(colour for colour, _ in _FLOORS)
+_FLOOR_PATTERNS = tuple(tuple(PATTERNS.index(p) for p in names) for _, names in _FLOORS)
+_WALLS = (
+    *((0.88, 0.86, 0.80), (0.76, 0.82, 0.84), (0.80, 0.84, 0.74), (0.86, 0.76, 0.68)),
+    *((0.68, 0.70, 0.76), (0.90, 0.90, 0.90), (0.55, 0.62, 0.60), (0.82, 0.72, 0.74)),
+)
+
+
+def draw_surfaces(dice: Dice) -> dict[str, Tensor]:
+    """The fields surface_tint, surface_pattern and rug_tint of a scene."""
+    device = dice.device
+    which = dice.below(len(_FLOORS))
+    floor_pattern = constant(_FLOOR_PATTERNS, device, torch.int64)[which, dice.below(3)]
+    floor = constant(_FLOOR_TINTS, device)[which] * dice.uniform(1, low=0.85, high=1.1)
+    wall = constant(_WALLS, device)[dice.below(len(_WALLS))] * dice.uniform(1, low=0.82, high=1.05)
+    ceiling = dice.uniform(1, low=0.85, high=0.97).expand(-1, 3)
+    base = torch.stack([floor, wall, ceiling], 1).clamp(max=1)  # (b, 3, 3)
+    wall_pattern = torch.where(dice.chance(0.25), PATTERNS.index("stripes"), PATTERNS.index("plain"))
+    return {
+        "surface_tint": torch.stack([base, base * constant(((0.62,), (0.90,), (1.0,)), device)], 2),
+        "surface_pattern": torch.stack([floor_pattern, wall_pattern, torch.zeros_like(wall_pattern)], 1),
+        "rug_tint": colour_table(device)[dice.below(len(COLOURS), 2)],
+    }
+
+
+def draw_light(dice: Dice, room: Tensor) -> dict[str, Tensor]:
+    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and what the room
+    gives back of it."""
+    spot = dice.uniform(2, low=-0.45, high=0.45) * room[:, :2]
+    height = room[:, 2:] + dice.uniform(1, low=-0.05, high=0.5)
+    tone = 1 + dice.uniform(1, low=-1.0, high=1.0) * constant((0.10, 0.0, -0.14), room.device)
+    return {
+        "light": torch.cat([spot, height], -1),
+        "light_colour": dice.uniform(1, low=0.8, high=1.5) * tone,
+        "ambient": dice.uniform(1, low=0.28, high=0.55) * (1 + 0.3 * (1 - tone)),
+    }

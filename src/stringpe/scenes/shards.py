@@ -1,4 +1,4 @@
-"""Scenes on disk: WebDataset shards (tar files) that are written once, whole, and never again.
+"""Scenes on disk: WebDataset shards (tar files) that are written once, whole, and a contact sheet to look at.
 
 Each sample `000000042` holds
 - rgb.png: 8-bit sRGB;
@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..geometry.box3d import project_edges
 from ..io.png import png
 from ..io.progress import progress
-from .captions import captions
-from .frames import Frames
+from .descriptions import RELATIONS, captions, in_view, relations, seen
 from .layout import sample
-from .relations import RELATIONS, relations, seen
-from .render import render
-from .sheet import contact_sheet
-from .world import FAMILIES
+from .renderer import render
+from .scene import FAMILIES, Frames
 
 DEPTH_STEP = 0.0002
 """Metres per step of a stored depth: 0.2 mm, up to 13.1 m."""
@@ -146,3 +145,35 @@ def write(
     if not picture.exists():
         contact_sheet(make(range(min(count, _SHEET))), picture)
     return paths
+
+
+_GREEN = (0.15, 1.0, 0.35)
+
+
+def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.15) -> Tensor:
+    """(b, 3, h, w): the images with the boxes of sufficiently visible objects in green."""
+    images = frames.rgb.clone()
+    h, w = frames.depth.shape[1:]
+    chosen = in_view(frames, min_pixels, min_visibility)
+    steps = torch.linspace(0, 1, 4 * max(h, w), device=images.device)[:, None, None]
+    for b in range(len(frames)):
+        lines = project_edges(frames.box3d[b][chosen[b]], frames.intrinsics[b]).to(images)
+        if len(lines) == 0:
+            continue
+        dots = (lines[:, 0] + steps * (lines[:, 1] - lines[:, 0])).reshape(-1, 2).floor().long()
+        dots = dots[((dots >= 0) & (dots < torch.tensor([w, h], device=dots.device))).all(-1)]
+        line = torch.zeros(h, w, device=images.device)
+        line[dots[:, 1], dots[:, 0]] = 0.7  # thin enough to see the object through it
+        images[b] = torch.lerp(images[b], torch.tensor(_GREEN, device=images.device)[:, None, None], line)
+    return images
+
+
+def contact_sheet(frames: Frames, path: str | Path, *, columns: int = 6, boxes: bool = True) -> None:
+    """Write a PNG: the frames in rows of `columns`, with boxes or without."""
+    images = draw_boxes(frames) if boxes else frames.rgb
+    b, _, h, w = images.shape
+    rows = -(-b // columns)
+    grid = torch.ones(rows * columns, 3, h, w, device=images.device)
+    grid[:b] = images
+    grid = grid.view(rows, columns, 3, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, columns * w, 3)
+    Path(path).write_bytes(png((grid * 255).round().to(torch.uint8)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from . import solids
-from .kind import CLOTH, Kind, Top
-from .parts import Part, ball, box, pillow, rod, round_part
+from .object_kinds import CLOTH, Kind, Part, Top, ball, box, pillow, rod, round_part
 
 BRIGHT = ("red", "orange", "yellow", "green", "teal", "blue", "purple", "pink", "white", "black", "grey")
 

@@ -140,7 +140,7 @@ class Detection2D(Task):
         return as_results(rows, coco.pictures, coco.ids)
 
     def samples(self, count: int) -> list[Sample]:
-        from ..geometry.draw_boxes import outlined
+        from ..geometry.draw_boxes import outline_boxes
 
         split = self.val_set
         shown = []
@@ -150,7 +150,7 @@ class Detection2D(Task):
                 side = max(picture.width, picture.height) / split.side
                 boxes = [tuple(v / side for v in box) for box in picture.boxes]
                 names = sorted({split.coco.names[c] for c in picture.labels})
-                shown.append(Sample(outlined(image, boxes), ", ".join(names) or "nothing"))
+                shown.append(Sample(outline_boxes(image, boxes), ", ".join(names) or "nothing"))
         return shown[:count]
 
     def counters(self) -> dict[str, float]:

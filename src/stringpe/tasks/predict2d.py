@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..data.transforms import to_unit
 from ..geometry.boxes import nms
-from ..geometry.draw_boxes import with_boxes
+from ..geometry.draw_boxes import draw_detections
 from ..geometry.square import from_square, to_square
 from .detectors import load
 from .predict import Asked, Found, Predictor, open_picture
@@ -47,7 +47,7 @@ class Predictor2D(Predictor):
         ]
 
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-        return with_boxes(image, found)
+        return draw_detections(image, found)
 
     def _square(self, image: "Image") -> Tensor:
         return to_unit(to_square(image, self.side)[None].to(self.device))

@@ -13,7 +13,6 @@ from ..data.labelled import CorruptImage
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
-from ..geometry.draw_boxes3d import edges
 from ..geometry.square import depth_to_square, to_square
 from ..metrics.average_precision3d import Detections
 from ..models.owl3d import detections
@@ -54,7 +53,7 @@ class Predictor3D(Predictor):
                 "score": entry["score"],
                 "box": box.tolist(),
                 **{name: entry[name] for name in ("bbox3D", "center_cam", "dimensions", "pose")},
-                "edges": edges(box[None], camera).flatten(1).tolist(),
+                "edges": box3d.project_edges(box[None], camera).flatten(1).tolist(),
             }
             for box, label, entry in zip(kept.box, kept.label, entries, strict=True)
         ]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stringpe import scenes
-from stringpe.scenes.captions import phrase
+from stringpe.scenes.descriptions import phrase
 
 FRAMES = scenes.render(scenes.sample(8, 24))
 TABLE = scenes.relations(FRAMES)

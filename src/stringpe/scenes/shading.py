@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .assemble import Assembly
-from .hits import Hits
-from .palette import PATTERNS
-from .world import Scenes
+from .catalogue import Assembly
+from .object_kinds import PATTERNS
+from .ray_casting import Hits
+from .scene import Scenes
 
 _PLAIN, _STRIPES, _CHECKS, _DOTS, _GRAIN, _SPECKLE, _PLANKS, _TILES = range(len(PATTERNS))
 

@@ -1,15 +1,16 @@
-"""From scenes to frames: a pure function of the data, on whatever device it lives."""
+"""From scenes to frames, a pure function of the data on whatever device it lives; and an endless stream of frames."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 
-from .assemble import assemble
-from .frames import Frames, annotate
-from .hits import first_hits, lit
-from .shade import Surface, shade
-from .tiles import out_of_tiles
-from .world import Scenes
+from .catalogue import assemble
+from .layout import sample
+from .ray_casting import first_hits, lit, out_of_tiles
+from .scene import FAMILIES, Frames, Scenes, annotate
+from .shading import Surface, shade
 
 _CHUNK = {"cpu": 16, "cuda": 1024}
 """Scenes rendered at once: the lists of pairs are built per chunk, and their memory grows with it."""
@@ -50,3 +51,26 @@ def _render(scenes: Scenes, size: tuple[int, int], shadows: bool) -> tuple[torch
     rgb = torch.stack([out_of_tiles(channel.view_as(hits.depth), *size) for channel in colour], 1)
     owner = assembly.owner.gather(1, hits.row.flatten(1)).view_as(hits.row) + 1
     return rgb, out_of_tiles(hits.depth, *size), out_of_tiles(owner, *size), hits.alone
+
+
+def stream(
+    seed: int = 0,
+    batch: int = 64,
+    size: tuple[int, int] = (128, 128),
+    device: torch.device | str = "cpu",
+    families: Sequence[str] = FAMILIES,
+    *,
+    views: int = 1,
+    shadows: bool = True,
+    start: int = 0,
+) -> Iterator[Frames]:
+    """Batches of frames number start, start + 1, …; layouts are drawn on `device` too, so nothing is copied.
+
+    `views` cameras share each layout (see sample). To spread a world over w workers, give each its own `seed`.
+    """
+    if batch < 1:
+        raise ValueError(f"batch is the number of frames per step, received {batch}: pass at least 1")
+    while True:
+        index = torch.arange(start, start + batch)
+        yield render(sample(seed, index, families=families, views=views, device=device), size, shadows=shadows)
+        start += batch

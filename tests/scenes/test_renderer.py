@@ -20,7 +20,7 @@ def local_points(frames, b, o):
 
 def test_depth_of_a_box_and_the_floor_is_analytic():
     """A camera that looks straight down on a placemat: depth is its height above the two planes."""
-    scene = scenes.alone("placemat", size=(0.4, 0.3, 0.1))
+    scene = scenes.single_object("placemat", size=(0.4, 0.3, 0.1))
     pose = look_at(torch.tensor([[0.0, -1e-4, 2.0]]), torch.tensor([[0.0, 0.0, 0.0]]))
     frames = scenes.render(replace(scene, pose=pose), (64, 64))
     on = frames.instance[0] == 1
@@ -33,7 +33,7 @@ def test_depth_of_a_box_and_the_floor_is_analytic():
 
 
 def test_ball_silhouette_and_nearest_depth_are_analytic():
-    scene = scenes.alone("ball", size=(0.2, 0.2, 0.2), height=0.3)
+    scene = scenes.single_object("ball", size=(0.2, 0.2, 0.2), height=0.3)
     frames = scenes.render(scene, (256, 256))
     distance = float(frames.centre[0, 0].norm())
     on = frames.instance[0] == 1
@@ -48,7 +48,7 @@ def test_each_kind_alone_fills_its_box(kind):
     """Points of the instance lie in the box; looked at from six sides, they touch all six faces."""
     shelf = catalogue(torch.device("cpu"))
     for variant in range(int(shelf.variants[scenes.kinds().index(kind)])):
-        scene = scenes.alone(kind, variant)
+        scene = scenes.single_object(kind, variant)
         low, high = torch.full((3,), 9.0), torch.full((3,), -9.0)
         reach = float(scene.size.norm()) * 1.3
         room = scene.room.clone()
@@ -167,7 +167,7 @@ def test_shadows_darken_and_only_darken():
 
 def test_shadow_of_a_ball_falls_where_the_light_says():
     """The centre of the shadow is where the line from the light through the ball meets the floor."""
-    scene = scenes.alone("ball", size=(0.2, 0.2, 0.2))
+    scene = scenes.single_object("ball", size=(0.2, 0.2, 0.2))
     lifted = replace(
         scene,
         centre=scene.centre + torch.tensor([0.0, 0.0, 0.3]),

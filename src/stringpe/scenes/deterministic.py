@@ -1,4 +1,4 @@
-"""Random numbers that are a pure function of (seed, index, how many were drawn before).
+"""Numbers that are the same on every device and in every batch: random draws, angles, roots and constant tables.
 
 A scene must be the same whatever batch it is drawn in and wherever torch runs. So there is no generator state: number
 n of scene i is a hash of (seed, i, n), computed in 64-bit integers that never overflow and are therefore exact on every
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,3 +93,12 @@ def turned(vector: Tensor, angle: Tensor) -> Tensor:
     c, s = cos_sin(angle).unbind(-1)
     x, y = vector.unbind(-1)
     return torch.stack([c * x - s * y, s * x + c * y], -1)
+
+
+@functools.cache
+def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Nested tuples as a tensor. Shared: never write into it.
+
+    The type is given and not guessed, because (1, 0) and (1.0, 0.0) are the same key of a cache.
+    """
+    return torch.tensor(values, device=device, dtype=dtype)
