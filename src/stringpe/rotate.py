@@ -7,14 +7,19 @@ Every encoding, whatever its name, ends here. Plane j of a head is the pair of c
 Precision: a float32 product of a coordinate of 10⁴ with a frequency of 1 is wrong by 5e-4 radians, which would break
 translation invariance by as much. The product of two float32 numbers is exact in float64, so angles are formed and
 brought into [−π, π] there and only then rounded to float32, where neither autocast nor TF32 touches them.
+
+Derivatives: the torch backend has all of them (double backward, forward mode, torch.func). The fused kernels have the
+first and second; wherever forward mode or torch.func is at work, `auto` takes the torch backend.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import kernels
 
@@ -49,14 +54,14 @@ def rotate_planes(x: Tensor, angle: Tensor) -> Tensor:
 def rotate(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> Tensor:
     """RoPE(r Θ) x: x (b, groups·h, n, d), coords (b or 1, n, c), frequencies (h, c, d/2); same shape and dtype as x.
     Head i turns with frequencies[i // groups]."""
-    if backend(x) == "triton":
+    if backend(x, coords, frequencies) == "triton":
         return kernels.rotate_one(x, coords, frequencies, groups)
     return _reference(coords, frequencies, (groups,), x)[0]
 
 
 def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """`rotate` for queries (b, groups·h, n, d) and keys (b, h, n, d) of the same tokens, with one set of angles."""
-    if backend(q) == "triton":
+    if backend(q, k, coords, frequencies) == "triton":
         return kernels.rotate_pair(q, k, coords, frequencies, groups)
     q, k = _reference(coords, frequencies, (groups, 1), q, k)
     return q, k
@@ -64,14 +69,16 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
 
 def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """`rotate_pair` of queries and keys side by side, as a projection leaves them: qk (b, n, (groups + 1)·h·d)."""
-    if backend(qk) == "triton":
+    if backend(qk, coords, frequencies) == "triton":
         return kernels.rotate_packed(qk, coords, frequencies, groups)
     return rotate_pair(*kernels.heads_of(qk, frequencies, groups), coords, frequencies, groups)
 
 
 def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:
     """Whether the projection of x (b, n, m) to queries and keys can rotate them as it writes them: see `project`."""
-    return groups == 1 and use_backend.current != "torch" and kernels.can_project(x, product_dtype(x), frequencies)
+    if groups != 1 or use_backend.current == "torch" or _needs_all_derivatives(x, frequencies):
+        return False
+    return kernels.can_project(x, product_dtype(x), frequencies)
 
 
 def project(
@@ -90,8 +97,9 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """The torch backend. A compiler fuses the plain formula; in eager mode a hand-written derivative saves passes."""
-    if torch.compiler.is_compiling():
+    """The torch backend. A compiler fuses the plain formula, and torch.func and forward mode differentiate it; in eager
+    mode a hand-written derivative saves passes over memory."""
+    if torch.compiler.is_compiling() or _needs_all_derivatives(coords, frequencies, *tensors):
         angle = angles(coords, frequencies)
         return tuple(rotate_planes(x, _shared(angle, g)) for x, g in zip(tensors, groups, strict=True))
     if torch.is_grad_enabled() and any(t.requires_grad for t in (coords, frequencies, *tensors)):
@@ -99,6 +107,16 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
         return tuple(rotated)
     cos, sin = _cos_sin(coords, frequencies)
     return tuple(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+
+
+def _needs_all_derivatives(*tensors: Tensor) -> bool:
+    """Whether torch.func (vmap, grad, jvp, jacrev, …) is at work or one of these carries a forward-mode tangent: only
+    the plain formula knows those derivatives."""
+    if torch.compiler.is_compiling():  # the compiler traces through such transforms, or refuses them
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _cos_sin(coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,24 +158,57 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         coords, frequencies, cos, sin, *rotated = ctx.saved_tensors
-        grads, back_sin = grads[2:], -sin
-        back = [_turn(g, _shared(cos, n), _shared(back_sin, n)) for g, n in zip(grads, ctx.groups, strict=True)]
-        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+        needs = bool(ctx.needs_input_grad[0] or ctx.needs_input_grad[1])
+        if torch.is_grad_enabled():  # create_graph=True: the derivative must be differentiable itself
+            sums, back = differentiable_gradients(grads[2:], rotated, coords, frequencies, ctx.groups)
+            return *(sums if needs else (None, None)), None, *back
+        back_sin = -sin
+        pairs = list(zip(grads[2:], ctx.groups, strict=True))
+        back = [_turn(g, _shared(cos, n), _shared(back_sin, n)) for g, n in pairs]
+        if not needs:
             return None, None, None, *back
-        change = torch.zeros((), dtype=cos.dtype, device=cos.device)
-        for g, y, n in zip(grads, rotated, ctx.groups, strict=True):
-            (g1, g2), (y1, y2) = (t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, dim=-1) for t in (g, y))
-            turn = torch.addcmul(g2 * y1, g1, y2, value=-1)  # (b, n·h, tokens, d/2)
-            change = change + (turn.unflatten(1, (-1, n)).sum(2) if n > 1 else turn)
-        h, c, planes = frequencies.shape
-        change = change.transpose(1, 2).flatten(2)  # (b, n, h d/2)
-        if len(coords) == 1:
-            change = change.sum(0, keepdim=True)
-        with full_precision(change):
-            flat = coords.to(change.dtype).flatten(0, 1)
-            d_theta = (flat.T @ change.flatten(0, 1)).unflatten(1, (h, planes)).transpose(0, 1)
-            d_coords = change @ frequencies.to(change.dtype).transpose(1, 2).reshape(h * planes, c)
-        return d_coords.to(coords.dtype), d_theta.to(frequencies.dtype), None, *back
+        return *_sums(grads[2:], rotated, coords, frequencies, ctx.groups), None, *back
+
+
+def differentiable_gradients(
+    grads: Sequence[Tensor],
+    rotated: Sequence[Tensor],
+    coords: Tensor,
+    frequencies: Tensor,
+    groups: Sequence[int],
+) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
+    """The derivative of the rotation in operations that can be differentiated again: (dr, dΘ), and dx of every tensor.
+
+    grads, rotated: the gradients at the outputs y and the outputs themselves, (b, groups·h, n, d) each.
+    """
+    angle = -angles(coords, frequencies)
+    back = [rotate_planes(g, _shared(angle, n)) for g, n in zip(grads, groups, strict=True)]
+    return _sums(grads, rotated, coords, frequencies, groups), back
+
+
+def _sums(
+    grads: Sequence[Tensor],
+    rotated: Sequence[Tensor],
+    coords: Tensor,
+    frequencies: Tensor,
+    groups: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """dr = Σ_planes Θ da and dΘ = Σ_tokens r da, from the gradients g at the outputs y."""
+    kind = torch.promote_types(torch.promote_types(coords.dtype, frequencies.dtype), torch.float32)
+    change = torch.zeros((), dtype=kind, device=coords.device)
+    for g, y, n in zip(grads, rotated, groups, strict=True):
+        (g1, g2), (y1, y2) = (t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, dim=-1) for t in (g, y))
+        turn = torch.addcmul(g2 * y1, g1, y2, value=-1)  # (b, n·h, tokens, d/2)
+        change = change + (turn.unflatten(1, (-1, n)).sum(2) if n > 1 else turn)
+    h, c, planes = frequencies.shape
+    change = change.transpose(1, 2).flatten(2)  # (b, n, h d/2)
+    if len(coords) == 1:
+        change = change.sum(0, keepdim=True)
+    with full_precision(change):
+        flat = coords.to(change.dtype).flatten(0, 1)
+        d_theta = (flat.T @ change.flatten(0, 1)).unflatten(1, (h, planes)).transpose(0, 1)
+        d_coords = change @ frequencies.to(change.dtype).transpose(1, 2).reshape(h * planes, c)
+    return d_coords.to(coords.dtype), d_theta.to(frequencies.dtype)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -177,10 +228,10 @@ def _shared(angle: Tensor, groups: int) -> Tensor:
 
 
 class use_backend:
-    """Force what rotates: "triton", the fused kernel; "torch", the reference; or "auto", the kernel wherever it can.
+    """Choose what rotates: "triton", the fused kernel; "torch", the reference; or "auto", the kernel wherever it can.
 
     `use_backend("torch")` sets it from here on; as a context manager it sets it back at the end. A forced kernel that
-    cannot run is an error, not a fallback. `backend(x)` tells which one x would get.
+    cannot run is an error, not a fallback. `backend(x)` says which one x would get.
     """
 
     current = "auto"
@@ -197,13 +248,16 @@ class use_backend:
         use_backend.current = self.before
 
 
-def backend(x: Tensor) -> str:
-    """Which backend rotates x: "triton" or "torch"."""
+def backend(x: Tensor, *others: Tensor) -> str:
+    """Which backend rotates x: "triton" or "torch". others: tensors that go into the same computation (coordinates,
+    frequencies), whose forward-mode tangents count too."""
     if use_backend.current == "torch":
         return "torch"
     obstacle = kernels.unavailable(x)
+    if obstacle is None and _needs_all_derivatives(x, *others):
+        obstacle = "it has no forward-mode derivatives and does not work inside torch.func"
     if obstacle is None:
         return "triton"
     if use_backend.current == "triton":
-        raise ValueError(f"the triton backend was forced, but {obstacle}: use stringpe.use_backend('auto')")
+        raise ValueError(f"the triton backend was forced, but {obstacle}: use stringpe.use_backend('auto') or 'torch'")
     return "torch"

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from fused_cases import DEVICE, Case, fused_pair
+from fused_cases import DEVICE, Case, error, fused_pair
 from torch import library
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import stringpe
 from stringpe import kernels
+from stringpe.rotate import rotate, rotate_packed, rotate_pair
 
 
 @pytest.mark.parametrize("layout", ["bhnd", "packed"])
@@ -77,11 +79,62 @@ def test_a_gradient_at_one_of_the_two_is_enough() -> None:
     assert not k.grad.any()
 
 
-def test_second_derivatives_are_refused() -> None:
-    q, _, coords, theta = Case(d=16, n=5).inputs()
-    (dq,) = torch.autograd.grad(kernels.rotate_one(q, coords, theta).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"first derivatives only.*stringpe\.rotate\.rotate"):
-        dq.sum().backward()
+def second(turn, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Gradients of a function of the gradients of Σ y³: every second derivative goes into one of them."""
+    loss = sum(y.pow(3).sum() for y in turn(*inputs))
+    first = torch.autograd.grad(loss, inputs, create_graph=True)
+    return torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["pair", "packed", "one"])
+def test_second_derivatives_are_those_of_the_reference(kind: str, groups: int, shared: bool) -> None:
+    q, k, coords, theta = Case(d=16, n=5, groups=groups, shared=shared, scale=1.0).inputs()
+    if kind == "packed":
+        packed = torch.cat([q, k], dim=1).transpose(1, 2).flatten(2).detach().requires_grad_()
+        inputs, fused, plain = (packed, coords, theta), kernels.rotate_packed, rotate_packed
+    elif kind == "pair":
+        inputs, fused, plain = (q, k, coords, theta), kernels.rotate_pair, rotate_pair
+    else:
+        inputs = (q, coords, theta)
+
+        def fused(*given):
+            return (kernels.rotate_one(*given),)
+
+        def plain(*given):
+            return (rotate(*given),)
+
+    found = second(lambda *given: fused(*given, groups), inputs)
+    exact = tuple(t.detach().double().requires_grad_() for t in inputs)
+    with stringpe.use_backend("torch"):
+        truth = second(lambda *given: plain(*given, groups), exact)
+    for value, true in zip(found, truth, strict=True):
+        assert true.abs().max() > 0
+        assert error(value, true) < 1e-5
+
+
+def test_forward_mode_and_torch_func_take_the_reference() -> None:
+    """A tangent through the kernel would be zero: "auto" goes to the torch formula, and a forced kernel refuses."""
+    x, _, coords, theta = (t.detach() for t in Case(d=16, n=5, shared=False).inputs())
+    for which, moved in enumerate((x, coords, theta)):
+        inputs, direction = [x, coords, theta], torch.randn_like(moved)
+        with forward_ad.dual_level():
+            inputs[which] = forward_ad.make_dual(moved, direction)
+            tangent = forward_ad.unpack_dual(rotate(*inputs)).tangent
+            with stringpe.use_backend("triton"), pytest.raises(ValueError, match="no forward-mode derivatives"):
+                rotate(*inputs)
+        wide = [t.double() for t in (x, coords, theta)]
+        tangents = [torch.zeros_like(t) for t in wide]
+        tangents[which] = direction.double()
+        truth = torch.func.jvp(rotate, tuple(wide), tuple(tangents))[1]
+        assert error(tangent, truth) < 1e-5
+    each = torch.func.vmap(lambda one, place: rotate(one[None], place[None], theta)[0])(x, coords)
+    torch.testing.assert_close(each, rotate(x, coords, theta), atol=1e-5, rtol=0)
+    jacobian = torch.func.jacrev(lambda place: rotate(x, place, theta).sum())(coords)
+    torch.testing.assert_close(
+        jacobian, torch.autograd.functional.jacobian(lambda r: rotate(x, r, theta).sum(), coords)
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -59,6 +59,21 @@ def test_without_bias() -> None:
     assert max(error(q, exact[0]), error(k, exact[1])) < 2**-10
 
 
+def test_second_derivatives() -> None:
+    """d²/dW dΘ, d²/dx dr and the others, against the plain formula in float64."""
+
+    def second(turn, tensors):
+        loss = sum(y.double().square().sum() + y.double().sum() for y in turn(*tensors))
+        first = torch.autograd.grad(loss, tensors, create_graph=True)
+        return torch.autograd.grad(sum(g.double().square().sum() for g in first), tensors)
+
+    given = inputs(1, 3, 2, 32, 64, 2, shared=False, scale=1.0)
+    wide = [t.detach().double().requires_grad_() for t in given]
+    for value, exact in zip(second(kernels.project, given), second(truth, wide), strict=True):
+        assert exact.abs().max() > 0
+        assert error(value, exact) < 2**-6  # two passes in half precision, each of the size of the first derivative's
+
+
 def test_the_operator_is_well_formed() -> None:
     library.opcheck(torch.ops.stringpe.project.default, tuple(inputs(1, 3, 1, 64, 64, 1, shared=True)))
 

@@ -30,8 +30,9 @@ def test_in_the_interpreter(file: str) -> None:
 
 def test_triton_is_neither_imported_early_nor_required() -> None:
     run("-c", "import sys, stringpe, stringpe.kernels; assert 'triton' not in sys.modules")
-    without = "import sys; sys.modules['triton'] = None; import torch, stringpe.kernels as k; print(k.unavailable)"
-    run("-c", without)
+    without = "import sys; sys.modules['triton'] = None; import torch, stringpe; from stringpe import kernels; "
+    assert run("-c", without + "print(kernels.unavailable(torch.zeros(1)))") == "triton is not installed\n"
+    assert run("-c", without + "print(stringpe.backend(torch.zeros(1)))") == "torch\n"
 
 
 @pytest.mark.parametrize("d", [64, 128, 256])

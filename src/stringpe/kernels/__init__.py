@@ -8,8 +8,8 @@
     unavailable(x)                             why a kernel cannot rotate x, or None
     can_project(x, dtype, frequencies)         whether `project` takes x, multiplied in this dtype
 
-The rotations are differentiable in everything but `groups`, once, and deterministic: sums over tokens go through a
-buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole.
+The rotations are differentiable in everything but `groups`, as often as asked, and deterministic: sums over tokens go
+through a buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole.
 Triton is imported at the first launch: this package imports without it.
 """
 
@@ -72,8 +72,7 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
 
 
 def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-    """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient comes packed too: nothing is put together
-    that was never apart."""
+    """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient comes packed too, without a copy."""
     rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_packed.default(qk, coords, frequencies, groups)
     return rotated
 

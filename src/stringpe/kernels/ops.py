@@ -6,8 +6,11 @@ With y = RoPE(a) x, a = r Θ and g the gradient at y, for plane j = (j, j + d/2)
     dx = RoPE(−a) g        da_j = g_{j+d/2} y_j − g_j y_{j+d/2}        dΘ = Σ_tokens r da        dr = Σ_planes Θ da
 
 so backward asks for the outputs and not the inputs. That costs no memory: attention keeps rotated queries and keys too.
+With create_graph=True the derivative is computed by the torch formula instead, which can be differentiated again.
+Forward mode and torch.func never come here: `stringpe.rotate.backend` sends them to the torch formula.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -250,41 +253,72 @@ def _save_project(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
 
 def _pair_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[2:4]
-    op = torch.ops.stringpe.rotate_pair_backward.default
-    dq, dk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
-    return dq, dk, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+    if torch.is_grad_enabled():
+        sums, (dq, dk) = _differentiable(ctx.saved_tensors, ctx.groups, grad_q, grad_k)
+    else:
+        op = torch.ops.stringpe.rotate_pair_backward.default
+        dq, dk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
+    return dq, dk, *_needed(sums, needs), None
 
 
 def _packed_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[1:3]
-    op = torch.ops.stringpe.rotate_packed_backward.default
-    d_qk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
-    return d_qk, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+    d_qk, sums = _packed_gradients(ctx.saved_tensors, ctx.groups, grad_q, grad_k, needs)
+    return d_qk, *_needed(sums, needs), None
 
 
 def _one_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[1:3]
-    dx, *sums = torch.ops.stringpe.rotate_one_backward.default(grad, *ctx.saved_tensors, ctx.groups, *needs)
-    return dx, *(s if need else None for s, need in zip(sums, needs, strict=True)), None
+    if torch.is_grad_enabled():
+        sums, (dx,) = _differentiable(ctx.saved_tensors, ctx.groups, grad)
+    else:
+        dx, *sums = torch.ops.stringpe.rotate_one_backward.default(grad, *ctx.saved_tensors, ctx.groups, *needs)
+    return dx, *_needed(sums, needs), None
 
 
 def _project_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, *saved = ctx.saved_tensors
     need_x, need_weight, need_bias, *needs = ctx.needs_input_grad
-    op = torch.ops.stringpe.rotate_packed_backward.default
-    d_qk, *sums = op(grad_q, grad_k, *saved, 1, *needs)
+    d_qk, sums = _packed_gradients(saved, 1, grad_q, grad_k, needs)
     rows = d_qk.flatten(0, 1)
     return (
         d_qk @ weight if need_x else None,
         rows.T @ x.flatten(0, 1) if need_weight else None,
         rows.sum(0) if need_bias else None,
-        *(s if need else None for s, need in zip(sums, needs, strict=True)),
+        *_needed(sums, needs),
     )
+
+
+def _packed_gradients(
+    saved: Sequence[Tensor], groups: int, grad_q: Tensor, grad_k: Tensor, needs: Sequence[bool]
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """The gradient of a packed projection (b, n, (groups + 1)·h·d), and those of coords and frequencies."""
+    if torch.is_grad_enabled():
+        sums, back = _differentiable(saved, groups, grad_q, grad_k)
+        return torch.cat([g.transpose(1, 2).flatten(2) for g in back], dim=-1), sums
+    op = torch.ops.stringpe.rotate_packed_backward.default
+    d_qk, *rest = op(grad_q, grad_k, *saved, groups, *needs)
+    return d_qk, rest
+
+
+def _differentiable(
+    saved: Sequence[Tensor], groups: int, *grads: Tensor
+) -> tuple[tuple[Tensor, Tensor], Sequence[Tensor]]:
+    """The same derivative by the torch formula: what create_graph=True asks for."""
+    from ..rotate import differentiable_gradients  # which imports this package
+
+    *rotated, coords, frequencies = saved
+    return differentiable_gradients(grads, rotated, coords, frequencies, (groups, 1)[: len(grads)])
+
+
+def _needed(sums: Sequence[Tensor], needs: Sequence[bool]) -> Iterator[Tensor | None]:
+    return (s if need else None for s, need in zip(sums, needs, strict=True))
 
 
 def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(
-        "the fused rotation has first derivatives only: for second ones (create_graph=True) use stringpe.rotate.rotate"
+        "the kernel of the fused rotation's derivative was called in a graph that is differentiated again: "
+        "use stringpe.use_backend('torch'), which has all derivatives"
     )
 
 
