@@ -74,7 +74,7 @@ def test_pictures_read_when_they_are_wanted_give_the_same_batches(task, recipe):
     for name in one:
         assert torch.equal(one[name], two[name])
     model = task.model().eval()
-    assert lazy.results(model, Place()) == task.results(model, Place())
+    assert lazy.predictions(model, Place()) == task.predictions(model, Place())
     busy = Detection2D(replace(recipe, data=replace(recipe.data, in_memory=False, workers=1)))
     assert torch.equal(next(busy.batches(1, Place()))["image"], one["image"])
 
@@ -82,8 +82,8 @@ def test_pictures_read_when_they_are_wanted_give_the_same_batches(task, recipe):
 def test_results_are_the_same_in_batches_of_any_size(task, recipe):
     model = task.model().eval()
     other = Detection2D(replace(recipe, loop=replace(recipe.loop, eval_batch=7)))
-    assert len(task.results(model, Place())) == 9 * 64 * 3
-    one, two = ({(r["image_id"], r["category_id"]) for r in t.results(model, Place())} for t in (task, other))
+    assert len(task.predictions(model, Place())) == 9 * 64 * 3
+    one, two = ({(r["image_id"], r["category_id"]) for r in t.predictions(model, Place())} for t in (task, other))
     assert one == two == {(100 + i, c) for i in range(9) for c in (4, 14, 24)}  # the first class is one
 
 
@@ -98,16 +98,15 @@ def _with_large_boxes(task):
 def _share(rank, recipe):
     task = Detection2D(recipe)
     with torch.no_grad():
-        sums = task.evaluate(_with_large_boxes(task), Place(rank, 2))
-    return {name: float(value) for name, value in sums.items()}
+        return task.evaluate(_with_large_boxes(task), Place(rank, 2))
 
 
 def test_two_processes_count_what_one_counts(task, recipe, tmp_path):
     with torch.no_grad():
-        whole = {name: float(v) for name, v in task.evaluate(_with_large_boxes(task), Place()).items()}
-    parts = in_two(_share, tmp_path, recipe)
+        whole = task.evaluate(_with_large_boxes(task), Place())
+    first, second = in_two(_share, tmp_path, recipe)
     assert whole["AP50"] > 0
-    assert {name: parts[0][name] + parts[1][name] for name in whole} == pytest.approx(whole, abs=1e-9)
+    assert first == second == pytest.approx(whole, abs=1e-9)
 
 
 def test_results_are_in_pixels_of_the_picture_without_padding(task):
@@ -125,11 +124,12 @@ def test_results_are_in_pixels_of_the_picture_without_padding(task):
     assert results[0]["score"] == pytest.approx(0.99331, abs=1e-5)
 
 
-def test_results_go_to_a_file(task, recipe, tmp_path):
-    data = replace(recipe.data, results=str(tmp_path / "results.json"))
+def test_results_go_to_the_file_that_the_caller_names(recipe, tmp_path):
+    task = Detection2D(recipe)
     model = task.model().eval()
-    Detection2D(replace(recipe, data=data)).evaluate(model, Place())
-    assert json.loads((tmp_path / "results.json").read_text()) == task.results(model, Place())
+    task.results = tmp_path / "results.json"
+    task.evaluate(model, Place())
+    assert json.loads((tmp_path / "results.json").read_text()) == task.predictions(model, Place())
 
 
 def test_evaluation_averages_logits_over_templates(task):
@@ -151,8 +151,7 @@ def test_lvis_classes_that_are_not_annotated_in_full(recipe, tmp_path):
     asked = batch["query"] // len(TEMPLATES)
     assert torch.equal(batch["exhaustive"], asked != 1)
     model = task.model().eval()
-    sums = task.evaluate(model, Place())
-    assert {"APr", "APc", "APf"} <= set(sums)
+    assert {"APr", "APc", "APf"} <= set(task.evaluate(model, Place()))
 
 
 def test_corrupt_pictures_are_left_out_and_counted(recipe, tmp_path):

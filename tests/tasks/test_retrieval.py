@@ -16,7 +16,7 @@ from stringpe.models.contrastive_loss import within
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
-from stringpe.tasks.retrieval import Retrieval, load, told_apart
+from stringpe.tasks.retrieval import Retrieval, distinguished, load
 from stringpe.training import evaluate, train
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
@@ -202,23 +202,24 @@ def _share(rank, recipe):
     model = task.model().eval()
     place = Place(rank, 2)
     with torch.no_grad():
-        sums = task.evaluate(model, place)
+        metrics = task.evaluate(model, place)
     loss = task.loss(model, next(task.batches(0, place)))
     loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-    for t in (*sums.values(), loss := loss.detach(), gradient):
+    for t in (loss := loss.detach(), gradient):
         dist.all_reduce(t)
-    return {name: float(v) for name, v in sums.items()}, float(loss) / 2, gradient / 2
+    return metrics, float(loss) / 2, gradient / 2
 
 
 def test_two_processes_have_one_batch_and_one_gallery(recipe, tmp_path):
-    (sums, loss, gradient), _ = in_two(_share, tmp_path, recipe)
+    (metrics, loss, gradient), (other, _, _) = in_two(_share, tmp_path, recipe)
+    assert metrics == other
     torch.manual_seed(0)
     task = Retrieval(recipe)
     model = task.model().eval()
     with torch.no_grad():
         alone = task.evaluate(model, Place())
-    assert {name: pytest.approx(float(v)) for name, v in alone.items()} == sums
+    assert metrics == pytest.approx(alone)
     own = task.loss(model, next(task.batches(0, Place())))
     own.backward()
     assert float(own.detach()) == pytest.approx(loss, rel=1e-5)
@@ -289,11 +290,11 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
     assert second == ["a bowl is nearer than a mug", "a can is nearer than a box"]
 
 
-def test_views_are_told_apart_or_not():
+def test_captions_distinguish_views_or_do_not():
     image = torch.eye(4)
     text, owner = torch.eye(4)[[0, 1, 3, 2]], torch.tensor([0, 1, 2, 3])
-    assert float(told_apart(image, text, owner, 2)) == 0.5
-    assert float(told_apart(torch.ones(4, 2), torch.ones(4, 2), owner, 2)) == 0  # a tie is no answer
+    assert distinguished(image, text, owner, 2) == 0.5
+    assert distinguished(torch.ones(4, 2), torch.ones(4, 2), owner, 2) == 0  # a tie is no answer
 
 
 @pytest.mark.parametrize(("encoding", "depth_kind"), [("cayley", "lift"), ("absolute", "lift"), ("circulant", "none")])

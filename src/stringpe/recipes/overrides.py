@@ -9,6 +9,7 @@ from typing import Any
 from .schema import OptionValue, Recipe
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
+_RETIRED = ("data.results",)  # keys of recipes written by earlier versions, which are dropped when one is read
 
 
 def override(recipe: Recipe, changes: Iterable[str]) -> Recipe:
@@ -99,6 +100,8 @@ def _built(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     arguments = {}
     for name, value in values.items():
+        if prefix + name in _RETIRED:
+            continue
         if name not in hints:
             raise ValueError(_unknown(prefix + name))
         wanted = hints[name]

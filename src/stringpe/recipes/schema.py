@@ -72,7 +72,6 @@ class Data:
     made up, not of the run.
     train_boxes, val_boxes: of detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
     negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
-    results: of detection, a file that an evaluation writes its boxes to, in COCO's or Omni3D's results format.
     """
 
     source: str = "synthetic"
@@ -91,7 +90,6 @@ class Data:
     train_boxes: str = ""
     val_boxes: str = ""
     negatives: int = 50
-    results: str = ""
 
 
 @dataclass(frozen=True)

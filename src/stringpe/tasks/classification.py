@@ -9,7 +9,7 @@ from ..data.loader import feed
 from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
 from .backbone import backbone
-from .base import Sample, Task
+from .base import Sample, Task, average
 from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 
 
@@ -45,12 +45,12 @@ class Classification(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return cross_entropy(model(batch["image"]), batch["target"], self.recipe.loss).mean()
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         sums: dict[str, Tensor] = {}
         for batch in self.feed.val(place, self.recipe.loop.eval_batch):
             more = weighted_sums(model(batch["image"]), batch["label"], batch["weight"], self.recipe.loss)
             sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
-        return sums
+        return average(sums, place)
 
     def samples(self, count: int) -> list[Sample]:
         batch = next(self.feed.val(Place(), count))

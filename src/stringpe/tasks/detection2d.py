@@ -2,11 +2,9 @@
 2D)."""
 
 import itertools
-import json
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +18,12 @@ from ..data.prompts import prompt_tokens, prompts
 from ..data.queries import ask
 from ..data.transforms import colour, to_unit
 from ..geometry.square import from_square
+from ..io.files import write_json
 from ..metrics.average_precision import average_precision
 from ..models.owl import Detections
 from ..models.owl_loss import Truth, detection_loss
 from ..recipes.schema import Recipe
-from .base import Sample, Task
+from .base import Sample, Task, broadcast
 from .detectors import context_of, detector, files_of, owl_config, tokenizer_of
 
 TEMPLATES = (
@@ -111,19 +110,19 @@ class Detection2D(Task):
         truth = Truth(batch["boxes"], batch["labels"], batch["valid"], batch["crowd"])
         return detection_loss(found, truth, mask=batch["mask"], exhaustive=batch["exhaustive"]).total
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
-        """AP needs the boxes of all images, so those of all processes are gathered, and process 0 counts."""
-        results = self.results(model, place)
-        mine = float(place.rank == 0)
-        found = average_precision(self.val_set.coco.dataset(), results, lvis=self.val_set.coco.lvis) if mine else {}
-        if mine and self.recipe.data.results:
-            Path(self.recipe.data.results).write_text(json.dumps(results), encoding="utf-8")
-        names = ("AP", "AP50", "AP75", *(("APr", "APc", "APf") if self.val_set.coco.lvis else ()))
-        count = mine * len(self.val_set)
-        sums = {name: count * max(found.get(name, 0.0), 0.0) for name in names} | {"count": count}
-        return {name: torch.tensor(value, dtype=torch.float64, device=place.device) for name, value in sums.items()}
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        """AP needs the boxes of all images, so those of all processes are gathered, and process 0 matches them."""
+        boxes, coco = self.predictions(model, place), self.val_set.coco
+        found: dict[str, float] = {}
+        if place.rank == 0:
+            found = average_precision(coco.dataset(), boxes, lvis=coco.lvis)
+            if self.results is not None:
+                write_json(self.results, boxes)
+        found = broadcast(found, place)
+        names = ("AP", "AP50", "AP75", *(("APr", "APc", "APf") if coco.lvis else ()))
+        return {name: max(found.get(name, 0.0), 0.0) for name in names} | {"count": float(len(self.val_set))}
 
-    def results(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
+    def predictions(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
         """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
         processes."""
         coco, workers = self.val_set.coco, self.recipe.data.workers

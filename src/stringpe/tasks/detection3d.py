@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -18,12 +19,13 @@ from ..data.place import Batch, Place
 from ..data.prompts import prompt_tokens, prompts
 from ..data.transforms import augment
 from ..io import checkpoint as checkpoints
+from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Sample, Task
+from .base import Sample, Task, add_up
 from .detectors import tokenizer_of
 from .retrieval import towers
 from .start import start_folder, start_model
@@ -104,7 +106,7 @@ class Detection3D(Task):
         found = self._found(model, batch, one)
         return detection_loss(found, batch["label"], batch["box"]).total
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         kept = self.val_set
         sums: dict[str, Tensor] = {}
         matched: list[tuple[int, Matched]] = []
@@ -118,18 +120,21 @@ class Detection3D(Task):
             real = int(weight.sum())
             best = detections(found)[:real]
             matched += zip(index.tolist(), ap3d.match(best, truths(batch)[:real]), strict=False)
-            if self.recipe.data.results:
+            if self.results is not None:
                 entries += kept.results(best, index)
-        if self.recipe.data.results:
+        if self.results is not None:
             entries = gathered(entries, place)
             if place.rank == 0:
-                Path(self.recipe.data.results).write_text(json.dumps(entries), encoding="utf-8")
+                write_json(self.results, entries)
         # In the order of the set, so that equal scores stand alike with any number of processes.
         ordered = sorted(gathered(matched, place), key=lambda pair: pair[0])
         whole = ap3d.accumulate([one for _, one in ordered])
-        shown = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
-        # AP is no sum: every process knows it, and adds its share of the objects of it.
-        return sums | {name: sums["count"] * (0.0 if value != value else value) for name, value in shown.items()}
+        precision = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
+        totals = add_up(sums, place)
+        count = totals.pop("count")
+        own = {f"iou_{name}": number for name, number in self._objects().items()}
+        means = {name: total / max(own.get(name, count), 1) for name, total in totals.items()}
+        return {**means, **{name: 0.0 if math.isnan(v) else v for name, v in precision.items()}, "count": count}
 
     def samples(self, count: int) -> list[Sample]:
         from ..geometry.draw_boxes3d import GREEN, draw
@@ -161,20 +166,23 @@ class Detection3D(Task):
         return self.queries
 
     def _sums(self, found: Found, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
-        """Sums of IoU over objects, in all and by group; a group's is scaled so that dividing by the count of all
-        objects of the set gives the mean of the group."""
-        kept = self.val_set
+        """Sums of IoU over objects, of all and of each group, and the "count" of objects."""
         label = batch["label"].masked_fill(~counted, -1)
         matched = assign(found, label, batch["box"])
         pairs = (matched >= 0).nonzero(as_tuple=True)
         iou = ap3d.paired_iou(found.boxes[pairs[0], matched[pairs]], batch["box"][pairs])
         sums = {"iou": iou.sum(), "count": counted.sum().double()}
         group = batch["group"][pairs[0]]
-        objects = ((kept.label >= 0) & ~kept.ignore).sum(1)
-        for number, name in enumerate(kept.groups if len(kept.groups) > 1 else ()):
-            own = int(objects[kept.group == number].sum())
-            sums[f"iou_{name}"] = iou[group == number].sum() * (int(objects.sum()) / max(own, 1))
+        for number, name in enumerate(self._objects()):
+            sums[f"iou_{name}"] = iou[group == number].sum()
         return sums
+
+    def _objects(self) -> dict[str, int]:
+        """How many objects of the validation set each of its groups has; nothing where there is one group."""
+        kept = self.val_set
+        objects = ((kept.label >= 0) & ~kept.ignore).sum(1)
+        groups = kept.groups if len(kept.groups) > 1 else ()
+        return {name: int(objects[kept.group == number].sum()) for number, name in enumerate(groups)}
 
 
 NAMES = "names.json"

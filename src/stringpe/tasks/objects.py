@@ -20,7 +20,7 @@ from ..data.rendered import Frames, frames, places, with_room
 from ..data.transforms import to_unit
 from ..recipes.schema import Recipe
 from .backbone import backbone
-from .base import Sample, Task
+from .base import Sample, Task, average
 from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
 
 
@@ -82,13 +82,13 @@ class Objects(Task):
         target = soft_targets(batch["label"], self.classes, self.recipe.loss.label_smoothing)
         return cross_entropy(self._logits(model, batch), target, self.recipe.loss).mean()
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         sums: dict[str, Tensor] = {}
         for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
             each = weight[:, None].expand_as(batch["label"])
             more = weighted_sums(self._logits(model, batch), batch["label"], each, self.recipe.loss)
             sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
-        return sums
+        return average(sums, place)
 
     def samples(self, count: int) -> list[Sample]:
         batch, _ = next(self._validation(Place(), count))

@@ -20,7 +20,7 @@ from ..robots.data.pack import Demos
 from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
 from ..robots.policies.observer import words
 from ..robots.policies.policy import FLAT, Spec
-from .base import Sample, Task
+from .base import Sample, Task, average
 from .policy_model import new_policy
 
 NEAR = 0.05
@@ -85,25 +85,26 @@ class PolicyTask(Task):
         loss: Tensor = model(batch)
         return loss
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
-        names = ("near", "error", "near_first", "error_first", "loss", "count")
-        sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        found: dict[str, float] = {}
         spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
         moving = spread > FLAT  # joints that stay have no range to be near in
         devices = [place.device] if place.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # the same noise in every evaluation, and none taken from training
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
             for frames, mark in ((self.held_out, ""), (self.first, "_first")):
-                # Sums are divided by the number of held-out frames: there are fewer first ones.
-                share = len(self.held_out) / len(frames)
+                names = ("near", "error", "count") if mark else ("near", "error", "loss", "count")
+                sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
                 for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
                     off = ((model(batch, predict=True) - batch[ACTION]).abs() / spread)[..., moving]  # (b, chunk, a)
-                    sums[f"near{mark}"] += share * ((off <= NEAR).double().mean((1, 2)) * weight).sum()
-                    sums[f"error{mark}"] += share * (off.double().mean((1, 2)) * weight).sum()
+                    sums["near"] += ((off <= NEAR).double().mean((1, 2)) * weight).sum()
+                    sums["error"] += (off.double().mean((1, 2)) * weight).sum()
+                    sums["count"] += weight.sum()
                     if not mark:
                         sums["loss"] += model(batch).double() * weight.sum()  # over the batch, its padding included
-                        sums["count"] += weight.sum()
-        return sums
+                found |= {f"{name}{mark}": value for name, value in average(sums, place).items()}
+        del found["count_first"]
+        return found
 
     def samples(self, count: int) -> list[Sample]:
         kept = self.val_demos

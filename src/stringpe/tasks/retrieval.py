@@ -19,7 +19,7 @@ from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .backbone import backbone
-from .base import Sample, Task
+from .base import Sample, Task, broadcast
 from .start import start_folder, start_model, start_tokenizer
 
 
@@ -73,17 +73,17 @@ class Retrieval(Task):
         share = self.recipe.loss.within
         return loss + share * within(found.image, found.text, found.scale, self.feed.val.group) if share else loss
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
-        """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 counts."""
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 ranks them."""
         image, text, owner = self._embedded(model, place)
-        found = recall(image, text, owner)
-        sums = {"mean_recall": found.pop("mean"), **found}
-        group = self.feed.val.group
-        if group > 1:
-            sums["views"] = told_apart(image, text, owner, group)
-        count = torch.tensor(float(len(image)), dtype=torch.float64, device=place.device)
-        mine = 1.0 if place.rank == 0 else 0.0
-        return {name: mine * share * count for name, share in sums.items()} | {"count": mine * count}
+        found: dict[str, float] = {}
+        if place.rank == 0:
+            shares = recall(image, text, owner)
+            found = {"mean_recall": float(shares.pop("mean")), **{name: float(share) for name, share in shares.items()}}
+            if self.feed.val.group > 1:
+                found["views"] = distinguished(image, text, owner, self.feed.val.group)
+            found["count"] = float(len(image))
+        return broadcast(found, place)
 
     def samples(self, count: int) -> list[Sample]:
         val = self.feed.val
@@ -123,13 +123,13 @@ def _with_tokenizer(recipe: Recipe) -> Recipe:
     return recipe if path is None else replace(recipe, text=replace(recipe.text, tokenizer=str(path)))
 
 
-def told_apart(image: Tensor, text: Tensor, owner: Tensor, group: int) -> Tensor:
+def distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) -> float:
     """The share of captions that score best with their own image among the `group` images that belong together."""
     first = owner // group * group
     rivals = first[:, None] + torch.arange(group, device=owner.device)  # (m, group)
     scores = (image.float()[rivals] * text.float()[:, None]).sum(-1)
     own = scores.gather(1, (owner - first)[:, None])
-    return ((scores >= own).sum(1) == 1).double().mean()
+    return float(((scores >= own).sum(1) == 1).double().mean())
 
 
 def towers(recipe: Recipe, tokenizer: Tokenizer) -> Contrastive:

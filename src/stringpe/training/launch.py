@@ -94,14 +94,13 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     model.load_state_dict(weights)
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
     with torch.no_grad():
-        sums = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
-    totals = {name: float(accelerator.reduce(value, "sum")) for name, value in sums.items()}
-    count = totals.pop("count")
-    means = {name: value / count for name, value in totals.items()} | {"count": count, "metric": task.metric}
+        metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
+    found = {**metrics, "metric": task.metric}
     if not task.counted:
-        return means
-    share = wilson(totals[task.metric], count)
-    return means | {"interval": [share.low, share.high]}
+        return found
+    count = metrics["count"]
+    share = wilson(min(metrics[task.metric] * count, count), count)
+    return found | {"interval": [share.low, share.high]}
 
 
 def build(recipe: Recipe) -> Task:

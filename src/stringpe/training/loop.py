@@ -97,16 +97,14 @@ class Run:
         }
 
     def evaluate(self) -> dict[str, float]:
-        """Means over the validation set, and its "count"; of the averaged weights if an average is kept."""
+        """Metrics of the validation set, and its "count"; of the averaged weights if an average is kept."""
         self.model.eval()
         # A compiled model is evaluated as it was written: compiling it once more takes longer than that saves.
         as_written = torch.compiler.set_stance("force_eager") if self.recipe.loop.compile else nullcontext()
         with torch.no_grad(), as_written, self.ema.swapped() if self.ema else nullcontext():
-            sums = self.task.evaluate(self.model, self.place)
+            metrics = self.task.evaluate(self.model, self.place)
         self.model.train()
-        totals = {name: float(self.accelerator.reduce(value, "sum")) for name, value in sums.items()}
-        count = totals.pop("count")
-        return {name: value / max(count, 1) for name, value in totals.items()} | {"count": count}
+        return metrics
 
     def step(self, step: int, batch: Batch) -> None:
         """One optimisation step on this process's share."""
