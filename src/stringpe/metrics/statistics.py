@@ -1,14 +1,17 @@
-"""Intervals: what a handful of seeds can say, and what cannot be told from chance."""
+"""Intervals and tests: what a handful of seeds or trials shows, what it shows to be equal, and what stays open."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` runs with its 95 % interval; without bounds where one run gives none."""
+    """A mean over `count` runs with its 95 % interval; without bounds where a single run gives none."""
 
     mean: float
     low: float | None
@@ -22,12 +25,12 @@ class Estimate:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval; endless where one run gives none."""
+        """The interval; from −∞ to ∞ where a single run gives none."""
         return (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero lies outside the interval: for a difference, whether it is told from chance."""
+        """Whether zero lies outside the interval: for a difference, whether it is statistically significant."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -39,9 +42,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Estimate:
     mean = statistics.fmean(values)
     if n == 1:
         return Estimate(mean, None, None, 1)
-    from scipy.stats import t  # type: ignore[import-untyped]
-
-    half = float(t.ppf((1 + level) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    half = _t_quantile((1 + level) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -56,7 +57,7 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float], level: fl
 
 
 def wilson(successes: float, trials: float, level: float = 0.95) -> Estimate:
-    """A proportion with Wilson's score interval: right near 0 and 1, where the normal one is not."""
+    """A proportion with Wilson's score interval, which holds its level near 0 and 1, where the normal one fails."""
     if trials <= 0 or not 0 <= successes <= trials:
         raise ValueError(f"needs 0 ≤ successes ≤ trials and trials > 0, got {successes} of {trials}")
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
@@ -116,3 +117,152 @@ def _correlation(both: int, one: int, other: int, neither: int) -> float:
     if cross > 0:
         cross = max(cross - (both + one + other + neither) / 2, 0)
     return cross / math.sqrt(product)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The spread that is left in a table of rows × seeds once the means of rows and of seeds are taken out.
+
+    In the model y_ij = row_i + seed_j + e_ij, `deviation` estimates the standard deviation of e with `freedom`
+    = (rows − 1)(seeds − 1) degrees of freedom. All differences within a table share it, which is worth more than a
+    variance from three numbers for every pair of rows."""
+
+    deviation: float
+    freedom: int
+    seeds: int
+
+    def interval(self, mean: float, squares: float, level: float = 0.95) -> Estimate:
+        """The interval of a contrast Σ w_i ȳ_i with Σ w_i² = squares: mean ± t · s · √(squares / seeds)."""
+        half = self.error(squares) * _t_quantile((1 + level) / 2, self.freedom)
+        return Estimate(mean, mean - half, mean + half, self.seeds)
+
+    def error(self, squares: float) -> float:
+        """The standard error of such a contrast."""
+        return self.deviation * math.sqrt(squares / self.seeds)
+
+
+def row_seed_residual(scores: Mapping[str, Mapping[int, float]]) -> Residual | None:
+    """The residual of the analysis of variance by rows and seeds; None for a single row or a single seed.
+
+    scores[row][seed], every row with the same seeds."""
+    rows = list(scores.values())
+    seeds = sorted(rows[0]) if rows else []
+    if any(sorted(row) != seeds for row in rows):
+        raise ValueError(f"rows have different seeds, {[sorted(row) for row in rows]}: run all rows with the same ones")
+    if len(rows) < 2 or len(seeds) < 2:
+        return None
+    row_means = [statistics.fmean(row.values()) for row in rows]
+    seed_means = {s: statistics.fmean(row[s] for row in rows) for s in seeds}
+    grand = statistics.fmean(row_means)
+    squares = sum(
+        (row[s] - m - seed_means[s] + grand) ** 2 for row, m in zip(rows, row_means, strict=True) for s in seeds
+    )
+    freedom = (len(rows) - 1) * (len(seeds) - 1)
+    return Residual(math.sqrt(squares / freedom), freedom, len(seeds))
+
+
+@dataclass(frozen=True)
+class Test:
+    """A contrast between rows: its estimate, the p-value that it is zero, and the p-value that it lies outside
+    ± `margin` (two one-sided tests, TOST). p-values are None where there is no residual to judge by."""
+
+    __test__ = False  # not a case for pytest
+
+    difference: Estimate
+    p_value: float | None
+    p_equal: float | None
+    margin: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is significant at 5 %; never with fewer than three seeds."""
+        return self.p_value is not None and self.p_value < 0.05 and self.difference.count >= 3
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the difference is shown to lie within ± margin at 5 %; never with fewer than three seeds."""
+        return self.p_equal is not None and self.p_equal < 0.05 and self.difference.count >= 3
+
+
+def contrast(
+    scores: Mapping[str, Mapping[int, float]],
+    plus: Sequence[str],
+    minus: Sequence[str],
+    residual: Residual | None,
+    margin: float,
+) -> Test:
+    """The mean of the rows `plus` less the mean of the rows `minus`, judged by the table's residual.
+
+    Every row weighs the same on its side, so the seeds' own means cancel."""
+    if not plus or not minus or set(plus) & set(minus):
+        raise ValueError(f"a contrast needs different rows on both sides, got {list(plus)} and {list(minus)}")
+    means = {row: statistics.fmean(scores[row].values()) for row in (*plus, *minus)}
+    gap = statistics.fmean(means[row] for row in plus) - statistics.fmean(means[row] for row in minus)
+    if residual is None:
+        return Test(Estimate(gap, None, None, len(scores[plus[0]])), None, None, margin)
+    squares = 1 / len(plus) + 1 / len(minus)
+    error = residual.error(squares)
+    p_value = 2 * _t_tail(abs(gap), error, residual.freedom)
+    p_equal = max(_t_tail(margin - gap, error, residual.freedom), _t_tail(margin + gap, error, residual.freedom))
+    return Test(residual.interval(gap, squares), p_value, p_equal, margin)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Holm's adjusted p-values: of m sorted p-values, the i-th (from 0) times m − i, never below the one before it."""
+    adjusted: dict[Key, float] = {}
+    worst = 0.0
+    for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        worst = max(worst, min(1.0, (len(p_values) - i) * p))
+        adjusted[name] = worst
+    return {name: adjusted[name] for name in p_values}
+
+
+def cluster_interval(trials: Mapping[int, Sequence[bool]], level: float = 0.95) -> Estimate:
+    """The success rate of a method with the interval over its trainings, trials[training] being successes.
+
+    The unit is a training: trials of one training share its weights, and counting them as independent would make the
+    interval too narrow. Every training weighs the same."""
+    return t_interval(_rates(trials), level)
+
+
+def cluster_difference(
+    first: Mapping[int, Sequence[bool]], second: Mapping[int, Sequence[bool]], level: float = 0.95
+) -> Estimate:
+    """The difference of the success rates of two methods, over their trainings: paired where both have the same
+    trainings (seeds), else Welch's interval for independent groups."""
+    if first.keys() == second.keys():
+        order = sorted(first)
+        a, b = (_rates({seed: trials[seed] for seed in order}) for trials in (first, second))
+        return paired(dict(zip(order, a, strict=True)), dict(zip(order, b, strict=True)), level)
+    a, b = _rates(first), _rates(second)
+    gap, count = statistics.fmean(a) - statistics.fmean(b), min(len(a), len(b))
+    if count < 2:
+        return Estimate(gap, None, None, count)
+    parts = [statistics.variance(rates) / len(rates) for rates in (a, b)]
+    if not sum(parts):
+        return Estimate(gap, gap, gap, count)
+    freedom = sum(parts) ** 2 / sum(v * v / (len(r) - 1) for v, r in zip(parts, (a, b), strict=True))
+    half = _t_quantile((1 + level) / 2, freedom) * math.sqrt(sum(parts))
+    return Estimate(gap, gap - half, gap + half, count)
+
+
+def _rates(trials: Mapping[int, Sequence[bool]]) -> list[float]:
+    empty = [training for training, outcomes in trials.items() if not outcomes]
+    if empty or not trials:
+        raise ValueError(f"every training needs trials, got none for {empty or 'any training'}")
+    return [sum(outcomes) / len(outcomes) for outcomes in trials.values()]
+
+
+def _t_quantile(probability: float, freedom: float) -> float:
+    from scipy.stats import t  # type: ignore[import-untyped]
+
+    return float(t.ppf(probability, freedom))
+
+
+def _t_tail(value: float, error: float, freedom: float) -> float:
+    """P(T > value / error); without any spread, whether the value is beyond doubt."""
+    if error == 0:
+        return 0.5 if value == 0 else float(value < 0)
+    from scipy.stats import t
+
+    return float(t.sf(value / error, freedom))
