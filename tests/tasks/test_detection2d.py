@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from detection_toy import pictures, toy_recipe
 
+from detection_toy import pictures, toy_recipe
 from processes import in_two
 from stringpe.data.boxes2d import boxed
 from stringpe.data.place import Place

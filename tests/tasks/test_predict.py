@@ -4,9 +4,9 @@ import sys
 import pytest
 import torch
 import transformers
-from detection_toy import COLOURS, toy_recipe
 from PIL import Image, ImageDraw
 
+from detection_toy import COLOURS, toy_recipe
 from stringpe.cli import main as cli
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
