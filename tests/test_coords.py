@@ -37,8 +37,24 @@ class TestGrid:
 
     @pytest.mark.parametrize("sizes", [(), (0, 3), (-1,)])
     def test_refuses_sizes(self, sizes):
-        with pytest.raises(ValueError, match="one positive size an axis"):
+        with pytest.raises(ValueError, match=r"one positive size per axis|a size of the grid must be at least 1"):
             coords.grid(*sizes)
+
+    @pytest.mark.parametrize("size", [2.5, 2.0, True, "3", None])
+    def test_refuses_sizes_that_are_not_whole(self, size):
+        with pytest.raises(ValueError, match="a size of the grid must be a whole number, got"):
+            coords.grid(3, size)
+
+    @pytest.mark.parametrize("prefix", [-1, 1.0])
+    def test_refuses_prefixes(self, prefix):
+        with pytest.raises(ValueError, match="prefix must be"):
+            coords.grid(2, 2, prefix=prefix)
+        with pytest.raises(ValueError, match="prefix must be"):
+            coords.lift_depth(torch.ones(1, 4, 4), 2, prefix=prefix)
+
+    def test_refuses_half_precision(self):
+        with pytest.raises(ValueError, match=r"float32 or float64, got torch\.bfloat16"):
+            coords.grid(300, 2, dtype=torch.bfloat16)
 
     def test_refuses_units(self):
         with pytest.raises(ValueError, match=r"units must be one of .*'normalised'.* got 'pixels'"):
@@ -99,6 +115,13 @@ class TestDepth:
         with pytest.raises(ValueError, match=match):
             coords.lift_depth(depth, 2)
 
+    def test_refuses_arrays_and_patches_that_are_none(self):
+        with pytest.raises(TypeError, match="depth must be a torch tensor, got ndarray"):
+            coords.lift_depth(torch.ones(1, 4, 4).numpy(), 2)
+        for bad, match in ((0, "at least 1"), (2.5, "whole number"), ((2, 2, 2), "a height and a width")):
+            with pytest.raises(ValueError, match=f"patch_size must be .*{match}"):
+                coords.lift_depth(torch.ones(1, 4, 4), bad)
+
 
 class TestBackprojection:
     K = torch.tensor([[100.0, 0, 32.0], [0, 120.0, 24.0], [0, 0, 1]])
@@ -158,9 +181,9 @@ class TestAugment:
     def test_batch(self):
         assert coords.augment(coords.grid(2, 2), batch=3, shift=1.0).shape == (3, 4, 2)
 
-    @pytest.mark.parametrize("bad", [{"jitter": 0.5}, {"rescale": 0.0}, {"shift": -1.0}])
+    @pytest.mark.parametrize("bad", [{"jitter": 0.5}, {"rescale": 0.0}, {"shift": -1.0}, {"shift": math.nan}])
     def test_refuses(self, bad):
-        with pytest.raises(ValueError, match="need shift"):
+        with pytest.raises(ValueError, match=r"need shift|shift must be a finite number, got nan"):
             coords.augment(torch.zeros(1, 1, 2), **bad)
         with pytest.raises(ValueError, match="draws per sample"):
             coords.augment(torch.zeros(1, 2))

@@ -120,6 +120,36 @@ class TestTheorem34:
         with pytest.raises(ValueError, match=r"generators must be skew, but L \+ Lᵀ is 2\.0e\+00 of the largest entry"):
             stringpe.from_generators(torch.eye(4)[None])
 
+    @pytest.mark.parametrize("heads", [1, 2])
+    def test_a_large_generator_does_not_excuse_a_small_one(self, heads):
+        """Each pair is measured by its own size, and each head on its own."""
+        l = torch.randn(heads, 2, 4, 4, dtype=torch.float64)
+        l = l - l.mT
+        large = commuting(torch.randn(1, 2, dtype=torch.float64) * 1e8).expand(heads, 1, 4, 4)
+        with pytest.raises(ValueError, match="must commute"):
+            stringpe.from_generators(torch.cat([l, large], dim=1))
+        other = commuting(1e9 * torch.randn(2, 2, dtype=torch.float64))
+        with pytest.raises(ValueError, match="must commute"):
+            stringpe.from_generators(torch.cat([l, other[None]]))
+        skewless = torch.eye(4, dtype=torch.float64).expand(heads, 1, 4, 4)
+        with pytest.raises(ValueError, match="must be skew"):
+            stringpe.from_generators(torch.cat([skewless, large], dim=1))
+
+    def test_rounding_is_not_taken_for_a_violation(self):
+        """An axis that does nothing but for rounding, beside one that does."""
+        l = commuting(torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64))
+        noise = 1e-18 * torch.randn(1, 6, 6, dtype=torch.float64)
+        enc = stringpe.from_generators(torch.cat([l, noise]))
+        torch.testing.assert_close(stringpe.generators(enc)[0], torch.cat([l, noise]), atol=1e-12, rtol=0)
+
+    @pytest.mark.parametrize("ratio", [1.0, 1e6, 1e12])
+    def test_a_small_generator_is_recovered_beside_a_large_one(self, ratio):
+        theta = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+        l = commuting(theta * torch.tensor([[ratio], [1.0]], dtype=torch.float64))
+        again = stringpe.generators(stringpe.from_generators(l))[0]
+        for own, found in zip(l, again, strict=True):
+            torch.testing.assert_close(found, own, atol=1e-10 * own.abs().max().item(), rtol=0)
+
     def test_refuses_small_violations_too(self):
         l = commuting(torch.randn(2, 3, dtype=torch.float64))
         l[0, 0, 1] += 1e-6
@@ -136,6 +166,10 @@ class TestTheorem34:
             stringpe.from_generators(torch.full((1, 2, 2), float("nan")))
         with pytest.raises(ValueError, match="floating point"):
             stringpe.from_generators(torch.zeros(1, 2, 2, dtype=torch.int64))
+        with pytest.raises(TypeError, match="generators must be a torch tensor, got ndarray"):
+            stringpe.from_generators(torch.zeros(1, 2, 2).numpy())
+        with pytest.raises(ValueError, match="must not be empty"):
+            stringpe.from_generators(torch.zeros(0, 2, 2))
 
 
 class TestTheorem35:

@@ -11,6 +11,8 @@ import stringpe
 from cases import CASES, build, perturbed
 from stringpe import rotate, testing
 from stringpe.basis import Cayley
+from stringpe.encoding import check_coords
+from stringpe.frequencies import Axial, Simplex
 from stringpe.rotate import angles, rotate_planes
 
 every_case = pytest.mark.parametrize("case", CASES)
@@ -115,7 +117,8 @@ def test_gradients_are_right(case):
 def test_state_dict_and_deepcopy(case):
     enc, x, coords = build(case), torch.randn(1, 3, 5, 16), torch.randn(5, 2)
     again = build(case, seed=1)
-    assert testing.relative_error(again.rotate(x, coords), enc.rotate(x, coords)) > 1e-3 or case.startswith("rope")
+    learned = any(True for _ in enc.parameters())
+    assert (testing.relative_error(again.rotate(x, coords), enc.rotate(x, coords)) > 1e-3) == learned
     again.load_state_dict(enc.state_dict())
     assert torch.equal(again.rotate(x, coords), enc.rotate(x, coords))
     assert torch.equal(copy.deepcopy(enc).rotate(x, coords), enc.rotate(x, coords))
@@ -135,18 +138,21 @@ def test_meta_device_then_reset_or_load(case):
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
     testing.check(reset)
-    loaded, source = enc.to_empty(device="cpu"), build(case)
+    assigned, loaded, source = copy.deepcopy(enc), enc.to_empty(device="cpu"), build(case)
     loaded.load_state_dict(source.state_dict())
+    assigned.load_state_dict(source.state_dict(), assign=True)
     x, coords = torch.randn(1, 3, 5, 16), torch.randn(5, 2)
-    assert torch.equal(loaded.rotate(x, coords), source.rotate(x, coords))
+    for again in (loaded, assigned):
+        assert torch.equal(again.rotate(x, coords), source.rotate(x, coords))
+        assert torch.equal(again.basis(), source.basis())
 
 
 @every_case
 def test_starts_at_the_identity_basis(case):
-    if case.startswith(("circulant", "from_generators")):
-        return  # their basis is what they are
     enc = CASES[case](head_dim=16, num_heads=3, coord_dim=2)
-    assert torch.equal(enc.basis(), torch.eye(16).expand(3, 16, 16))
+    assert enc.basis.starts_at_identity == (not case.startswith(("circulant", "from_generators")))
+    if enc.basis.starts_at_identity:
+        assert torch.equal(enc.basis(), torch.eye(16).expand(3, 16, 16))
 
 
 @every_case
@@ -156,7 +162,7 @@ def test_repr_says_wavelengths(case):
 
 
 def test_names_and_create():
-    assert stringpe.names() == ["rope", "rope_mixed", "cayley", "circulant", "general"]
+    assert stringpe.names() == ["rope", "rope_mixed", "cayley", "circulant", "general", "simplex", "golden"]
     for name in stringpe.names():
         torch.manual_seed(0)
         made = stringpe.create(name, head_dim=8, num_heads=2, coord_dim=3)
@@ -196,6 +202,20 @@ class TestPeriodic:
         assert (theta[:, 1] != 0).any()
         assert not torch.equal(theta[:, 0], theta[:, 0].round())
 
+    @every_case
+    def test_no_plane_that_sees_the_axis_starts_at_zero(self, case):
+        if case == "from_generators":
+            pytest.skip("frequencies are what they were given")
+        frequencies = CASES[case](head_dim=32, num_heads=2, coord_dim=2, periodic=(1,)).frequencies
+        theta = frequencies()[:, 1]
+        assert theta.abs().max() <= 8
+        sees = torch.tensor(frequencies.turning())
+        if isinstance(frequencies, Axial):
+            sees &= torch.arange(16) >= 8
+        if isinstance(frequencies, Simplex):
+            sees &= torch.arange(16) % 3 > 0  # one corner of the triangle lies on the other axis
+        assert (theta[:, sees] != 0).all()
+
     def test_gradient_passes_the_rounding(self):
         enc = stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=1, periodic=(0,))
         enc.rotate(torch.randn(1, 1, 3, 8), torch.randn(3, 1)).sum().backward()
@@ -219,6 +239,42 @@ class TestParamGroups:
         assert groups["encoding"]["lr"] == pytest.approx(5e-3)
         assert groups["decay"]["weight_decay"] == 0.1
         torch.optim.AdamW(groups.values())
+
+    def test_tables_and_tokens_do_not_decay(self):
+        """What multiplies tokens decays, also inside layers that hold other layers; what is added to them does not."""
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.prefix = nn.Parameter(torch.zeros(1, 4, 8))
+                self.words = nn.Embedding(10, 8)
+                self.table = stringpe.LearnedAbsolute(8, (3, 4), coord_dim=3)
+                self.torch_attention = nn.MultiheadAttention(8, 2)
+                self.patch = nn.Conv2d(3, 8, 2)
+                self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+
+        model = Model()
+        groups = {g["name"]: {id(p) for p in g["params"]} for g in stringpe.param_groups(model, lr=1.0)}
+        decay = {name for name, p in model.named_parameters() if id(p) in groups["decay"]}
+        assert decay == {
+            "torch_attention.in_proj_weight",
+            "torch_attention.out_proj.weight",
+            "patch.weight",
+            "normed.parametrizations.weight.original0",
+            "normed.parametrizations.weight.original1",
+        }
+
+    def test_tokens_of_a_vit_do_not_decay(self):
+        vit = stringpe.vit("vit_test_patch16", encoding="absolute", image_size=32, pool="map", registers=2)
+        decay = {id(p) for g in stringpe.param_groups(vit, lr=1.0) if g["name"] == "decay" for p in g["params"]}
+        tokens = [vit.prefix, vit.absolute.weight, vit.map_pool.query]
+        assert not decay & {id(p) for p in tokens}
+        assert id(vit.blocks[0].attention.qkv.weight) in decay
+
+    @pytest.mark.parametrize("bad", [{"lr": float("nan")}, {"weight_decay": -1}, {"encoding_lr_scale": "4"}])
+    def test_refuses_rates(self, bad):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            stringpe.param_groups(nn.Linear(2, 2), **({"lr": 1.0} | bad))
 
     def test_no_empty_groups(self):
         assert [g["name"] for g in stringpe.param_groups(nn.Linear(2, 2), lr=1.0)] == ["decay", "no_decay"]
@@ -256,6 +312,46 @@ class TestBadInput:
     def test_token_shapes(self, shape):
         self.refuses(r"must be \(b, 2, n, 8\) for this encoding, got", x=torch.randn(shape))
 
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+    def test_coordinates_that_are_not_finite(self, bad):
+        coords = torch.randn(5, 2)
+        coords[3, 1] = bad
+        self.refuses("coords must be finite, but 1 of 10 entries are NaN or infinite", coords=coords)
+        with pytest.raises(ValueError, match="must be finite"):
+            self.enc.matrix(coords)
+
+    def test_the_check_for_nan_stays_out_of_transforms(self):
+        def total(r):
+            check_coords(r, 2)  # looking into a tensor that stands for many would be an error
+            return r.sum()
+
+        assert torch.func.vmap(total)(torch.randn(4, 5, 2)).shape == (4,)
+        assert torch.func.grad(total)(torch.randn(5, 2)).shape == (5, 2)
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+    def test_token_dtypes(self, dtype):
+        self.refuses("must be floating point", x=torch.ones(3, 2, 5, 8).to(dtype))
+
+    def test_devices(self):
+        self.refuses("x is on meta but coords are on cpu: move them to one device", x=self.x.to("meta"))
+
+    def test_arrays_and_nested_tensors(self):
+        with pytest.raises(TypeError, match="x must be a torch tensor, got ndarray"):
+            self.enc.rotate(self.x.numpy(), torch.randn(5, 2))
+        with pytest.raises(TypeError, match="coords must be a torch tensor, got list"):
+            self.enc.rotate(self.x, [[0.0, 0.0]] * 5)
+        with pytest.raises(TypeError, match="q must be a torch tensor, got NoneType"):
+            self.enc(None, self.x, torch.randn(5, 2))
+        nested = torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 3, 8)], layout=torch.jagged)
+        with pytest.raises(ValueError, match="x must be a plain tensor, got a nested one"):
+            self.enc.rotate(nested, torch.randn(5, 2))
+
+    @every_case
+    def test_no_tokens_and_no_samples(self, case):
+        enc = build(case)
+        assert enc.rotate(torch.randn(2, 3, 0, 16), torch.randn(0, 2)).shape == (2, 3, 0, 16)
+        assert enc.rotate(torch.randn(0, 3, 4, 16), torch.randn(0, 4, 2)).shape == (0, 3, 4, 16)
+
     def test_query_heads_that_are_no_multiple(self):
         with pytest.raises(ValueError, match="multiple of 2 heads"):
             self.enc(torch.randn(1, 3, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(5, 2))
@@ -273,12 +369,18 @@ class TestBadInput:
             ({"num_heads": 0}, "num_heads"),
             ({"coord_dim": 0}, "coord_dim"),
             ({"base": -1.0}, "base must be positive"),
+            ({"base": float("nan")}, "base must be a finite number, got nan"),
+            ({"base": "100"}, "base must be a number or one number per axis, got '100'"),
+            ({"scale": float("nan")}, "scale must be a finite number, got nan"),
+            ({"scale": (1.0, float("inf"))}, "scale must be a finite number, got inf"),
+            ({"zero_fraction": 1.0}, r"zero_fraction must lie in \[0, 1\), got 1.0"),
+            ({"coord_dim": 2.0}, "coord_dim must be a whole number, got 2.0"),
+            ({"num_heads": True}, "num_heads must be a whole number, got True"),
+            ({"head_dim": "8"}, "head_dim must be a whole number, got '8'"),
             ({"scale": (1.0, 2.0, 3.0)}, "scale has 3 numbers for coord_dim=2"),
         ],
     )
     def test_sizes(self, name, sizes, match):
-        if name == "circulant" and "head_dim" in sizes:
-            match = "head_dim|block_size"
         with pytest.raises(ValueError, match=match):
             stringpe.create(name, **({"head_dim": 8, "num_heads": 2, "coord_dim": 2} | sizes))
 

@@ -2,12 +2,14 @@
 
 from . import coords, testing
 from .attention import Attention, KVCache, LinearAttention
-from .baselines import LearnedAbsolute, LieRE, SinCos
+from .baselines import LearnedAbsolute, LieRE, SinCos, Spherical
+from .catalogue import create, names, register
 from .dense import from_generators, generators
-from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
+from .encoding import Encoding, param_groups
 from .geometry import box3d
 from .hosts.attach import attach, fold, lift
 from .models.vit import ViT, vit
+from .named import cayley, circulant, general, golden, harope, rope, rope_mixed, simplex
 from .outer_product import Outer, outer
 from .rotate import backend, use_backend
 
@@ -22,6 +24,7 @@ __all__ = [
     "LinearAttention",
     "Outer",
     "SinCos",
+    "Spherical",
     "ViT",
     "attach",
     "backend",
@@ -34,12 +37,16 @@ __all__ = [
     "from_generators",
     "general",
     "generators",
+    "golden",
+    "harope",
     "lift",
     "names",
     "outer",
     "param_groups",
+    "register",
     "rope",
     "rope_mixed",
+    "simplex",
     "testing",
     "use_backend",
     "vit",

@@ -1,4 +1,4 @@
-"""Where P comes from: an orthogonal matrix (h, d, d) that does not depend on position.
+"""Where P comes from: a matrix (h, d, d), orthogonal in every member but `Svd`, that does not depend on position.
 
 A basis is a module: calling it returns P in float32 (float64 after `.double()`), differentiable; `project` takes tokens
 into it, Pᵀ z. Nothing learned is cached, so nothing goes stale: P follows its parameters through eval, EMA and
@@ -9,26 +9,32 @@ was.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .checks import check_count, check_heads, check_tensor
 from .constants import Constant
 from .rotate import backend, full_precision
 
 
 class Basis(nn.Module, ABC):
-    """P (h, d, d), orthogonal. Abstract.
+    """P (h, d, d). Abstract.
 
     method: how `project` treats tokens: "matmul" multiplies by P; a member may offer another way to the same result.
+    orthogonal: whether PᵀP = I. If not, scores are still relative, but R(r) = P RoPE Pᵀ is not a rotation.
+    starts_at_identity: whether P = I before training, so that a trained model can take it without changing.
     """
 
-    methods: tuple[str, ...] = ("matmul",)
+    methods: ClassVar[tuple[str, ...]] = ("matmul",)
+    orthogonal: bool = True
+    starts_at_identity: bool = True
 
     def __init__(self, head_dim: int, num_heads: int, *, method: str = "matmul"):
         super().__init__()
+        check_heads(head_dim, num_heads)
         if method not in self.methods:
             raise ValueError(f"method {method!r} is not one of {self.methods} that {type(self).__name__} offers")
         self.head_dim, self.num_heads, self.method = head_dim, num_heads, method
@@ -50,18 +56,31 @@ class Basis(nn.Module, ABC):
         return _times(x, self(), groups)
 
     def restore(self, x: Tensor, groups: int = 1) -> Tensor:
-        """P x, the way back."""
+        """P x, the way back where P is orthogonal."""
         return _times(x, self().mT, groups)
 
 
-class Identity(Basis):
-    """P = I: RoPE and RoPE-Mixed, and what folding leaves behind."""
+class Unlearned(Basis):
+    """A basis that follows from its sizes alone and so has nothing to store. Abstract.
+
+    `anchor` is empty and only knows dtype and device. It is not in the state dict: a load that assigns tensors to a
+    model on the meta device cannot move it, so `Encoding` then calls `follow`.
+    """
 
     anchor: Tensor
 
-    def __init__(self, head_dim: int, num_heads: int):
-        super().__init__(head_dim, num_heads)
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
+    def __init__(self, head_dim: int, num_heads: int, *, method: str = "matmul"):
+        super().__init__(head_dim, num_heads, method=method)
+        self.register_buffer("anchor", torch.empty(0), persistent=False)
+
+    def follow(self, weight: Tensor) -> None:
+        """Go to the device and precision of the frequencies' weight."""
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        self.anchor = torch.empty(0, dtype=dtype, device=weight.device)
+
+
+class Identity(Unlearned):
+    """P = I: RoPE and RoPE-Mixed, and what folding leaves behind."""
 
     def forward(self) -> Tensor:
         eye = torch.eye(self.head_dim, dtype=self.anchor.dtype, device=self.anchor.device)
@@ -136,7 +155,7 @@ class Cayley(Skew):
     The symmetric part of I + S is I, so it is invertible for every S. The transform reaches every rotation but those
     with an eigenvalue of −1, which it approaches as S grows.
 
-    method="solve" is the paper's way: a linear solve for every token, Pᵀ z = 2 (I + S)⁻ᵀ z − z, and P is never formed.
+    method="solve" is the paper's way: a linear solve per token, Pᵀ z = 2 (I + S)⁻ᵀ z − z, and P is never formed.
     """
 
     methods = ("matmul", "solve")
@@ -162,10 +181,34 @@ class Exponential(Skew):
     """P = exp(S): every rotation of SO(d) (the `general` encoding)."""
 
     def transform(self, skew: Tensor) -> Tensor:
-        return torch.linalg.matrix_exp(skew)
+        return matrix_exponential(skew)
 
 
-class Fourier(Basis):
+class Svd(Basis):
+    """P = V Σ Uᵀ, so that tokens see Pᵀ z = A z with A = U Σ Vᵀ per head: HARoPE's matrix, not orthogonal.
+
+    U and V are Cayley transforms and Σ = diag(exp s), all of them the identity at the start.
+    """
+
+    orthogonal = False
+
+    def __init__(self, head_dim: int, num_heads: int, *, share_heads: bool = False):
+        super().__init__(head_dim, num_heads)
+        self.left = Cayley(head_dim, num_heads, share_heads=share_heads)
+        self.right = Cayley(head_dim, num_heads, share_heads=share_heads)
+        self.log_scale = nn.Parameter(torch.zeros(1 if share_heads else num_heads, head_dim))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.log_scale.zero_()
+
+    def forward(self) -> Tensor:
+        left, right = self.left.together([self.left, self.right])
+        with full_precision(left):
+            return (right * self.log_scale.to(right.dtype).exp()[:, None]) @ left.mT
+
+
+class Fourier(Unlearned):
     """The real Fourier basis of every block of size b, in which all circulant matrices are diagonal in planes.
 
     Plane k of a block holds √(2/b) cos(2π k t / b) and −√(2/b) sin(2π k t / b), k = 1 … b/2 − 1; plane 0 holds the two
@@ -175,17 +218,17 @@ class Fourier(Basis):
     """
 
     methods = ("matmul", "fft")
-    anchor: Tensor
+    starts_at_identity = False
 
     def __init__(self, head_dim: int, num_heads: int, *, block_size: int, method: str = "matmul"):
         super().__init__(head_dim, num_heads, method=method)
+        check_count("block_size", block_size)
         if block_size < 4 or block_size % 2 or head_dim % block_size:
             raise ValueError(
                 f"block_size must be even, at least 4 and divide head_dim={head_dim}, got {block_size}: "
                 f"it can be {' or '.join(map(str, block_sizes(head_dim))) or 'nothing, since head_dim is too small'}"
             )
         self.block_size = block_size
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows dtype and device; holds nothing
         self._columns = Constant(self._formed)
 
     def kind(self) -> Hashable:
@@ -209,7 +252,7 @@ class Fourier(Basis):
         return torch.cat([torch.kron(eye, even), torch.kron(eye, odd)], dim=1)
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
-        if self.method == "matmul":
+        if self.method == "matmul" or x.numel() == 0:  # there is no FFT of nothing
             return super().project(x, groups)
         b = self.block_size
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, b))
@@ -223,9 +266,13 @@ class Fourier(Basis):
 class Given(Basis):
     """P as it was given, (h, d, d); fixed."""
 
+    starts_at_identity = False
     weight: Tensor
 
     def __init__(self, matrix: Tensor):
+        check_tensor("matrix", matrix)
+        if matrix.ndim != 3 or matrix.shape[1] != matrix.shape[2] or not matrix.is_floating_point():
+            raise ValueError(f"a basis must be floats (h, d, d), got {matrix.dtype} {tuple(matrix.shape)}")
         num_heads, head_dim, _ = matrix.shape
         super().__init__(head_dim, num_heads)
         self.given = matrix.detach()
@@ -245,9 +292,11 @@ class Interleaved(Basis):
     Π is the permutation between the two layouts, so a layout is a basis like any other, and folds like any other.
     """
 
+    starts_at_identity = False
+
     def __init__(self, inner: Basis):
         super().__init__(inner.head_dim, inner.num_heads)
-        self.inner = inner
+        self.inner, self.orthogonal = inner, inner.orthogonal
 
     def kind(self) -> Hashable:
         return type(self), self.inner.kind()
@@ -277,8 +326,15 @@ def convert_layout(x: Tensor, to: str, *, dim: int = -1) -> Tensor:
     return pairs.transpose(axis, axis + 1).flatten(axis, axis + 1)
 
 
+def matrix_exponential(matrix: Tensor) -> Tensor:
+    """exp of (…, d, d), formed in float64 where the device has it and returned in the dtype that came: torch's float32
+    exponential of small matrices is off by up to 5e-5."""
+    wide = matrix.dtype if matrix.device.type == "mps" else torch.float64
+    return torch.linalg.matrix_exp(matrix.to(wide)).to(matrix.dtype)
+
+
 def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:
-    """Row vectors x (b, groups·h, n, d) times one matrix a head (h, d, d), in x's dtype whatever autocast says."""
+    """Row vectors x (b, groups·h, n, d) times one matrix per head (h, d, d), in x's dtype whatever autocast says."""
     with full_precision(x):
         if groups == 1:
             return x @ matrix.to(x.dtype)
@@ -287,6 +343,7 @@ def _times(x: Tensor, matrix: Tensor, groups: int) -> Tensor:
 
 def block_sizes(head_dim: int) -> list[int]:
     """The block sizes that a head can have: even divisors from 4 up."""
+    check_heads(head_dim, 1)
     return [b for b in range(4, head_dim + 1, 2) if head_dim % b == 0]
 
 
@@ -294,10 +351,12 @@ def _sparsity_mask(sparsity: int | Tensor | None, head_dim: int) -> Tensor:
     if sparsity is None:
         return torch.ones(head_dim, head_dim, dtype=torch.bool, device="cpu")
     if isinstance(sparsity, int):
+        check_count("sparsity, as the width of a band,", sparsity, 0)
         if not 1 <= sparsity < head_dim:
             raise ValueError(f"sparsity, as the width of a band, must lie in 1 … {head_dim - 1}, got {sparsity}")
         i = torch.arange(head_dim, device="cpu")
         return (i[:, None] - i).abs() <= sparsity
+    check_tensor("sparsity, unless it is the width of a band,", sparsity)
     mask = sparsity.cpu()
     if mask.dtype != torch.bool or mask.shape != (head_dim, head_dim) or not torch.equal(mask, mask.T):
         raise ValueError(

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .checks import check_count, check_number, check_tensor
+
 UNITS = ("index", "centred", "normalised")
 
 
@@ -32,8 +34,12 @@ def grid(
         in [−1, 1] on each axis, the image's borders at ±1.
     prefix: that many rows of zeros in front, for class tokens and registers: they sit at the origin.
     """
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"grid needs one positive size an axis, got {sizes}")
+    if not sizes:
+        raise ValueError("grid needs one positive size per axis, got none")
+    for size in sizes:
+        check_count("a size of the grid", size)
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"coordinates are float32 or float64, got {dtype}: half-precision positions collide")
     if units not in UNITS:
         raise ValueError(f"units must be one of {UNITS}, got {units!r}")
     axes = []
@@ -49,6 +55,7 @@ def grid(
 
 def with_prefix(coords: Tensor, count: int) -> Tensor:
     """`count` tokens at the origin in front of (…, n, c): class tokens, registers, text."""
+    check_count("prefix", count, 0)
     return F.pad(coords, (0, 0, count, 0))
 
 
@@ -63,6 +70,7 @@ def pool_depth(depth: Tensor, patch_size: int | tuple[int, int]) -> Tensor:
     A patch without any valid pixel takes the mean over the image's other patches, and 0 if the image has none: a hole
     says nothing, so it is placed where it moves the least.
     """
+    check_tensor("depth", depth)
     height, width = _patch(patch_size)
     if depth.ndim != 3 or not depth.is_floating_point():
         raise ValueError(f"depth must be (b, H, W) floats, in metres, got {depth.dtype} {tuple(depth.shape)}")
@@ -106,6 +114,8 @@ def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
     depth: (b, H, W), metres along the optical axis. intrinsics: (3, 3) or (b, 3, 3), K in pixels of this depth map,
     pixel centres at half-integers. Holes give points at the origin.
     """
+    check_tensor("depth", depth)
+    check_tensor("intrinsics", intrinsics)
     if depth.ndim != 3 or intrinsics.shape not in ((3, 3), (len(depth), 3, 3)):
         raise ValueError(
             f"backproject needs depth (b, H, W) and intrinsics (3, 3) or (b, 3, 3), "
@@ -121,7 +131,7 @@ def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
 
 
 def patch_points(depth: Tensor, intrinsics: Tensor, patch_size: int | tuple[int, int], *, prefix: int = 0) -> Tensor:
-    """One metric point a patch: the ray through its centre at its mean valid depth, (b, prefix + n, 3)."""
+    """One metric point per patch: the ray through its centre at its mean valid depth, (b, prefix + n, 3)."""
     height, width = _patch(patch_size)
     pooled = pool_depth(depth, patch_size)
     step = torch.tensor([1 / width, 1 / height, 1.0], device=depth.device, dtype=depth.dtype)
@@ -138,15 +148,18 @@ def augment(
     rescale: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Random coordinates for training, drawn per sample: (b, n, c), or (n, c) with `batch` given.
+    """Coordinates changed at random for training, drawn per sample: (b, n, c), or (n, c) with `batch` given.
 
-    shift: added to each axis, uniform in [−shift, shift]. jitter: factor for each axis on its own, log-uniform in
+    shift: added to each axis, uniform in [−shift, shift]. jitter: one factor per axis, log-uniform in
     [1/jitter, jitter]. rescale: one factor for all axes, log-uniform in [1/rescale, rescale].
     """
+    check_tensor("coords", coords)
     if coords.ndim == 2 and batch is not None:
         coords = coords.expand(batch, -1, -1)
     if coords.ndim != 3:
         raise ValueError(f"augment draws per sample: give (b, n, c), or (n, c) and batch=, got {tuple(coords.shape)}")
+    for what, value in {"shift": shift, "jitter": jitter, "rescale": rescale}.items():
+        check_number(what, value)
     if jitter < 1 or rescale < 1 or shift < 0:
         raise ValueError(f"need shift >= 0, jitter >= 1 and rescale >= 1, got {shift}, {jitter} and {rescale}")
 
@@ -160,7 +173,12 @@ def augment(
 
 
 def _patch(patch_size: int | tuple[int, int]) -> tuple[int, int]:
-    return (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    pair = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
+    if len(pair) != 2:
+        raise ValueError(f"patch_size must be one number, or a height and a width, got {patch_size}")
+    for size in pair:
+        check_count("patch_size", size)
+    return pair[0], pair[1]
 
 
 @dataclass(frozen=True)
@@ -239,6 +257,7 @@ GROUPS = {
 
 
 def _columns(points: Tensor, count: int) -> tuple[Tensor, ...]:
+    check_tensor("points", points)
     if points.shape[-1:] != (count,) or not points.is_floating_point():
         raise ValueError(f"points must be (…, {count}) floats, got {points.dtype} {tuple(points.shape)}")
     return points.unbind(-1)

@@ -1,7 +1,7 @@
 """The slow truth: dense generators and matrix exponentials, and the paper's theorems as code.
 
-Nothing here is fast and nothing in the library depends on it for speed; it is what the fast paths are tested against,
-and the door by which generators from elsewhere come in.
+Nothing here is fast and nothing in the library depends on it for speed. It is what the fast paths are tested against,
+and how generators from elsewhere become an encoding.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from . import basis as bases
 from . import frequencies as spectra
+from .basis import matrix_exponential
+from .checks import check_tensor
 from .encoding import Encoding
 
 
@@ -19,6 +21,7 @@ def generators(encoding: Encoding) -> Tensor:
 
     L_k = P G(θ_k) Pᵀ, where G(θ) has −θ_j at (j, j + d/2) and θ_j at (j + d/2, j).
     """
+    encoding.check_group()
     p = encoding.basis()[:, None]  # (h, 1, d, d)
     theta = encoding.frequencies().to(p.dtype)[..., None, :]  # (h, c, 1, d/2)
     first, second = p.chunk(2, dim=-1)
@@ -27,7 +30,7 @@ def generators(encoding: Encoding) -> Tensor:
 
 def exponential(generators: Tensor, coords: Tensor) -> Tensor:
     """exp(Σ_k r_k L_k), by matrix exponential: L (h, c, d, d) and coords (n, c) give (n, h, d, d)."""
-    return torch.linalg.matrix_exp(torch.einsum("nc,hcij->nhij", coords.to(generators.dtype), generators))
+    return matrix_exponential(torch.einsum("nc,hcij->nhij", coords.to(generators.dtype), generators))
 
 
 def circulant_matrix(coefficients: Tensor) -> Tensor:
@@ -52,12 +55,15 @@ def from_generators(generators: Tensor, *, learnable: bool = False, name: str = 
     generators: (c, d, d), or (h, c, d, d) for h heads, skew and commuting; repeated and zero eigenvalues are fine.
     learnable: whether the recovered frequencies are parameters. The basis is fixed.
     """
+    check_tensor("generators", generators)
     if generators.ndim not in (3, 4) or generators.shape[-1] != generators.shape[-2] or generators.shape[-1] % 2:
         raise ValueError(f"generators must be (c, d, d) or (h, c, d, d) with d even, got {tuple(generators.shape)}")
     if not generators.is_floating_point():
         raise ValueError(f"generators must be real floating point, got {generators.dtype}")
     exact = generators.detach().double().cpu()
     exact = exact if exact.ndim == 4 else exact[None]
+    if 0 in exact.shape:
+        raise ValueError(f"generators must not be empty, got {tuple(generators.shape)}")
     _check_commuting_skew(exact, generators.dtype)
     heads = [_planes(l) for l in exact]
     p = torch.stack([head[0] for head in heads]).to(generators)
@@ -75,21 +81,28 @@ def rebuild(family: Callable[[Tensor], Tensor], coord_dim: int, *, dtype: torch.
 
 
 def _check_commuting_skew(l: Tensor, dtype: torch.dtype) -> None:
-    """Refuse (h, c, d, d) that are not skew or do not commute, beyond what rounding in their dtype explains."""
-    scale = l.abs().amax().clamp_min(1e-150)  # its square is still a number
-    tolerance = 64 * l.shape[-1] * torch.finfo(dtype).eps
-    asymmetry = (l + l.mT).abs().amax() / scale
+    """Refuse (h, c, d, d) that are not skew or do not commute, beyond what rounding in their dtype explains.
+
+    Every generator is measured by its own size, and every pair by theirs, so that a large one does not excuse a small
+    one. A generator as small as the rounding of the head's largest counts as zero.
+    """
+    eps = torch.finfo(dtype).eps
+    tolerance = 64 * l.shape[-1] * eps
+    size = l.abs().amax((-2, -1)).clamp_min(1e-150)  # (h, c); its square is still a number
+    size = torch.where(size <= 8 * eps * size.amax(-1, keepdim=True), torch.inf, size)
+    asymmetry = ((l + l.mT).abs().amax((-2, -1)) / size).amax()
     if not asymmetry <= tolerance:
         raise ValueError(
             f"generators must be skew, but L + Lᵀ is {asymmetry:.1e} of the largest entry (tolerance {tolerance:.1e}): "
             f"use (L − Lᵀ) / 2"
         )
-    commutator = torch.einsum("hkij,hljm->hklim", l, l)
-    commutator = (commutator - commutator.transpose(1, 2)).abs().amax() / scale**2
-    if not commutator <= tolerance:
+    product = torch.einsum("hkij,hljm->hklim", l, l)
+    gap = (product - product.transpose(1, 2)).abs().amax((-2, -1)) / (size[:, :, None] * size[:, None])  # (h, c, c)
+    if not gap.amax() <= tolerance:
         raise ValueError(
-            f"generators must commute, but L_i L_j − L_j L_i is {commutator:.1e} relative to the largest entry squared "
-            f"(tolerance {tolerance:.1e}): no encoding built on them is translation invariant (for that, see LieRE)"
+            f"generators must commute, but L_i L_j − L_j L_i is {gap.amax():.1e} relative to the largest entries of "
+            f"both (tolerance {tolerance:.1e}): no encoding built on them is translation invariant (for one that is "
+            f"not, see stringpe.LieRE)"
         )
 
 
@@ -97,16 +110,20 @@ def _planes(l: Tensor) -> tuple[Tensor, Tensor]:
     """P (d, d) and Θ (c, d/2) of one head's generators (c, d, d), in float64.
 
     A random combination of commuting matrices separates, with probability one, whatever any of them separates: its
-    planes serve them all. A few combinations are tried and the one that leaves the least outside of the planes is kept.
+    planes serve them all. They are brought to one size first, so that a small one is not drowned by a large one. A few
+    combinations are tried, and the one that leaves the least outside of the planes is kept.
     """
     random = torch.Generator().manual_seed(0)
     best: tuple[Tensor, Tensor, Tensor] | None = None
+    size = l.abs().amax((-2, -1), keepdim=True)  # (c, 1, 1)
+    size = torch.where(size > 1e-14 * size.amax(), size, size.amax().clamp_min(1e-300))
     for _ in range(4):
-        mix = torch.einsum("c,cij->ij", torch.randn(len(l), generator=random, dtype=l.dtype), l)
+        mix = torch.einsum("c,cij->ij", torch.randn(len(l), generator=random, dtype=l.dtype), l / size)
         p = torch.cat(_invariant_planes(mix, torch.eye(l.shape[-1], dtype=l.dtype), mix.abs().amax()), dim=1)
         first, second = p.chunk(2, dim=1)
         theta = torch.einsum("ij,cik,kj->cj", second, l, first)
-        rest = (torch.cat([second * theta[:, None], -first * theta[:, None]], dim=-1) @ p.T - l).abs().amax()
+        rebuilt = torch.cat([second * theta[:, None], -first * theta[:, None]], dim=-1) @ p.T
+        rest = ((rebuilt - l) / size).abs().amax()
         if best is None or rest < best[0]:
             best = (rest, p, theta)
     assert best is not None

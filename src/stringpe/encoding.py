@@ -1,28 +1,41 @@
 """An encoding is a basis P and frequencies Θ, handed to one rotation:  R(r) = P · RoPE(r Θ) · Pᵀ.
 
 The left P cancels in every q·k, so tokens only ever see RoPE(r Θ) Pᵀ z; that is what `Encoding.rotate` returns. The
-named encodings below differ in where P and Θ come from, and in nothing else.
+named encodings (`stringpe.named`) differ in where P and Θ come from, and in nothing else.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
-from . import basis as bases
-from . import frequencies as spectra
 from . import kernels
-from .basis import Basis
-from .frequencies import Frequencies, Spectrum
-from .io.registry import look_up
+from .basis import Basis, Unlearned
+from .catalogue import create, kind_of, names, register
+from .checks import check_count, check_finite, check_number, check_tensor
+from .frequencies import Frequencies
 from .rotate import angles, project, rotate, rotate_packed, rotate_pair, rotate_planes
+
+__all__ = [
+    "AbsoluteEmbedding",
+    "Encoding",
+    "PositionEncoding",
+    "check_coords",
+    "create",
+    "form",
+    "kind_of",
+    "names",
+    "param_groups",
+    "register",
+]
 
 
 class PositionEncoding(nn.Module, ABC):
-    """What attention can put on queries and keys: an `Encoding`, ⊗-STRING or LieRE. Abstract.
+    """What attention can apply to queries and keys: an `Encoding`, ⊗-STRING, LieRE or Spherical RoPE. Abstract.
 
     Its parameters stay in float32 whatever the module is cast to (float64 after `.double()`): half precision would move
     the angles. A token without a position (class token, register, text) sits at the origin.
@@ -30,6 +43,9 @@ class PositionEncoding(nn.Module, ABC):
 
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int):
         super().__init__()
+        check_count("head_dim", head_dim)
+        check_count("num_heads", num_heads)
+        check_count("coord_dim", coord_dim)
         self.head_dim, self.num_heads, self.coord_dim = head_dim, num_heads, coord_dim
 
     @abstractmethod
@@ -41,9 +57,11 @@ class PositionEncoding(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor]:
         """Encode queries at `coords` and keys at `key_coords` (by default the same places).
 
-        q (b, g·h, n, d), k (b, h, m, d), coords (n, c) or (b, n, c). With g > 1 query heads a key head (grouped
+        q (b, g·h, n, d), k (b, h, m, d), coords (n, c) or (b, n, c). With g > 1 query heads per key head (grouped
         queries), query head i uses the encoding of key head i // g. `**options`: as of `rotate`.
         """
+        check_tensor("q", q)
+        check_tensor("k", k)
         if q.ndim != 4 or q.shape[1] == 0 or q.shape[1] % self.num_heads:
             raise ValueError(
                 f"q must be (b, heads, n, d) with a multiple of {self.num_heads} heads, got {tuple(q.shape)}"
@@ -65,12 +83,18 @@ class PositionEncoding(nn.Module, ABC):
 
     def checked_coords(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
         """coords as (b or 1, n, c), once x and coords fit each other and this encoding."""
+        check_tensor("x", x)
         heads = groups * self.num_heads
         if x.ndim != 4 or x.shape[1] != heads or x.shape[3] != self.head_dim:
             raise ValueError(
                 f"queries and keys must be (b, {heads}, n, {self.head_dim}) for this encoding, got {tuple(x.shape)}: "
                 f"split heads before encoding, or build it for other heads"
             )
+        if not x.is_floating_point():
+            raise ValueError(f"queries and keys must be floating point, got {x.dtype}: use .float()")
+        check_tensor("coords", coords)
+        if x.device != coords.device:
+            raise ValueError(f"x is on {x.device} but coords are on {coords.device}: move them to one device")
         return self._batched_coords(coords, x.shape[0], x.shape[2])
 
     def _batched_coords(self, coords: Tensor, b: int, n: int) -> Tensor:
@@ -97,6 +121,10 @@ class Encoding(PositionEncoding):
 
     basis: a `stringpe.basis.Basis`; `enc.basis()` is P (h, d, d).
     frequencies: a `stringpe.frequencies.Frequencies`; `enc.frequencies()` is Θ (h, c, d/2), in radians per unit.
+
+    A basis that is not orthogonal (HARoPE's) keeps the relative law of scores, qᵀ P RoPE((r_j − r_i) Θ) Pᵀ k, and
+    folds as any other. But P RoPE Pᵀ then is no representation of translations: R(0) = P Pᵀ is not I, and R(a) R(b) is
+    not R(a + b). So `matrix`, `whole=True` and what builds on them refuse.
     """
 
     basis: Basis
@@ -110,6 +138,7 @@ class Encoding(PositionEncoding):
                 f"{self.num_heads} heads of dim {self.head_dim}: build both for the same heads"
             )
         self.basis, self.frequencies, self.name = basis, frequencies, name
+        self.register_load_state_dict_post_hook(_follow_weights)
 
     def rotate(
         self,
@@ -128,6 +157,8 @@ class Encoding(PositionEncoding):
         whole: put the left P back, giving R(r) x itself; a feature map sees the difference, q·k does not.
         frequencies: Θ, where `form` made it already.
         """
+        if whole:
+            self.check_group()
         coords = self.checked_coords(x, coords, groups)
         if not folded:
             x = self.basis.project(x, groups)
@@ -170,11 +201,20 @@ class Encoding(PositionEncoding):
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""
+        self.check_group()
         check_coords(coords, self.coord_dim)
         angle = angles(coords.reshape(1, -1, self.coord_dim), self.frequencies())[0]  # (h, N, d/2)
         p = self.basis().to(angle.dtype)[:, None]  # (h, 1, d, d)
         rotated_rows = rotate_planes(p, angle[:, :, None])  # (RoPE(a) Pᵀ)ᵀ, (h, N, d, d)
         return (p @ rotated_rows.mT).movedim(0, 1).reshape(*coords.shape[:-1], *p.shape[:1], *p.shape[-2:])
+
+    def check_group(self) -> None:
+        """Refuse a basis that is not orthogonal, where R(r) must be a rotation."""
+        if not self.basis.orthogonal:
+            raise ValueError(
+                f"the basis of {self.name!r} is not orthogonal, so P RoPE Pᵀ is not a rotation and has no generators: "
+                f"only its scores are relative. Use it in softmax attention, or take cayley or general"
+            )
 
     def wavelengths(self) -> Tensor:
         """2π / |θ_j| for every head and plane that rotates, sorted, in units of the coordinates."""
@@ -191,12 +231,34 @@ class Encoding(PositionEncoding):
         return f"{text}, wavelengths {lengths[0].item():.3g} to {lengths[-1].item():.3g} units"
 
 
+def _follow_weights(encoding: nn.Module, _: object) -> None:
+    """After a state dict was loaded by assignment: parts that hold nothing go where the frequencies are."""
+    assert isinstance(encoding, Encoding)
+    for part in encoding.basis.modules():
+        if isinstance(part, Unlearned) and part.anchor.is_meta:
+            part.follow(encoding.frequencies.weight)
+
+
+class AbsoluteEmbedding(nn.Module, ABC):
+    """What is added to tokens instead: coords (…, n, c) to (…, n, dim). Abstract: a learned table, or sine-cosine."""
+
+    def __init__(self, dim: int, coord_dim: int):
+        super().__init__()
+        check_count("dim", dim)
+        check_count("coord_dim", coord_dim)
+        self.dim, self.coord_dim = dim, coord_dim
+
+    @abstractmethod
+    def forward(self, coords: Tensor) -> Tensor:
+        """The embedding of each token, in the dtype of its table, or of coords where there is none."""
+
+
 Part = TypeVar("Part", Basis, Frequencies)
 
 
 def form(parts: Sequence[Part]) -> list[Tensor]:
-    """P of many bases, or Θ of many frequencies, those of a model's layers say, in one computation for each kind: on
-    small matrices launches cost, not arithmetic."""
+    """P of many bases, or Θ of many frequencies (those of all layers of a model, for example), in one computation per
+    kind: for small matrices, launches cost more than arithmetic."""
     kinds: dict[Hashable, list[int]] = {}
     for i, part in enumerate(parts):
         kinds.setdefault(part.kind(), []).append(i)
@@ -207,7 +269,8 @@ def form(parts: Sequence[Part]) -> list[Tensor]:
 
 
 def check_coords(coords: Tensor, coord_dim: int) -> None:
-    """Refuse coordinates of another type or width than the encoding's."""
+    """Refuse coordinates of another type or width than the encoding's, and, where looking is free, NaN and infinity."""
+    check_tensor("coords", coords)
     if coords.dtype not in (torch.float32, torch.float64):
         why = "half-precision positions collide" if coords.is_floating_point() else "positions are real numbers"
         raise ValueError(
@@ -219,117 +282,40 @@ def check_coords(coords: Tensor, coord_dim: int) -> None:
         raise ValueError(
             f"coords has {columns} columns but this encoding was built with coord_dim={coord_dim}: {advice}"
         )
-
-
-def rope(
-    *, head_dim: int, num_heads: int, coord_dim: int = 2, zero_fraction: float = 0.0, **spectrum: Unpack[Spectrum]
-) -> Encoding:
-    """Axial RoPE: P = I, each plane belongs to one axis; base 10,000 and fixed unless told otherwise.
-
-    Where 2·coord_dim does not divide head_dim the first axes get one plane more: 64 over 3 axes is 11 + 11 + 10 planes.
-    zero_fraction: the share of each axis's planes, lowest frequencies first, held at zero.
-    `**spectrum`: see `Spectrum`.
-    """
-    options: Spectrum = {"base": 10_000.0, "learnable": False, **spectrum}
-    theta = spectra.Axial(head_dim, num_heads, coord_dim, zero_fraction=zero_fraction, **options)
-    return Encoding(bases.Identity(head_dim, num_heads), theta, name="rope")
-
-
-def rope_mixed(*, head_dim: int, num_heads: int, coord_dim: int = 2, **spectrum: Unpack[Spectrum]) -> Encoding:
-    """RoPE-Mixed: P = I, every plane sees every axis, frequencies learned per head from base 100 in random directions.
-
-    `**spectrum`: see `Spectrum`.
-    """
-    theta = spectra.Mixed(head_dim, num_heads, coord_dim, **spectrum)
-    return Encoding(bases.Identity(head_dim, num_heads), theta, name="rope_mixed")
-
-
-def cayley(
-    *,
-    head_dim: int,
-    num_heads: int,
-    coord_dim: int = 2,
-    sparsity: int | Tensor | None = None,
-    method: str = "matmul",
-    **spectrum: Unpack[Spectrum],
-) -> Encoding:
-    """Cayley-STRING: P = (I − S)(I + S)⁻¹ with S learned and skew, zero at the start; frequencies as RoPE-Mixed.
-
-    sparsity: the entries of S that are learned: None for all, an integer for a band of that width, or a (d, d) mask.
-    method: "matmul" forms P (and attention folds it into its projections); "solve" is the paper's solve per token.
-    `**spectrum`: see `Spectrum`.
-    """
-    theta = spectra.Mixed(head_dim, num_heads, coord_dim, **spectrum)
-    p = bases.Cayley(head_dim, num_heads, sparsity=sparsity, share_heads=theta.share_heads, method=method)
-    return Encoding(p, theta, name="cayley")
-
-
-def circulant(
-    *,
-    head_dim: int,
-    num_heads: int,
-    coord_dim: int = 2,
-    block_size: int | None = None,
-    method: str = "matmul",
-    **spectrum: Unpack[Spectrum],
-) -> Encoding:
-    """Circulant-STRING: L_k = C_k − C_kᵀ with C_k circulant in blocks and learned; P is the Fourier basis.
-
-    block_size: even, 4 up to the whole head; by default the largest that fits up to 16, the paper's best for
-        classification. A block of b has b/2 − 1 rotating planes: at 4 half of the channels carry no position, at 16 an
-        eighth.
-    method: "matmul" uses the real Fourier basis (and attention folds it); "fft" is theorem 3.5, an FFT per token.
-    `**spectrum`: see `Spectrum`.
-    """
-    if block_size is None:
-        block_size = max([b for b in bases.block_sizes(head_dim) if b <= 16], default=head_dim)
-    p = bases.Fourier(head_dim, num_heads, block_size=block_size, method=method)
-    theta = spectra.Circulant(head_dim, num_heads, coord_dim, block_size=block_size, **spectrum)
-    return Encoding(p, theta, name="circulant")
-
-
-def general(
-    *,
-    head_dim: int,
-    num_heads: int,
-    coord_dim: int = 2,
-    sparsity: int | Tensor | None = None,
-    **spectrum: Unpack[Spectrum],
-) -> Encoding:
-    """STRING at its most general: P = exp(S) anywhere in SO(d), S learned and skew, zero at the start; frequencies as
-    RoPE-Mixed. `sparsity` as in `cayley`; `**spectrum`: see `Spectrum`."""
-    theta = spectra.Mixed(head_dim, num_heads, coord_dim, **spectrum)
-    p = bases.Exponential(head_dim, num_heads, sparsity=sparsity, share_heads=theta.share_heads)
-    return Encoding(p, theta, name="general")
-
-
-_NAMED: dict[str, Callable[..., Encoding]] = {f.__name__: f for f in (rope, rope_mixed, cayley, circulant, general)}
-
-
-def names() -> list[str]:
-    """The names that `create` knows."""
-    return list(_NAMED)
-
-
-def create(name: str, **options: Any) -> Encoding:
-    """The encoding of that name: `create("cayley", head_dim=64, num_heads=12, coord_dim=3)`."""
-    return look_up("encoding", name, _NAMED)(**options)
+    check_finite("coords", coords)
 
 
 def param_groups(
     module: nn.Module, *, lr: float, weight_decay: float = 0.0, encoding_lr_scale: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Optimiser groups: matrices decay; biases, gains and other vectors do not; encoding parameters (frequencies, S,
-    coefficients) do not decay either and learn at `lr · encoding_lr_scale`. Decay would pull every wavelength to
-    infinity and P to the identity."""
+    """Optimiser groups: "decay" has the weights that multiply tokens; "no_decay" has everything else, at the same rate;
+    "encoding" has the parameters of encodings (frequencies, S, coefficients), which learn at `lr · encoding_lr_scale`
+    and do not decay: decay would pull every wavelength to infinity and P to the identity.
+
+    A weight decays if it has two or more axes and belongs to a layer, that is, a module without parts (or
+    `nn.MultiheadAttention`, or a parametrised layer). So biases and gains do not decay, nor tables (`nn.Embedding`,
+    absolute embeddings), nor tokens that a model holds by itself: class tokens, registers, queries of a pooling head.
+    """
+    for what, value in {"lr": lr, "weight_decay": weight_decay, "encoding_lr_scale": encoding_lr_scale}.items():
+        if check_number(what, value) < 0:
+            raise ValueError(f"{what} must not be negative, got {value}")
     own = {id(p) for m in module.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
+    layers = {id(p) for m in module.modules() if _is_layer(m) for p in m.parameters(recurse=False) if p.ndim > 1}
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
-        {"name": "decay", "params": [p for p in trained if id(p) not in own and p.ndim > 1],
+        {"name": "decay", "params": [p for p in trained if id(p) in layers - own],
          "lr": lr, "weight_decay": weight_decay},
-        {"name": "no_decay", "params": [p for p in trained if id(p) not in own and p.ndim <= 1],
+        {"name": "no_decay", "params": [p for p in trained if id(p) not in layers | own],
          "lr": lr, "weight_decay": 0.0},
         {"name": "encoding", "params": [p for p in trained if id(p) in own],
          "lr": lr * encoding_lr_scale, "weight_decay": 0.0},
     ]  # fmt: skip
     return [g for g in groups if g["params"]]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether what a module holds itself multiplies tokens: it is no table, and no model with parts of its own."""
+    if isinstance(module, (nn.MultiheadAttention, ParametrizationList)):
+        return True
+    is_table = isinstance(module, (nn.Embedding, nn.EmbeddingBag, AbsoluteEmbedding))
+    return not is_table and not any(True for _ in module.children())

@@ -1,20 +1,23 @@
-"""Where Θ comes from: (h, c, d/2), radians per unit of coordinate, one column a plane.
+"""Where Θ comes from: (h, c, d/2), radians per unit of coordinate, one column per plane.
 
-A spectrum is a geometric series of magnitudes, base^(−t/n) for t = 0 … n−1, drawn once along each of c directions: the
-coordinate axes (`Axial`, vanilla RoPE) or a random orthonormal frame per head (`Mixed` and what follows it).
-Wavelengths are 2π / |θ|, in the units of the coordinates: with the default scale of 1 the shortest is 6.3 patches.
+A spectrum is a series of magnitudes, in most members geometric, base^(−t/n) for t = 0 … n−1, along some directions:
+the coordinate axes (`Axial`, vanilla RoPE), a random orthonormal frame per head (`Mixed` and `Circulant`), the vertices
+of a simplex (`Simplex`), or directions spread by the golden ratio (`Golden`). Wavelengths are 2π / |θ|, in the units of
+the coordinates: with the default scale of 1 the shortest is 6.3 patches.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .checks import check_count, check_heads, check_number, check_tensor
 from .constants import Constant
+from .directions import golden_directions, simplex
 
 PERIODIC_SCALE = 8.0  # frequencies of a periodic axis start as integers up to this: an eighth of a turn is resolved
 
@@ -22,24 +25,29 @@ PERIODIC_SCALE = 8.0  # frequencies of a periodic axis start as integers up to t
 class Spectrum(TypedDict, total=False):
     """The options that all frequencies share, accepted by every named encoding.
 
-    base: ratio of the longest to the shortest initial wavelength of an axis (10,000 for RoPE, 100 for the others).
-    scale: radians per unit of coordinate at the top of the initial spectrum, a number or one per axis. Coordinates in
-        [−1, 1] over 14 patches need 7 where patch indices need 1.
-    learnable: whether the frequencies are parameters.
+    base: ratio of the longest to the shortest initial wavelength, one number or one per axis: 10,000 for axial
+        frequencies, 100 for the others, unless given.
+    scale: radians per unit of coordinate at the top of the initial spectrum, one number or one per axis. Coordinates
+        in [−1, 1] over 14 patches need 7 where patch indices need 1.
+    learnable: whether the frequencies are parameters. Axial, simplex and golden ones are fixed unless asked otherwise.
     share_heads: one set for all heads in place of one per head.
     periodic: axes measured in radians with period 2π. Their frequencies are rounded to integers (straight-through
-        gradient), so that −π and π are the same place. They start with scale 8 unless told otherwise.
+        gradient), so that −π and π are the same place. They start as integers from 1 to `scale`, which is 8 unless
+        given, and never at zero.
+    zero_fraction: the share of the planes of each direction, from the lowest frequency up, held at exactly zero (the
+        truncation of section 2 of the paper): channels that carry meaning without position.
     """
 
-    base: float
+    base: float | Sequence[float] | None
     scale: float | Sequence[float] | None
-    learnable: bool
+    learnable: bool | None
     share_heads: bool
     periodic: Sequence[int]
+    zero_fraction: float
 
 
 def planes_per_axis(planes: int, axes: int) -> list[int]:
-    """Planes dealt out over the axes as evenly as they go, the first taking what is left: 32 over 3 is 11, 11, 10."""
+    """Planes dealt out over the axes as evenly as possible, the first taking what is left: 32 over 3 is 11, 11, 10."""
     return [planes // axes + (k < planes % axes) for k in range(axes)]
 
 
@@ -63,6 +71,9 @@ class Frequencies(nn.Module, ABC):
     """
 
     weight: Tensor
+    stored: ClassVar[str] = "weight"  # the name of the weight in a state dict
+    default_base: ClassVar[float] = 100.0
+    default_learnable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -70,40 +81,53 @@ class Frequencies(nn.Module, ABC):
         num_heads: int,
         coord_dim: int,
         *,
-        base: float = 100.0,
+        base: float | Sequence[float] | None = None,
         scale: float | Sequence[float] | None = None,
-        learnable: bool = True,
+        learnable: bool | None = None,
         share_heads: bool = False,
         periodic: Sequence[int] = (),
+        zero_fraction: float = 0.0,
     ):
         super().__init__()
-        if head_dim < 2 or head_dim % 2:
-            raise ValueError(f"head_dim must be even and at least 2, got {head_dim}: channels rotate in pairs")
-        if num_heads < 1 or coord_dim < 1:
-            raise ValueError(f"num_heads and coord_dim must be at least 1, got {num_heads} and {coord_dim}")
-        if not base > 0:
-            raise ValueError(f"base must be positive, got {base}: it is the ratio of longest to shortest wavelength")
+        check_heads(head_dim, num_heads)
+        check_count("coord_dim", coord_dim)
+        if not 0 <= check_number("zero_fraction", zero_fraction) < 1:
+            raise ValueError(f"zero_fraction must lie in [0, 1), got {zero_fraction}")
         self.head_dim, self.num_heads, self.coord_dim = head_dim, num_heads, coord_dim
         self.planes = head_dim // 2
-        self.base, self.learnable, self.share_heads = base, learnable, share_heads
+        self.learnable = self.default_learnable if learnable is None else learnable
+        self.share_heads, self.zero_fraction = share_heads, zero_fraction
         self.periodic = tuple(sorted({_axis(k, coord_dim) for k in periodic}))
-        self.scale = self._scale_per_axis(scale)
+        self.scale = self._per_axis("scale", scale, [PERIODIC_SCALE if k in self.periodic else 1.0 for k in self._axes])
+        whole = [max(abs(s), 1.0) for s in self.scale]  # a periodic axis ends at one turn per period
+        usual = [whole[k] if k in self.periodic else self.default_base for k in self._axes]
+        self.base, self.has_base = self._per_axis("base", base, usual), base is not None
+        if min(self.base) <= 0:
+            raise ValueError(f"base must be positive, got {base}: it is the ratio of longest to shortest wavelength")
 
-    def _scale_per_axis(self, scale: float | Sequence[float] | None) -> tuple[float, ...]:
-        if scale is None:
-            return tuple(PERIODIC_SCALE if k in self.periodic else 1.0 for k in range(self.coord_dim))
-        if isinstance(scale, (int, float)):
-            return (float(scale),) * self.coord_dim
-        if len(scale) != self.coord_dim:
-            raise ValueError(f"scale has {len(scale)} numbers for coord_dim={self.coord_dim}: give one an axis, or one")
-        return tuple(float(s) for s in scale)
+    @property
+    def _axes(self) -> range:
+        return range(self.coord_dim)
+
+    def _per_axis(self, what: str, given: float | Sequence[float] | None, usual: list[float]) -> tuple[float, ...]:
+        if given is None:
+            return tuple(usual)
+        if isinstance(given, (int, float)):
+            return (check_number(what, given),) * self.coord_dim
+        if not isinstance(given, (tuple, list)):
+            raise ValueError(f"{what} must be a number or one number per axis, got {given!r}")
+        if len(given) != self.coord_dim:
+            raise ValueError(
+                f"{what} has {len(given)} numbers for coord_dim={self.coord_dim}: give one number, or one per axis"
+            )
+        return tuple(check_number(what, one) for one in given)
 
     def _create_weight(self) -> None:
         weight = self.initial(1 if self.share_heads else self.num_heads)
         if self.learnable:
-            self.weight = nn.Parameter(weight)
+            setattr(self, self.stored, nn.Parameter(weight))
         else:  # persistent: a model built on the meta device is whole once its state dict is loaded
-            self.register_buffer("weight", weight)
+            self.register_buffer(self.stored, weight)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -117,12 +141,29 @@ class Frequencies(nn.Module, ABC):
     def expand(self, weight: Tensor) -> Tensor:
         """(sets, …) to Θ (sets, c, d/2)."""
 
+    def groups(self) -> list[int]:
+        """How many planes each direction of the spectrum has, in their order; within one, frequencies fall."""
+        return [self.planes]
+
+    def active(self) -> list[int]:
+        """How many planes of each direction turn; the rest is held at zero by `zero_fraction`."""
+        return [n - math.floor(self.zero_fraction * n) for n in self.groups()]
+
+    def turning(self) -> list[bool]:
+        """For each plane, whether it turns at all."""
+        return [t < active for n, active in zip(self.groups(), self.active(), strict=True) for t in range(n)]
+
+    def new_axis(self) -> "Frequencies":
+        """Frequencies of the same kind for one coordinate more, with a spectrum of their own."""
+        options: Spectrum = {"base": self.base[-1], "share_heads": self.share_heads}
+        return Mixed(self.head_dim, self.num_heads, 1, **options)
+
     def forward(self) -> Tensor:
         return self.together([self])[0]
 
     def kind(self) -> tuple[Hashable, ...]:
         """Frequencies of one kind are formed `together`: those that expand alike."""
-        return type(self), self.head_dim, self.coord_dim, self.periodic
+        return type(self), self.head_dim, self.coord_dim, self.periodic, self.zero_fraction
 
     def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
         """Θ of each of these, all of this one's kind, in one computation."""
@@ -140,118 +181,237 @@ class Frequencies(nn.Module, ABC):
             rows[axis] = rows[axis] + (rows[axis].round() - rows[axis]).detach()
         return torch.stack(rows, dim=1)
 
-    def mixed_spectrum(self, sets: int, planes: int) -> Tensor:
-        """(sets, c, planes): the spectrum along each direction of a random frame per set."""
-        counts = planes_per_axis(planes, self.coord_dim)
-        magnitude = torch.tensor([m for n in counts for m in geometric(n, self.base)])
+    def _off_zero(self, theta: Tensor) -> Tensor:
+        """A starting Θ (sets, c, planes) in which no plane that sees a periodic axis rounds to zero there."""
+        rows = list(theta.unbind(1))
+        for axis in self.periodic:
+            rows[axis] = rows[axis].sign() * rows[axis].abs().clamp_min(1.0)
+        return torch.stack(rows, dim=1)
+
+    def mixed_spectrum(self, sets: int, counts: Sequence[int]) -> Tensor:
+        """(sets, c, Σ counts): a geometric series along each direction of a random frame per set."""
+        magnitude = torch.tensor([m for n, b in zip(counts, self.base, strict=True) for m in geometric(n, b)])
         direction = torch.tensor([k for k, n in enumerate(counts) for _ in range(n)])
         theta = random_frames(sets, self.coord_dim)[:, :, direction] * magnitude
-        return theta * torch.tensor(self.scale)[:, None]
+        return self._off_zero(theta * torch.tensor(self.scale)[:, None])
 
 
 class Axial(Frequencies):
-    """Each plane belongs to one axis (vanilla RoPE, equations 2 and 5 of the paper).
+    """Each plane belongs to one axis (vanilla RoPE, equation 2 of the paper for each axis)."""
 
-    zero_fraction: the share of each axis's planes, from the lowest frequency up, held at exactly zero (the truncation
-        of section 2): channels that carry meaning without position.
-    """
+    default_base = 10_000.0
+    default_learnable = False
 
-    def __init__(
-        self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int,
-        *,
-        zero_fraction: float = 0.0,
-        **options: Unpack[Spectrum],
-    ):
+    def __init__(self, head_dim: int, num_heads: int, coord_dim: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
-        if not 0 <= zero_fraction < 1:
-            raise ValueError(f"zero_fraction must lie in [0, 1), got {zero_fraction}")
-        self.counts = planes_per_axis(self.planes, coord_dim)
-        if self.counts[-1] == 0:
+        if self.groups()[-1] == 0:
             raise ValueError(
                 f"head_dim={head_dim} has {self.planes} planes, too few for coord_dim={coord_dim} axes of axial RoPE: "
                 f"use head_dim >= {2 * coord_dim}, or rope_mixed, whose planes see every axis"
             )
-        self.active = [n - math.floor(zero_fraction * n) for n in self.counts]
         self._create_weight()
 
-    def initial(self, sets: int) -> Tensor:
-        series = [
-            s * m
-            for n, active, s in zip(self.counts, self.active, self.scale, strict=True)
-            for m in geometric(n, self.base)[:active]
-        ]
-        return torch.tensor(series).repeat(sets, 1)
+    def groups(self) -> list[int]:
+        return planes_per_axis(self.planes, self.coord_dim)
 
-    def kind(self) -> tuple[Hashable, ...]:
-        return *super().kind(), tuple(self.active)
+    def initial(self, sets: int) -> Tensor:
+        """(sets, number of planes that turn)."""
+        rows = zip(self.groups(), self.active(), self.scale, self.base, strict=True)
+        series = [[s * m for m in geometric(n, b)[:active]] for n, active, s, b in rows]
+        for axis in self.periodic:
+            series[axis] = [math.copysign(max(abs(m), 1.0), m) for m in series[axis]]
+        return torch.tensor([m for row in series for m in row]).repeat(sets, 1)
 
     def expand(self, weight: Tensor) -> Tensor:
         rows, start = [], 0
-        for n, part in zip(self.counts, weight.split(self.active, dim=1), strict=True):
+        for n, part in zip(self.groups(), weight.split(self.active(), dim=1), strict=True):
             rows.append(F.pad(part, (start, self.planes - start - part.shape[1])))
             start += n
         return torch.stack(rows, dim=1)
 
 
-class Mixed(Frequencies):
-    """Every plane sees every axis, and every entry of Θ is a parameter (RoPE-Mixed, Heo et al.)."""
+class Free(Frequencies):
+    """Every plane sees every axis, and the weight is Θ itself, without the planes held at zero: (sets, c, planes that
+    turn). Abstract: members say where Θ starts."""
 
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
         self._create_weight()
 
+    @abstractmethod
+    def spectrum(self, sets: int) -> Tensor:
+        """The starting Θ of all planes, (sets, c, d/2)."""
+
     def initial(self, sets: int) -> Tensor:
-        return self.mixed_spectrum(sets, self.planes)
+        theta = self._off_zero(self.spectrum(sets))
+        return theta[:, :, [j for j, turns in enumerate(self.turning()) if turns]]
 
     def expand(self, weight: Tensor) -> Tensor:
-        return weight
+        if not self.zero_fraction:
+            return weight
+        parts = zip(weight.split(self.active(), dim=2), self.groups(), strict=True)
+        return torch.cat([F.pad(part, (0, n - part.shape[2])) for part, n in parts], dim=2)
+
+    def _along(self, directions: Tensor, magnitudes: Sequence[float]) -> Tensor:
+        """Θ (sets, c, d/2) of unit directions (sets, d/2, c), with a magnitude per plane and the scale of each axis."""
+        return (directions * torch.tensor(magnitudes)[:, None] * torch.tensor(self.scale)).mT
+
+    def _one_base(self) -> float:
+        if not self.has_base:
+            return self.default_base
+        if len(set(self.base)) > 1:
+            raise ValueError(f"{type(self).__name__} spreads its directions over all axes: give one base, not one each")
+        return self.base[0]
+
+
+class Mixed(Free):
+    """RoPE-Mixed (Heo et al.): a series along each direction of a random orthonormal frame per head, all learned."""
+
+    def groups(self) -> list[int]:
+        return planes_per_axis(self.planes, self.coord_dim)
+
+    def spectrum(self, sets: int) -> Tensor:
+        return self.mixed_spectrum(sets, self.groups())
+
+
+class Joint(Free):
+    """Every axis turns every plane with the same series: equation 5 of the paper as written.
+
+    With one base for all axes, Θ has equal rows and scores depend on Σ_k r_k alone, so that positions on a diagonal
+    coincide; a base per axis tells them apart. That is why `Axial` is what is meant by RoPE in 2D and 3D elsewhere.
+    """
+
+    default_base = 10_000.0
+    default_learnable = False
+
+    def spectrum(self, sets: int) -> Tensor:
+        rows = [[s * m for m in geometric(self.planes, b)] for s, b in zip(self.scale, self.base, strict=True)]
+        return torch.tensor(rows).repeat(sets, 1, 1)
+
+
+class Simplex(Free):
+    """Wave vectors at the vertices of a regular simplex (nD-RoPE): planes in groups of c + 1, one scale per group.
+
+    The magnitude falls by e^(1/c) from group to group; with a `base`, from 1 to nearly 1/base over all groups instead.
+    Fixed unless learned. Where c + 1 does not divide d/2, the last group is incomplete.
+    """
+
+    default_learnable = False
+
+    def spectrum(self, sets: int) -> Tensor:
+        corners = simplex(self.coord_dim)
+        levels = math.ceil(self.planes / len(corners))
+        own = [math.exp(-g / self.coord_dim) for g in range(levels)]
+        fall = geometric(levels, self._one_base()) if self.has_base else own
+        directions = torch.tensor([corners[j % len(corners)] for j in range(self.planes)]).repeat(sets, 1, 1)
+        return self._along(directions, [fall[j // len(corners)] for j in range(self.planes)])
+
+
+class Golden(Free):
+    """Directions spread evenly by the golden ratio, over all planes of all heads, with a geometric series per head.
+
+    Fixed unless learned. `directions` works for any number of axes.
+    """
+
+    default_learnable = False
+
+    def spectrum(self, sets: int) -> Tensor:
+        directions = torch.tensor(golden_directions(sets * self.planes, self.coord_dim))
+        return self._along(directions.unflatten(0, (sets, self.planes)), geometric(self.planes, self._one_base()))
+
+
+KINDS: dict[str, type[Axial | Free]] = {
+    "axial": Axial, "joint": Joint, "mixed": Mixed, "simplex": Simplex, "golden": Golden
+}  # fmt: skip
 
 
 class Circulant(Frequencies):
     """The spectrum of L_k = C_k − C_kᵀ, C_k circulant in blocks of size b (Circulant-STRING, equation 11).
 
-    Let a_m = c_m − c_{b−m}, m = 1 … b/2 − 1, the antisymmetric half of the coefficients: the only part that L sees and
-    the only part stored, (sets, c, d/b, b/2 − 1). The eigenvalues of a block are ± i θ_k with
+    L sees only the antisymmetric half of the paper's coefficients, a_m = c_m − c_{b−m}, m = 1 … b/2 − 1. The
+    eigenvalues of a block are ± i θ_k with
 
         θ_k = −2 Σ_m a_m sin(2π k m / b),    k = 1 … b/2 − 1,
 
-    and two zeros, the constant and the alternating vector, which share the first plane of the block.
+    and two zeros, the constant and the alternating vector, which share the first plane of the block. What is learned is
+    w = √b · a, (sets, c, d/b, b/2 − 1), so that θ = D w with D_km = −(2/√b) sin(2π k m / b) and D Dᵀ = I.
+
+    For the optimiser: the functions are those of the paper's b coefficients per block, but not the steps. The symmetric
+    half c_m + c_{b−m} has no gradient, so storing it would only feed weight decay. Adam moves c_m and c_{b−m} in
+    opposite directions, hence a by twice the rate, and D D = b I of unnormalised sines makes that a step of 2√b in θ: 8
+    times as far as RoPE-Mixed's at b = 16. Orthonormal coordinates remove the factor: a step of w moves θ as far as it
+    moves w.
+
+    Saved states from before hold a, under the name "weight"; loading multiplies them by √b.
     """
+
+    stored = "coefficients"
+    coefficients: Tensor
 
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int, *, block_size: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
         self.block_size, self.blocks = block_size, head_dim // block_size
         self._sines = Constant(self._formed)
+        self._turns = Constant(self._mask)
         self._create_weight()
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.coefficients
 
     def kind(self) -> tuple[Hashable, ...]:
         return *super().kind(), self.block_size
 
+    def new_axis(self) -> Frequencies:
+        options: Spectrum = {"base": self.base[-1], "share_heads": self.share_heads}
+        return Circulant(self.head_dim, self.num_heads, 1, block_size=self.block_size, **options)
+
     def sines(self, like: Tensor) -> Tensor:
-        """D_mk = −2 sin(2π k m / b): (b/2 − 1, b/2 − 1), symmetric, with D D = b I."""
+        """D (b/2 − 1, b/2 − 1), symmetric and orthogonal."""
         return self._sines(like.dtype, like.device)
 
     def _formed(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         m = torch.arange(1, self.block_size // 2, device=device)
-        return -2 * ((m[:, None] * m % self.block_size).to(dtype) * (2 * math.pi / self.block_size)).sin()
+        phase = (m[:, None] * m % self.block_size).to(dtype) * (2 * math.pi / self.block_size)
+        return phase.sin() * (-2 / math.sqrt(self.block_size))
+
+    def _mask(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        turns = torch.tensor(self.turning(), dtype=dtype, device=device)
+        return turns.unflatten(0, (self.blocks, -1))[:, 1:]
+
+    def groups(self) -> list[int]:
+        """Of the planes that can turn, before they are dealt out over the blocks."""
+        return planes_per_axis(self.planes - self.blocks, self.coord_dim)
+
+    def turning(self) -> list[bool]:
+        dealt = super().turning()  # plane i of the spectrum is plane 1 + i // blocks of block i % blocks
+        return [on for block in range(self.blocks) for on in (False, *dealt[block :: self.blocks])]
 
     def initial(self, sets: int) -> Tensor:
-        rotating = self.block_size // 2 - 1
-        theta = self.mixed_spectrum(sets, self.blocks * rotating)
-        theta = theta.unflatten(2, (rotating, self.blocks)).mT  # each block gets the whole range of the spectrum
-        return _transform(theta, self.sines(theta) / self.block_size)
+        theta = self.mixed_spectrum(sets, self.groups())
+        theta = theta.unflatten(2, (-1, self.blocks)).mT  # each block gets the whole range of the spectrum
+        return _transform(theta, self.sines(theta))
 
     def expand(self, weight: Tensor) -> Tensor:
-        return F.pad(_transform(weight, self.sines(weight)), (1, 0)).flatten(2)
+        theta = _transform(weight, self.sines(weight))
+        if self.zero_fraction:
+            theta = theta * self._turns(theta.dtype, theta.device)
+        return F.pad(theta, (1, 0)).flatten(2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        old = state_dict.pop(f"{prefix}weight", None)
+        if old is not None:
+            state_dict[f"{prefix}{self.stored}"] = old * math.sqrt(self.block_size)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class Given(Frequencies):
     """Θ as it was given: (h, c, d/2)."""
 
     def __init__(self, theta: Tensor, *, learnable: bool = False):
+        check_tensor("theta", theta)
+        if theta.ndim != 3 or not theta.is_floating_point():
+            raise ValueError(f"theta must be floats (h, c, d/2), got {theta.dtype} {tuple(theta.shape)}")
         num_heads, coord_dim, planes = theta.shape
         super().__init__(2 * planes, num_heads, coord_dim, learnable=learnable)
         self.theta = theta.detach()
@@ -264,70 +424,13 @@ class Given(Frequencies):
         return weight
 
 
-class Gated(Frequencies):
-    """g Θ: other frequencies behind a learned gate, one number for each head (or set) and axis.
-
-    A gate that starts near zero puts an encoding into a trained model without changing what it computes. The spectrum
-    keeps its shape meanwhile: one number a head brings all wavelengths in, where frequencies that started at zero would
-    have to find theirs one by one. Gradient: of order one to the gate, of order g to whatever lies behind it.
-    """
-
-    def __init__(self, inner: Frequencies, *, start: float):
-        super().__init__(inner.head_dim, inner.num_heads, inner.coord_dim, share_heads=inner.share_heads)
-        self.inner, self.start = inner, start
-        self._create_weight()
-
-    def initial(self, sets: int) -> Tensor:
-        return torch.full((sets, self.coord_dim, 1), self.start)
-
-    def expand(self, weight: Tensor) -> Tensor:
-        return weight * self.inner()
-
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
-        return [m.expand(m.weight.to(torch.promote_types(m.weight.dtype, torch.float32))) for m in members]
-
-
-class Stacked(Frequencies):
-    """The axes of one Θ, then those of another: (h, c, d/2) and (h, c', d/2) to (h, c + c', d/2)."""
-
-    def __init__(self, first: Frequencies, second: Frequencies):
-        super().__init__(first.head_dim, first.num_heads, first.coord_dim + second.coord_dim)
-        self.first, self.second = first, second
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        return self.first.weight
-
-    def reset_parameters(self) -> None:
-        """Nothing of its own to reset: the two parts reset themselves."""
-
-    def initial(self, sets: int) -> Tensor:
-        return torch.cat([self.first.initial(sets), self.second.initial(sets)], dim=1)
-
-    def expand(self, weight: Tensor) -> Tensor:
-        return torch.cat([self.first(), self.second()], dim=1)
-
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
-        return [m.expand(m.weight) for m in members]
-
-
-def with_depth(frequencies: Frequencies) -> Stacked:
-    """Θ with one axis more, of the same kind and its own spectrum: what lifting from 2D to 3D adds. Not zero, since
-    frequencies that start at zero hardly learn; the coordinate starts at zero instead."""
-    kind = frequencies.inner if isinstance(frequencies, Gated) else frequencies
-    sizes = (frequencies.head_dim, frequencies.num_heads, 1)
-    options: Spectrum = {"base": kind.base, "share_heads": frequencies.share_heads}
-    if isinstance(kind, Circulant):
-        return Stacked(frequencies, Circulant(*sizes, block_size=kind.block_size, **options))
-    return Stacked(frequencies, Mixed(*sizes, **options))
-
-
 def _transform(x: Tensor, matrix: Tensor) -> Tensor:
     """x @ matrix for small matrices, elementwise, so that neither autocast nor TF32 rounds a frequency."""
     return (x[..., :, None] * matrix).sum(-2)
 
 
 def _axis(axis: int, coord_dim: int) -> int:
-    if not -coord_dim <= axis < coord_dim:
+    check_count("an axis of periodic", axis, -coord_dim)
+    if axis >= coord_dim:
         raise ValueError(f"periodic names axis {axis}, but coord_dim={coord_dim} has axes 0 to {coord_dim - 1}")
     return axis % coord_dim

@@ -10,6 +10,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from .catalogue import register
+from .checks import check_count
 from .encoding import PositionEncoding
 from .frequencies import Mixed, Spectrum
 from .rotate import angles
@@ -44,7 +46,12 @@ class Outer(PositionEncoding):
 def outer(
     *, head_dim: int, num_heads: int, coord_dim: int = 2, features: int = 4, **spectrum: Unpack[Spectrum]
 ) -> Outer:
-    """⊗-STRING with `features` learned frequencies per head, started as RoPE-Mixed. `**spectrum`: see `Spectrum`."""
-    if head_dim < 1 or features < 1:
-        raise ValueError(f"head_dim and features must be at least 1, got {head_dim} and {features}")
+    """⊗-STRING with `features` learned frequencies per head, which start as RoPE-Mixed's. `**spectrum`: see `Spectrum`.
+
+    A head grows from d to 2 · features · d channels, so attention costs as much more. For softmax attention: linear
+    attention needs a rotation."""
+    check_count("features", features)
     return Outer(Mixed(2 * features, num_heads, coord_dim, **spectrum), head_dim)
+
+
+register("outer", outer, kind="relative")

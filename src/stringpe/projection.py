@@ -74,7 +74,10 @@ class MultiHead(nn.Module):
 
     def fold_obstacle(self) -> str | None:
         """What stands between projection and encoding so that P cannot move into the weights; None if nothing does."""
+        skewed = isinstance(self.encoding, Encoding) and not self.encoding.basis.orthogonal
         for norm in (self.q_norm, self.k_norm):
+            if skewed and isinstance(norm, nn.RMSNorm):
+                return "a q/k norm, which commutes with no basis that is not orthogonal"
             if isinstance(norm, nn.LayerNorm) or (isinstance(norm, nn.RMSNorm) and norm.elementwise_affine):
                 return f"the q/k norm {type(norm).__name__} with its centring or gain, which does not commute with P"
         return None

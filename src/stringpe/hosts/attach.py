@@ -10,8 +10,10 @@ from torch import nn
 
 from .. import hosts
 from ..basis import Identity, Interleaved
-from ..encoding import Encoding, create, names
-from ..frequencies import Gated, Given, with_depth
+from ..catalogue import create, find, names
+from ..composed import Gated, with_depth
+from ..encoding import Encoding
+from ..frequencies import Given, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..projection import MultiHead
@@ -67,8 +69,7 @@ def attach(
 
 
 def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attention: str) -> None:
-    if encoding not in names():
-        create(encoding)  # raises, with the names
+    find(encoding)  # an unknown name is refused before anything is built
     for what, value, allowed in (
         ("coord_dim", coord_dim, (2, 3)),
         ("start", start, ("same", "replace")),
@@ -114,28 +115,40 @@ def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
 
 
 def _fresh(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
-    one = create(encoding, coord_dim=2, **sizes, **options)
+    one = _create(encoding, {"coord_dim": 2, **sizes, **options})
     if start == "same":
         one.frequencies = Gated(one.frequencies, start=START)
     return one
 
 
-def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
-    """A RoPE as encodings of that name, one a layer."""
-    if encoding == "circulant":
+def _create(encoding: str, options: dict[str, Any]) -> Encoding:
+    one = create(encoding, **options)
+    if not isinstance(one, Encoding):
         raise ValueError(
-            "this model has RoPE, whose planes are not those of a circulant basis: attach 'rope', 'rope_mixed', "
-            "'cayley' or 'general' to go on from it, or use start='replace'"
+            f"{encoding!r} is a {type(one).__name__}: attach takes encodings with a basis and frequencies, such as "
+            f"{', '.join(names())}"
         )
-    if set(options) - {"sparsity", "method"}:
+    return one
+
+
+def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
+    """A RoPE as encodings of that name, one per layer: with their basis, and learned where their frequencies are."""
+    spectral = {*Spectrum.__annotations__, "frequencies", "share_frequencies", "every_plane"} - {"learnable"}
+    if lost := [name for name in options if name in spectral]:
         raise ValueError(
-            f"this model has RoPE, which sets the frequencies: drop {', '.join(options)}, or use start='replace'"
+            f"this model has RoPE, which sets the frequencies: drop {', '.join(lost)}, or use start='replace'"
         )
     encodings = []
     for theta, sizes in zip(rope.theta, map(_sizes, found.layers.values()), strict=True):
-        basis = create(encoding, **sizes, **options).basis
-        basis = Interleaved(basis) if rope.interleaved else basis
-        frequencies = Given(theta.expand(sizes["num_heads"], -1, -1).clone(), learnable=encoding != "rope")
+        one = _create(encoding, {**sizes, **options})
+        if not one.basis.starts_at_identity:
+            raise ValueError(
+                f"this model has RoPE, whose planes are not those of a {encoding} basis: attach 'rope', 'rope_mixed', "
+                f"'cayley' or 'general' to go on from it, or use start='replace'"
+            )
+        basis = Interleaved(one.basis) if rope.interleaved else one.basis
+        given = theta.expand(sizes["num_heads"], -1, -1).clone()
+        frequencies = Given(given, learnable=one.frequencies.learnable)
         encodings.append(Encoding(basis, frequencies, name=encoding))
     return encodings
 

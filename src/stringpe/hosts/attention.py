@@ -120,6 +120,7 @@ class HostAttention(nn.Module):
         for name in ("q_norm", "k_norm"):
             norm = self._child(name)
             plain = isinstance(norm, nn.RMSNorm) and getattr(norm, "weight", None) is None
+            plain = plain and self.encoding.basis.orthogonal
             if norm is not None and not isinstance(norm, nn.Identity) and not plain:
                 return f"{name}, a {type(norm).__name__} with its centring or gain, which does not commute with P"
         for name in ("qkv", "q_proj", "k_proj"):

@@ -41,7 +41,7 @@ def backbone(model: Model, *, image_size: int, num_classes: int = 0) -> ViT:
         return ViT(encoding=model.encoding, encoding_options=model.encoding_options, **options)
     if model.encoding_options:
         raise ValueError(f"LieRE has no options, got {dict(model.encoding_options)}: drop model.encoding_options")
-    sizes = {"head_dim": model.dim // model.heads, "num_heads": model.heads, "coord_dim": coord_dim}
+    sizes: dict[str, Any] = {"head_dim": model.dim // model.heads, "num_heads": model.heads, "coord_dim": coord_dim}
     vit = ViT(encoding=LieRE(**sizes), **options)
     if not model.share_layers:
         for block in vit.blocks:

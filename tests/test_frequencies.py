@@ -1,0 +1,192 @@
+"""Where Θ starts, for each set of frequencies and each option that they share."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stringpe
+from cases import CASES, build, perturbed
+from stringpe import testing
+from stringpe.composed import Gated, with_depth
+from stringpe.dense import circulant_matrix, exponential
+from stringpe.directions import golden_directions, simplex
+from stringpe.frequencies import KINDS
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class TestCirculant:
+    @pytest.mark.parametrize("block_size", [4, 6, 16, 64])
+    def test_coefficients_are_orthonormal_coordinates(self, block_size):
+        frequencies = stringpe.circulant(head_dim=192, num_heads=1, block_size=block_size).double().frequencies
+        d = frequencies.sines(frequencies.weight)
+        eye = torch.eye(block_size // 2 - 1, dtype=torch.float64)
+        torch.testing.assert_close(d @ d.T, eye, atol=1e-14, rtol=0)
+
+    def test_an_equal_step_of_every_coefficient_moves_theta_by_its_own_norm(self):
+        """Adam's first step: every entry by the rate. RoPE-Mixed's Θ moves by rate · √entries, and so must this one."""
+        for name, options in {"circulant": {"block_size": 16}, "rope_mixed": {}}.items():
+            enc = stringpe.create(name, head_dim=64, num_heads=2, **options).double()
+            before = enc.frequencies().detach().clone()
+            with torch.no_grad():
+                enc.frequencies.weight.add_(0.01 * torch.randn_like(enc.frequencies.weight).sign())
+            moved = (enc.frequencies() - before).norm()
+            assert moved.item() == pytest.approx(0.01 * math.sqrt(enc.frequencies.weight.numel())), name
+
+    def test_the_functions_are_those_of_the_papers_coefficients(self):
+        """L = C − Cᵀ of any b coefficients per block: the symmetric half drops out, the rest is √b (c_m − c_{b−m})."""
+        torch.manual_seed(0)
+        c = torch.randn(2, 3, 8, dtype=torch.float64)  # 2 axes, 3 blocks of 8
+        matrix = circulant_matrix(c)
+        generators = torch.stack([torch.block_diag(*axis) for axis in matrix - matrix.mT])[None]
+        enc = stringpe.circulant(head_dim=24, num_heads=1, coord_dim=2, block_size=8).double()
+        with torch.no_grad():
+            enc.frequencies.coefficients.copy_(math.sqrt(8) * (c[..., 1:4] - c[..., 5:].flip(-1)))
+        r = torch.randn(5, 2, dtype=torch.float64)
+        torch.testing.assert_close(enc.matrix(r), exponential(generators, r), atol=1e-12, rtol=0)
+
+    def test_the_symmetric_half_has_no_gradient(self):
+        c = torch.randn(1, 8, dtype=torch.float64, requires_grad=True)
+        matrix = circulant_matrix(c)
+        exponential((matrix - matrix.mT)[None], torch.ones(1, 1).double())[..., 0, :3].sum().backward()
+        torch.testing.assert_close(c.grad, -c.grad.flip(-1).roll(1, -1))
+
+    def test_states_saved_before_still_load(self):
+        old = build("circulant", dtype=torch.float64)
+        state = old.state_dict()
+        d_old = old.frequencies.sines(old.frequencies.weight) * math.sqrt(16)  # D D = b I, as it was
+        state["frequencies.weight"] = state.pop("frequencies.coefficients") / math.sqrt(16)
+        theta = (state["frequencies.weight"] @ d_old).flatten(2)
+        enc = build("circulant", seed=1, dtype=torch.float64)
+        enc.load_state_dict(state)
+        torch.testing.assert_close(enc.frequencies()[..., 1:], theta)
+        assert "frequencies.weight" in state  # the caller's dict is not written to
+        gated = Gated(enc.frequencies, start=1.0).double()
+        gated.load_state_dict({"weight": gated.weight, "inner.weight": 2 * state["frequencies.weight"]})
+        torch.testing.assert_close(gated()[..., 1:], 2 * theta)
+
+
+class TestDirections:
+    @given(st.integers(1, 9))
+    def test_simplex(self, axes):
+        corners = torch.tensor(simplex(axes), dtype=torch.float64)
+        wanted = torch.full((axes + 1, axes + 1), -1 / axes, dtype=torch.float64).fill_diagonal_(1)
+        torch.testing.assert_close(corners @ corners.T, wanted, atol=1e-12, rtol=0)
+
+    def test_simplex_spectrum_is_that_of_nd_rope(self):
+        theta = stringpe.simplex(head_dim=24, num_heads=2, coord_dim=2).frequencies()
+        assert torch.equal(theta[0], theta[1])
+        magnitude = torch.tensor([math.exp(-(j // 3) / 2) for j in range(12)])
+        torch.testing.assert_close(theta[0].norm(dim=0), magnitude)
+        torch.testing.assert_close((theta[0, :, :3]).sum(1), torch.zeros(2), atol=1e-6, rtol=0)
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.integers(1, 6), st.integers(1, 300))
+    def test_golden_directions_are_unit_vectors(self, axes, count):
+        lengths = torch.tensor(golden_directions(count, axes), dtype=torch.float64).norm(dim=1)
+        torch.testing.assert_close(lengths, torch.ones(count, dtype=torch.float64))
+
+    @pytest.mark.parametrize("axes", [2, 3, 4])
+    def test_golden_directions_are_more_even_than_random_ones(self, axes):
+        """Σ u uᵀ / n is I/c for directions that favour no axis."""
+
+        def unevenness(u):
+            return (u.mT @ u / 64 - torch.eye(axes) / axes).norm(dim=(-2, -1))
+
+        random = torch.nn.functional.normalize(torch.randn(100, 64, axes), dim=-1)
+        assert unevenness(torch.tensor(golden_directions(64, axes))) < 0.7 * unevenness(random).mean()
+
+    def test_golden_heads_differ(self):
+        theta = stringpe.golden(head_dim=16, num_heads=4, coord_dim=3).frequencies()
+        assert theta.unique(dim=0).shape[0] == 4
+        torch.testing.assert_close(theta.norm(dim=1)[0], torch.tensor([100 ** (-t / 8) for t in range(8)]))
+
+
+class TestOptions:
+    @every_kind
+    @pytest.mark.parametrize("zero_fraction", [0.25, 0.5])
+    def test_zero_fraction_holds_the_lowest_frequencies(self, kind, zero_fraction):
+        options = {"head_dim": 48, "num_heads": 2, "coord_dim": 2, "frequencies": kind}
+        torch.manual_seed(0)
+        whole = stringpe.cayley(**options)
+        torch.manual_seed(0)
+        cut = stringpe.cayley(**options, zero_fraction=zero_fraction)
+        speed, held = whole.frequencies().norm(dim=1), cut.frequencies().norm(dim=1) == 0
+        assert held.sum(1).tolist() == [24 * zero_fraction] * 2
+        assert torch.equal(cut.frequencies().mT[~held], whole.frequencies().mT[~held])
+        for planes in torch.arange(24).split(12 if kind in ("axial", "mixed") else 24):  # one direction at a time
+            at = held[:, planes]
+            assert speed[:, planes][at].max() <= speed[:, planes][~at].min()
+        assert cut.frequencies.turning() == (~held[0]).tolist()
+
+    @pytest.mark.parametrize("case", [case for case in CASES if "truncated" in case])
+    def test_what_is_held_stays_held(self, case):
+        """Through training, behind a gate, and with an axis more."""
+        enc = build(case)
+        held = ~torch.tensor(enc.frequencies.turning())
+        assert held.any()
+        assert (enc.frequencies()[..., held] == 0).all()
+        for lifted in (with_depth(enc.frequencies), with_depth(Gated(enc.frequencies, start=0.5))):
+            theta = perturbed(lifted)()
+            assert theta.shape[1] == 3
+            assert (theta[..., held] == 0).all()
+            assert (theta[:, 2, ~held] != 0).all()
+
+    def test_one_base_per_axis(self):
+        theta = stringpe.rope(head_dim=16, num_heads=1, coord_dim=2, base=(100.0, 16.0)).frequencies()[0]
+        torch.testing.assert_close(theta[0, :4], torch.tensor([100 ** (-t / 4) for t in range(4)]))
+        torch.testing.assert_close(theta[1, 4:], torch.tensor([16 ** (-t / 4) for t in range(4)]))
+        with pytest.raises(ValueError, match="base has 3 numbers for coord_dim=2: give one number, or one per axis"):
+            stringpe.rope(head_dim=16, num_heads=1, coord_dim=2, base=(1.0, 2.0, 3.0))
+        with pytest.raises(ValueError, match="Golden spreads its directions over all axes: give one base"):
+            stringpe.golden(head_dim=16, num_heads=1, coord_dim=2, base=(100.0, 16.0))
+
+    def test_equation_5_as_written(self):
+        """RoPE(r) = Π_k RoPE(r_k): every axis turns every plane, each by its own series."""
+        enc = stringpe.rope(head_dim=8, num_heads=1, coord_dim=2, every_plane=True, base=(100.0, 10.0)).double()
+        axes = [stringpe.rope(head_dim=8, num_heads=1, coord_dim=1, base=b).double() for b in (100.0, 10.0)]
+        r = torch.randn(5, 2, dtype=torch.float64)
+        truth = axes[0].matrix(r[:, :1]) @ axes[1].matrix(r[:, 1:])
+        torch.testing.assert_close(enc.matrix(r), truth, atol=1e-6, rtol=0)
+        same = stringpe.rope(head_dim=8, num_heads=1, coord_dim=2, every_plane=True)
+        assert torch.equal(same.frequencies()[:, 0], same.frequencies()[:, 1])  # one base: only Σ r counts
+
+    @pytest.mark.parametrize("name", ["cayley", "general", "harope"])
+    def test_heads_share_what_they_are_told_to(self, name):
+        def sets(**options):
+            enc = stringpe.create(name, head_dim=8, num_heads=3, learnable=True, **options)
+            return {key.partition(".")[0]: p.shape[0] for key, p in enc.named_parameters()}
+
+        assert sets() == {"basis": 3, "frequencies": 3}
+        assert sets(share_heads=True) == {"basis": 1, "frequencies": 1}
+        assert sets(share_basis=True) == {"basis": 1, "frequencies": 3}
+        assert sets(share_frequencies=True) == {"basis": 3, "frequencies": 1}
+        assert sets(share_heads=True, share_basis=False) == {"basis": 3, "frequencies": 1}
+
+    def test_what_harope_measured_as_string(self):
+        enc = stringpe.cayley(head_dim=16, num_heads=4, frequencies="axial", share_basis=True)
+        plain = stringpe.rope(head_dim=16, num_heads=4)
+        assert torch.equal(enc.frequencies(), plain.frequencies())
+        assert [(name, p.shape) for name, p in enc.named_parameters()] == [("basis.weight", (1, 120))]
+
+    @every_kind
+    def test_fixed_or_learned(self, kind):
+        for learnable in (True, False):
+            enc = stringpe.cayley(head_dim=12, num_heads=2, frequencies=kind, learnable=learnable)
+            assert isinstance(enc.frequencies.weight, torch.nn.Parameter) == learnable
+            testing.check(enc)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_with_depth_is_of_the_same_kind_and_not_zero(case):
+    enc = build(case)
+    before = enc.frequencies()
+    enc.frequencies = with_depth(enc.frequencies)
+    enc.coord_dim = 3
+    theta = enc.frequencies()
+    assert torch.equal(theta[:, :2], before)
+    assert (theta[:, 2, torch.tensor(enc.frequencies.turning())] != 0).all()
+    assert testing.shift_error(enc) < 1e-5
