@@ -1,12 +1,13 @@
 """STRING: separable, translation-invariant position encodings for transformers over 2D and 3D tokens."""
 
 from . import coords, testing
-from .attention import Attention, KVCache, LinearAttention
+from .attention import Attention, KVCache
 from .baselines import LearnedAbsolute, LieRE, SinCos
 from .dense import from_generators, generators
 from .encoding import Encoding, cayley, circulant, create, general, names, param_groups, rope, rope_mixed
 from .geometry import box3d
 from .hosts.attach import attach, fold, lift
+from .linear_attention import LinearAttention
 from .models.vit import ViT, vit
 from .outer_product import Outer, outer
 from .rotate import backend, use_backend

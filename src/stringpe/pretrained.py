@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .hosts import find
+from .hosts import attached_layers, find_towers
 from .hosts.attach import attach, carry_rope, fold, lift
-from .hosts.parts import Grid, Rope, mixed_theta
+from .hosts.description import Grid, Rope, mixed_theta
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -99,7 +99,7 @@ def load_rope_mixed(model: Model, weights: Mapping[str, Tensor]) -> Model:
 
 def _carry_mixed(model: Model, freqs: Tensor | None = None) -> Model:
     """Attach RoPE-Mixed weights to a host without RoPE; without any, what they would be loaded into."""
-    (found,) = find(model)
+    (found,) = find_towers(model)
     layers: list[Any] = [layer for layer, _ in found.layers.values()]
     heads, planes = layers[0].num_heads, layers[0].head_dim // 2
     if freqs is None:
@@ -113,9 +113,7 @@ _CALLS: dict[str, Any] = {"attach": attach, "lift": lift, "fold": fold, "load_ro
 
 
 def _dtype(model: nn.Module) -> str:
-    from .hosts import attached
-
-    _, layer = next(iter(attached(model)))
+    _, layer = next(iter(attached_layers(model)))
     return str(next(p for n, p in layer.named_parameters() if not n.startswith("encoding")).dtype).split(".")[1]
 
 
