@@ -4,10 +4,11 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize, prune
 
 import stringpe
 from cases import CASES, build, perturbed
-from stringpe import Attention, KVCache, LinearAttention, testing
+from stringpe import Attention, KVCache, LinearAttention
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -76,6 +77,21 @@ def test_fold_after_training_leaves_plain_rotations(case):
     torch.testing.assert_close(stringpe.fold(folded)(x, coords), before, atol=2e-6, rtol=0)  # twice is once
 
 
+def test_fold_says_when_there_is_nothing_to_fold():
+    plain = nn.Sequential(nn.Linear(4, 4), Attention(64, 4))
+    with pytest.raises(ValueError, match=r"nothing to fold in this Sequential: .* no attention layer with an encoding"):
+        stringpe.fold(plain)
+    with pytest.raises(ValueError, match="nothing to fold in this ViT"):
+        stringpe.fold(stringpe.vit("vit_test_patch8", encoding="absolute"))
+    own = nn.ModuleDict({"attention": layer("cayley"), "mine": nn.ModuleList([build("cayley")])})
+    before = copy.deepcopy(own.state_dict())
+    with pytest.raises(ValueError, match=r"cannot fold mine\.0: it is not called by stringpe\.Attention"):
+        stringpe.fold(own)
+    assert all(torch.equal(v, before[k]) for k, v in own.state_dict().items())
+    rope = layer("rope")
+    assert stringpe.fold(rope) is rope  # no basis: plain rotations already
+
+
 @pytest.mark.parametrize("case", ["cayley", "circulant"])
 def test_layers_that_share_an_encoding_fold_each_and_go_on_sharing(case):
     torch.manual_seed(0)
@@ -105,7 +121,7 @@ def test_norms_that_do_not_commute_put_the_basis_on_tokens(qk_norm):
     attn = perturbed(layer("cayley", qk_norm=qk_norm), 0.1)
     x, coords = inputs()
     assert attn.fold is False
-    q, k, v = attn.project(x, None)
+    q, k, v = attn.project(x)
     q, k = attn.encoding(q, k, coords)
     k, v = (t.repeat_interleave(2, dim=1) for t in (k, v))
     expected = attn.merge(((q @ k.mT) / 4).softmax(-1) @ v)
@@ -170,100 +186,205 @@ def test_no_encoding_is_plain_attention():
     torch.testing.assert_close(attn(x), theirs(x, x, x)[0], atol=1e-6, rtol=0)
 
 
-class TestLinear:
-    @pytest.mark.parametrize("num_kv_heads", [1, 4])
-    def test_equals_the_quadratic_form(self, num_kv_heads):
-        attn = layer("cayley", LinearAttention, num_kv_heads=num_kv_heads, features="relu", dtype=torch.float64)
-        x, coords = inputs(dtype=torch.float64)
-        q, k, v = attn.project(x, None)
-        q = attn.encoding.rotate(q, coords, groups=4 // num_kv_heads, whole=True).relu()
-        k = attn.encoding.rotate(k, coords, whole=True).relu().repeat_interleave(4 // num_kv_heads, dim=1)
-        scores = q @ k.mT
-        out = attn.merge((scores / scores.sum(-1, keepdim=True)) @ v.repeat_interleave(4 // num_kv_heads, dim=1))
-        torch.testing.assert_close(attn(x, coords), out, atol=1e-10, rtol=0)
+class LowRank(nn.Module):
+    """An adapter of peft's structure: the layer that it wraps, and a low-rank update beside it."""
 
-    def test_softmax_features_estimate_softmax_attention(self):
-        exact, (x, coords) = layer("cayley"), inputs(n=32)
-        errors = []
-        for count in (64, 64 * 64):  # the error of a Monte-Carlo estimate falls with the square root: eightfold
-            linear = layer("cayley", LinearAttention, num_features=count)
-            linear.load_state_dict(exact.state_dict(), strict=False)
-            errors.append(testing.relative_error(linear(x, coords), exact(x, coords)))
-        assert errors[1] < errors[0] / 4
+    def __init__(self, base_layer, rank=2):
+        super().__init__()
+        self.base_layer = base_layer
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base_layer.in_features, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base_layer.out_features, bias=False)})
+        self.to(base_layer.weight.dtype)
 
-    @pytest.mark.parametrize("case", ["cayley", "general"])
-    @pytest.mark.parametrize(
-        "options", [{"features": "softmax"}, {"features": "relu"}, {"features": "relu", "encode": "after"}]
-    )
-    def test_the_basis_reaches_the_feature_map(self, case, options):
-        attn = layer(case, LinearAttention, **options)
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x))
+
+    @torch.no_grad()
+    def merged(self):
+        plain = copy.deepcopy(self.base_layer)
+        plain.weight += self.lora_B["default"].weight @ self.lora_A["default"].weight
+        return plain
+
+
+class Doubled(nn.Module):
+    """A parametrisation."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+def doubled(projection):
+    """The same projection with twice the weight, by hand."""
+    plain = copy.deepcopy(projection)
+    with torch.no_grad():
+        plain.weight *= 2
+    return plain
+
+
+def adapt(attn, how):
+    """Change a layer's qkv in one of the ways that libraries do, and return what it now computes as an nn.Linear."""
+    if how == "lora":
+        attn.qkv = LowRank(attn.qkv)
+        return attn.qkv.merged()
+    if how == "parametrisation":
+        plain = doubled(attn.qkv)
+        parametrize.register_parametrization(attn.qkv, "weight", Doubled())
+        return plain
+    if how == "prune":
+        prune.l1_unstructured(attn.qkv, "weight", amount=0.5)
+        plain = nn.Linear(attn.qkv.in_features, attn.qkv.out_features, dtype=attn.qkv.weight.dtype)
+        plain.load_state_dict({"weight": attn.qkv.weight_orig * attn.qkv.weight_mask, "bias": attn.qkv.bias})
+        return plain
+    plain = copy.deepcopy(attn.qkv)
+    with torch.no_grad():
+        plain.weight *= 2
+        plain.bias *= 2
+    if how == "hook":
+        attn.qkv.register_forward_hook(lambda module, args, out: 2 * out)
+    elif how == "forward":
+        original = attn.qkv.forward
+        attn.qkv.forward = lambda x: 2 * original(x)
+    return plain
+
+
+HOW = ("lora", "parametrisation", "prune", "hook", "forward")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("cls", [Attention, LinearAttention])
+@pytest.mark.parametrize("case", ["rope", "cayley", "circulant-fft"])
+def test_projections_that_are_more_than_a_matrix_are_called(case, cls, how):
+    """In training and in evaluation, for self and cross attention: as the merged layer computes it."""
+    attn = layer(case, cls, dtype=torch.float64)
+    x, coords = inputs(dtype=torch.float64)
+    context, places = inputs(n=5, dtype=torch.float64)
+    before = attn(x, coords)
+    merged = copy.deepcopy(attn)
+    merged.qkv = adapt(attn, how)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(attn(x, coords), merged(x, coords), atol=1e-10, rtol=0)
+            crossed = merged(x, coords, context, places)
+            torch.testing.assert_close(attn(x, coords, context, places), crossed, atol=1e-10, rtol=0)
+    assert (attn(x, coords) - before).abs().max() > 1e-3
+    attn(x, coords).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in attn.parameters())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_fold_refuses_projections_that_are_more_than_a_matrix(how):
+    attn = layer("cayley")
+    merged = copy.deepcopy(attn)
+    merged.qkv = adapt(attn, how)
+    with pytest.raises(
+        ValueError, match=r"cannot fold Attention: its projection qkv is an? .*merge it into an nn\.Linear"
+    ):
+        stringpe.fold(attn)
+    x, coords = inputs()
+    torch.testing.assert_close(stringpe.fold(copy.deepcopy(merged))(x, coords), merged(x, coords), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("how", ["lora", "hook"])
+def test_adapters_in_a_whole_model(how):
+    """Layers are prepared together, and one that cannot be is called."""
+    torch.manual_seed(0)
+    model = perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=3), 0.05)
+    image = torch.randn(2, 3, 16, 16)
+    merged = copy.deepcopy(model)
+    merged.blocks[1].attention.qkv = adapt(model.blocks[1].attention, how)
+    torch.testing.assert_close(model(image), merged(image), atol=1e-5, rtol=0)
+
+
+def test_backward_hooks_see_the_gradient():
+    attn, seen = layer("cayley"), []
+    attn.qkv.register_full_backward_hook(lambda module, grad_input, grad_output: seen.append(grad_output[0].shape))
+    x, coords = inputs()
+    attn(x.requires_grad_(), coords).sum().backward()
+    assert seen == [(2, 9, 8 * 16)]
+
+
+def test_weights_of_other_tensor_types_are_not_read():
+    """As quantised weights are: a wrapper that only knows how to be multiplied."""
+    from torchao_like import Scaled
+
+    attn = layer("cayley")
+    x, coords = inputs()
+    with torch.no_grad():
+        merged = copy.deepcopy(attn)
+        merged.qkv.weight *= 3
+        attn.qkv.weight = nn.Parameter(Scaled(attn.qkv.weight.detach(), 3.0), requires_grad=False)
+        torch.testing.assert_close(attn(x, coords), merged(x, coords), atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="whose weight is a Scaled"):
+        stringpe.fold(attn)
+
+
+def test_peft_adapts_a_vit():
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model = perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=3), 0.05)
+    image = torch.randn(2, 3, 16, 16)
+    before = model(image)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["qkv", "out"], init_lora_weights=False))
+    out = adapted(image)
+    assert (out - before).abs().max() > 1e-4
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for n, p in adapted.named_parameters() if "lora_" in n)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(merged(image), out, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(stringpe.fold(merged)(image), out, atol=1e-5, rtol=1e-4)
+
+
+class TestMasks:
+    def test_shapes_that_mean_the_same(self):
+        attn = layer("cayley")
         x, coords = inputs()
-        out = attn(x, coords)
-        out.square().sum().backward()
-        assert (attn.encoding.basis.weight.grad != 0).all()
-        assert attn.encoding.frequencies.weight.grad.norm() > 0
-
-    def test_the_basis_adds_capacity(self):
-        """No change of W_q and W_k alone undoes P in front of a feature map, as it does in softmax attention."""
-        attn = layer("cayley", LinearAttention, features="relu", num_kv_heads=4)
-        x, coords = inputs()
-        out = attn(x, coords)
-        moved = copy.deepcopy(attn)
-        with torch.no_grad():
-            ((weight, bias),) = stringpe.projection.fold_projections([attn], [attn.encoding.basis()])
-            moved.qkv.weight[: len(weight)] = weight
-            moved.qkv.bias[: len(bias)] = bias
-            moved.encoding.basis.weight.zero_()
-        assert testing.relative_error(moved(x, coords), out) > 1e-2
-        softmax = Attention(64, 4, encoding=attn.encoding)
-        softmax.load_state_dict(attn.state_dict(), strict=False)
-        softmax_moved = Attention(64, 4, encoding=moved.encoding)
-        softmax_moved.load_state_dict(moved.state_dict(), strict=False)
-        assert testing.relative_error(softmax_moved(x, coords), softmax(x, coords)) < 1e-5
-
-    def test_rotating_after_the_features_is_exactly_invariant(self):
-        attn = layer("cayley", LinearAttention, features="relu", encode="after")
-        x, coords = inputs()
-        torch.testing.assert_close(attn(x, coords + 1000), attn(x, coords), atol=2e-6, rtol=0)
-
-    def test_cross(self):
-        attn = layer("circulant", LinearAttention)
-        x, coords = inputs()
-        torch.testing.assert_close(attn(x, coords, x, coords), attn(x, coords), atol=1e-6, rtol=0)
-
-    def test_fold_refuses(self):
-        with pytest.raises(
-            ValueError, match=r"cannot fold LinearAttention: .* stands the feature map of linear attention"
+        keys = torch.rand(2, 9) > 0.3
+        keys[:, 0] = True
+        out = attn(x, coords, mask=keys)
+        for same in (
+            keys[:, None, None],
+            keys[:, None].expand(2, 9, 9),
+            keys[:, None],
+            keys[:, None, None].expand(2, 4, 9, 9),
         ):
-            stringpe.fold(layer("cayley", LinearAttention))
+            torch.testing.assert_close(attn(x, coords, mask=same), out)
+        short = attn(x[:1, keys[0]], coords[:1, keys[0]])
+        torch.testing.assert_close(out[:1, keys[0]], short, atol=2e-6, rtol=0)
 
-    def test_large_scores_do_not_overflow(self):
-        attn = layer("rope_mixed", LinearAttention)
-        x, coords = inputs()
-        assert attn(100 * x, coords).isfinite().all()
+    def test_with_causal_attention_and_a_cache(self):
+        attn = layer("cayley")
+        x, coords = inputs(n=6)
+        keys = torch.tensor([[True, False, True, True, True, True]]).expand(2, 6)
+        full = attn(x, coords, causal=True, mask=keys)
+        without = [0, 2, 3, 4, 5]
+        alone = attn(x[:, without], coords[:, without], causal=True)
+        torch.testing.assert_close(full[:, without], alone, atol=2e-6, rtol=0)
+        cache = KVCache()
+        attn(x[:, :4], coords[:, :4], causal=True, cache=cache, mask=keys[:, :4])
+        rest = attn(x[:, 4:], coords[:, 4:], causal=True, cache=cache, mask=keys[:, None])
+        torch.testing.assert_close(rest, full[:, 4:], atol=2e-6, rtol=0)
 
-    def test_random_directions_are_orthogonal_and_saved(self):
-        attn = layer("rope", LinearAttention, num_features=24)
-        block = nn.functional.normalize(attn.projection[:16], dim=1)
-        torch.testing.assert_close(block @ block.T, torch.eye(16), atol=1e-5, rtol=0)
-        assert "projection" in attn.state_dict()
-        before = attn.projection.clone()
-        attn.reset_parameters()
-        assert not torch.equal(attn.projection, before)
+    @pytest.mark.parametrize("mask", [torch.ones(9, 9), torch.zeros(9, 9), torch.ones(2, 9).long()], ids=str)
+    def test_numbers_are_refused(self, mask):
+        with pytest.raises(ValueError, match=r"mask must be boolean.*use mask\.bool\(\)"):
+            layer("cayley")(*inputs(), mask=mask)
 
-    @pytest.mark.parametrize(
-        ("options", "match"),
-        [
-            ({"features": "gelu"}, "features must be 'softmax' or 'relu', got 'gelu'"),
-            ({"encode": "after"}, "'after' with features='relu'"),
-            ({"encode": "never", "features": "relu"}, "got 'never'"),
-        ],
-    )
-    def test_refuses(self, options, match):
-        with pytest.raises(ValueError, match=match):
-            layer("cayley", LinearAttention, **options)
-        with pytest.raises(ValueError, match="linear attention takes an Encoding"):
-            LinearAttention(64, 4, encoding=stringpe.outer(head_dim=16, num_heads=4))
+    @pytest.mark.parametrize("shape", [(8,), (9, 8), (3, 9), (2, 8, 9), (2, 3, 9, 9), (1, 1, 1, 9, 9)])
+    def test_other_shapes_are_refused(self, shape):
+        with pytest.raises(ValueError, match=r"mask must be \(b, m\) = \(2, 9\).*got"):
+            layer("cayley")(*inputs(), mask=torch.ones(shape, dtype=torch.bool))
+
+    def test_a_shape_with_two_meanings_is_refused(self):
+        x, coords = inputs(n=2)
+        with pytest.raises(ValueError, match=r"can mean \(b, m\) or \(n, m\)"):
+            layer("cayley")(x, coords, mask=torch.ones(2, 2, dtype=torch.bool))
+
+
+def halved(attn):
+    """With frequencies in bfloat16, as a mixed precision policy of FSDP hands them over."""
+    attn = copy.deepcopy(attn)
+    attn.encoding.frequencies.weight.data = attn.encoding.frequencies.weight.data.bfloat16()
+    return attn
 
 
 class TestBadInput:
@@ -275,6 +396,17 @@ class TestBadInput:
             ({"dim": 65}, "dim=65 does not divide into 4 heads"),
             ({"num_kv_heads": 3}, "num_heads=4 is not a multiple of num_kv_heads=3"),
             ({"qk_norm": "batch"}, "qk_norm must be None or one of .* got 'batch'"),
+            ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
+            ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
+            ({"num_heads": -4}, "num_heads must be at least 1, got -4"),
+            ({"head_dim": 0}, "head_dim must be at least 1, got 0"),
+            ({"dropout": 1.5}, r"dropout must lie in \[0, 1\), got 1.5"),
+            ({"dropout": float("nan")}, "dropout must lie in"),
+            (
+                {"encoding": "cayley"},
+                r"got 'cayley': build it with stringpe\.create\('cayley', head_dim=16, num_heads=4",
+            ),
+            ({"encoding": 3}, "encoding must be an encoding object, got 3"),
         ],
     )
     def test_construction(self, arguments, match):
@@ -293,6 +425,19 @@ class TestBadInput:
             "no encoding, so coords would be ignored": lambda: plain(self.x, self.coords),
             "needs both context and context_coords": lambda: attn(self.x, self.coords, self.x),
             "causal is for self attention": lambda: attn(self.x, self.coords, self.x, self.coords, causal=True),
+            r"context must be \(b, n, 64\), got \(2, 9, 32\)": lambda: attn(
+                self.x, self.coords, self.x[..., :32], self.coords
+            ),
+            "context has a batch of 1 and x of 2": lambda: attn(self.x, self.coords, self.x[:1], self.coords[:1]),
+            r"x is torch\.float64 and the weights are torch\.float32": lambda: attn(self.x.double(), self.coords),
+            r"x is torch\.bfloat16 and the weights are": lambda: attn(self.x.bfloat16(), self.coords),
+            "coords came in half precision.*cast_forward_inputs=False": lambda: attn(self.x, self.coords.bfloat16()),
+            "x is a nested tensor: pad it": lambda: attn(
+                torch.nested.nested_tensor([self.x[0], self.x[1, :4]], layout=torch.jagged), self.coords
+            ),
+            "parameters of this encoding came as torch.bfloat16.*without param_dtype": lambda: halved(attn)(
+                self.x, self.coords
+            ),
         }.items():
             with pytest.raises(ValueError, match=match):
                 call()

@@ -1,13 +1,14 @@
 """STRING: separable, translation-invariant position encodings for transformers over 2D and 3D tokens."""
 
 from . import coords, testing
-from .attention import Attention, KVCache, LinearAttention
+from .attention import Attention, KVCache
 from .baselines import LearnedAbsolute, LieRE, SinCos, Spherical
 from .catalogue import create, names, register
 from .dense import from_generators, generators
 from .encoding import Encoding, param_groups
 from .geometry import box3d
 from .hosts.attach import attach, fold, lift
+from .linear_attention import LinearAttention
 from .models.vit import ViT, vit
 from .named import cayley, circulant, general, golden, harope, rope, rope_mixed, simplex
 from .outer_product import Outer, outer

@@ -1,6 +1,6 @@
-"""Attention over tokens at coordinates: softmax (self, cross, cached) and linear."""
+"""Softmax attention over tokens at coordinates: self, cross, masked, causal and cached. Linear attention is in
+`stringpe.linear_attention`."""
 
-import math
 from typing import Unpack
 
 import torch
@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from .basis import Identity
 from .encoding import Encoding, PositionEncoding
-from .frequencies import random_frames
 from .projection import Heads, MultiHead, Prepared, prepare
-from .rotate import can_project, full_precision, product_dtype
+from .rotate import can_project, product_dtype
 
 
 class KVCache:
@@ -28,6 +27,10 @@ class KVCache:
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add (b, h, n, d) and return everything so far."""
         if self.keys is not None and self.values is not None:
+            if len(keys) != len(self.keys):
+                raise ValueError(
+                    f"this cache holds a batch of {len(self.keys)}, got one of {len(keys)}: use one cache per batch"
+                )
             keys = torch.cat([self.keys, keys], dim=2)
             values = torch.cat([self.values, values], dim=2)
         self.keys, self.values = keys, values
@@ -40,6 +43,9 @@ class Attention(MultiHead):
 
     fold: True puts P into the projection weights in every forward, False multiplies tokens; None folds where it can.
     dropout: of attention weights, in training. `**heads`: see `Heads`.
+
+    Scores go through torch's `scaled_dot_product_attention`. Its fused kernels have first derivatives only: for second
+    or forward-mode ones, and inside torch.func, use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` around the call.
     """
 
     def __init__(
@@ -53,6 +59,8 @@ class Attention(MultiHead):
         **heads: Unpack[Heads],
     ):
         super().__init__(dim, num_heads, encoding, fold=fold, **heads)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.dropout = dropout
 
     def forward(
@@ -65,170 +73,95 @@ class Attention(MultiHead):
         mask: Tensor | None = None,
         causal: bool = False,
         cache: KVCache | None = None,
-        prepared: "Prepared | None" = None,
+        prepared: Prepared | None = None,
     ) -> Tensor:
-        """mask: boolean, True where a query may look at a key, broadcastable to (b, h, n, m). causal: a token sees
-        itself and those before it, the cached ones included. cache: append these tokens to it and attend to all of it.
+        """mask: boolean, True where a query may look at a key: (b, m) for padded keys, (n, m), (b, n, m), or anything
+            that broadcasts to (b, h, n, m). m counts the keys, those in the cache included.
+        causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
+        cache: append these tokens to it and attend to all of it.
         prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
-        self.check_coords(coords, context, context_coords)
-        if causal and (context is not None or mask is not None):
-            raise ValueError("causal is for self attention and builds its own mask: drop it, the mask or the context")
-        q, k, v = self._encoded(x, coords, context, context_coords, prepared)
-        scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
+        self.check_inputs(x, coords, context, context_coords)
+        if causal and context is not None:
+            raise ValueError("causal is for self attention: drop it or the context")
+        q, k, v = self._encode(x, coords, context, context_coords, prepared)
         if cache is not None:
             k, v = cache.append(k, v)
-        if causal and q.shape[2] != k.shape[2]:  # the last n of m tokens ask: query i is token m − n + i
-            seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-            mask, causal = seen.tril(k.shape[2] - q.shape[2]), False
+        n, m = q.shape[2], k.shape[2]
+        if mask is not None:
+            mask = broadcast_mask(mask, len(q), self.num_heads, n, m)
+        if causal and (mask is not None or n != m):  # the last n of m tokens ask: query i is token m − n + i
+            seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
+            mask, causal = seen if mask is None else mask & seen, False
         heads = F.scaled_dot_product_attention(
             q, k, v,
-            attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=causal, scale=scale,
+            attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=causal,
+            scale=self.head_dim**-0.5,  # of the head before encoding: ⊗-STRING makes it wider
             enable_gqa=self.num_kv_heads != self.num_heads,
         )  # fmt: skip
         return self.merge(heads)
 
-    def _encoded(
+    def _encode(
         self,
         x: Tensor,
         coords: Tensor | None,
         context: Tensor | None,
         context_coords: Tensor | None,
-        prepared: "Prepared | None",
+        prepared: Prepared | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, with q and k encoded."""
         if self.encoding is None:
             return self.project(x, context)
         assert coords is not None
         prepared = prepare([self])[0] if prepared is None else prepared
+        if context is None and self._rotates_packed(prepared):
+            return self._encode_packed(x, coords, prepared)
         options = {} if prepared.frequencies is None else {"frequencies": prepared.frequencies}
-        if context is None and self._rotates_packed:
-            assert isinstance(self.encoding, Encoding)
-            assert prepared.frequencies is not None
-            self._check_input(x)
-            groups = self.num_heads // self.num_kv_heads
-            if can_project(x, prepared.frequencies, groups):
-                x = x.to(product_dtype(x))  # once for both projections, which keep it for backward
-                q, k = self.encoding.project(x, prepared.weight, prepared.bias, coords, **options)
-                v = self.project_values(x)
-            else:
-                qk, v = self.project_packed(x, prepared)
-                q, k = self.encoding.rotate_packed(qk, coords, groups=groups, **options)
-            return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, v = self.project(x, context, prepared)
-        return *self.encoding(q, k, coords, context_coords, folded=self.fold, **options), v
+        return *self.encoding(q, k, coords, context_coords, folded=prepared.folded, **options), v
 
-    @property
-    def _rotates_packed(self) -> bool:
+    def _rotates_packed(self, prepared: Prepared) -> bool:
         """Whether nothing happens between the projection and the rotation."""
         plain = isinstance(self.encoding, Encoding) and isinstance(self.q_norm, nn.Identity)
-        return plain and (self.fold or isinstance(self.encoding.basis, Identity))  # type: ignore[union-attr]
+        return plain and (prepared.folded or isinstance(self.encoding.basis, Identity))  # type: ignore[union-attr]
 
-
-class LinearAttention(MultiHead):
-    """Attention in O(n): φ(q)ᵀ Σ_j φ(k_j) v_jᵀ, normalised, over the same arguments as `Attention`.
-
-    features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu".
-    encode: "before" applies the whole R(r) = P RoPE Pᵀ to tokens ahead of the feature map, so that φ sees P and P adds
-        capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
-        φ(k), as R(r) commutes with nothing nonlinear: scores are exactly invariant, the normaliser stays unrotated and
-        positive; "relu" only, since random features have no planes.
-    num_features: random features a head, for "softmax". `**heads`: see `Heads`.
-    """
-
-    projection: Tensor
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        encoding: PositionEncoding | None = None,
-        *,
-        features: str = "softmax",
-        encode: str = "before",
-        num_features: int = 256,
-        **heads: Unpack[Heads],
-    ):
-        super().__init__(dim, num_heads, encoding, fold=False, **heads)
-        if features not in ("softmax", "relu"):
-            raise ValueError(f"features must be 'softmax' or 'relu', got {features!r}")
-        if encode not in ("before", "after") or (encode == "after" and features == "softmax"):
-            raise ValueError(
-                f"encode must be 'before', or 'after' with features='relu', got {encode!r} with {features!r}"
-            )
-        if encoding is not None and not isinstance(encoding, Encoding):
-            raise ValueError(
-                f"linear attention takes an Encoding, whose R(r) is a rotation, not {type(encoding).__name__}"
-            )
-        self.features, self.encode = features, encode
-        if features == "softmax":  # persistent: the random directions belong to the function that was trained
-            self.register_buffer("projection", torch.empty(num_features, self.head_dim))
-            self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw new random directions."""
-        if self.features == "softmax" and not self.projection.is_meta:
-            self.projection.copy_(random_directions(*self.projection.shape))
-
-    def fold_obstacle(self) -> str | None:
-        return "the feature map of linear attention, which is not linear"
-
-    def forward(
-        self,
-        x: Tensor,
-        coords: Tensor | None = None,
-        context: Tensor | None = None,
-        context_coords: Tensor | None = None,
-    ) -> Tensor:
-        self.check_coords(coords, context, context_coords)
-        q, k, v = self.project(x, context)
-        places = (coords, coords if context is None else context_coords)
-        if self.encode == "before":
-            q, k = self._encoded(q, k, *places, whole=True)
-        with full_precision(x):  # sums over all tokens: not in half precision
-            wide = torch.promote_types(v.dtype, torch.float32)
-            q, k = self._feature_map(q.to(wide)), self._feature_map(k.to(wide), keys=True)
-            turned = self._encoded(q, k, *places, whole=False) if self.encode == "after" else (q, k)
-            heads = linear_mix(q, k, v.to(wide), turned)
-        return self.merge(heads.to(v.dtype))
-
-    def _encoded(
-        self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None, *, whole: bool
-    ) -> tuple[Tensor, Tensor]:
-        if self.encoding is None or coords is None or key_coords is None:
-            return q, k
+    def _encode_packed(self, x: Tensor, coords: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of the same tokens, where the projection leaves queries and keys ready to be rotated."""
+        theta, groups = prepared.frequencies, self.num_heads // self.num_kv_heads
         assert isinstance(self.encoding, Encoding)
-        groups = self.num_heads // self.num_kv_heads
-        return (
-            self.encoding.rotate(q, coords, groups=groups, whole=whole),
-            self.encoding.rotate(k, key_coords, whole=whole),
+        assert theta is not None
+        if prepared.weight is not None and can_project(x, theta, groups):
+            x = x.to(product_dtype(x))  # once for both projections, which keep it for backward
+            q, k = self.encoding.project(x, prepared.weight, prepared.bias, coords, frequencies=theta)
+            v = self.project_values(x)
+        else:
+            qk, v = self.project_packed(x, prepared)
+            q, k = self.encoding.rotate_packed(qk, coords, groups=groups, frequencies=theta)
+        return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
+    """A boolean mask, True where a query may look at a key, with dimensions that broadcast to (b, h, n, m). It may be
+    (b, m), for padded keys; (n, m); (b, n, m); or have four dimensions."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be boolean, True where a query may look at a key, got {mask.dtype}: use mask.bool() for zeros "
+            f"and ones (a mask of numbers would be added to the scores)"
         )
-
-    def _feature_map(self, x: Tensor, keys: bool = False) -> Tensor:
-        return F.relu(x) if self.features == "relu" else positive_features(x, self.projection, keys=keys)
-
-
-def linear_mix(q: Tensor, k: Tensor, v: Tensor, turned: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Σ_j (φ(q)·φ(k_j)) v_j / Σ_j φ(q)·φ(k_j) in O(n): features q (b, h, n, f), k (b, h_kv, m, f), v (b, h_kv, m, d) to
-    (b, h, n, d). turned: features to score with, where they differ from those that normalise."""
-    groups = q.shape[1] // k.shape[1]
-    turned_q, turned_k = turned or (q, k)
-    summary = (turned_k.mT @ v).repeat_interleave(groups, dim=1)  # (b, h, f, d)
-    total = k.sum(2).repeat_interleave(groups, dim=1)[..., None]  # (b, h, f, 1)
-    return (turned_q @ summary) / (q @ total).clamp_min(torch.finfo(q.dtype).tiny)
-
-
-def positive_features(x: Tensor, directions: Tensor, *, keys: bool = False) -> Tensor:
-    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to
-    (b, h, n, f)."""
-    x = x * x.shape[-1] ** -0.25
-    exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
-    # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
-    largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)
-    return torch.exp(exponent - largest)
-
-
-def random_directions(count: int, d: int) -> Tensor:
-    """(count, d): orthogonal in blocks of d, with the lengths of Gaussian vectors."""
-    blocks = random_frames(math.ceil(count / d), d).flatten(0, 1)[:count]
-    return blocks * torch.randn(count, d).norm(dim=1, keepdim=True)
+    shape = tuple(mask.shape)
+    if mask.ndim == 2 and shape == (n, m) == (b, m):
+        raise ValueError(
+            f"a mask of {shape} can mean (b, m) or (n, m) here: pass mask[:, None] for the keys of each sample, or "
+            f"mask[None] for all samples"
+        )
+    if mask.ndim == 2:
+        full = mask if shape[0] in (n, 1) else mask[:, None, None]
+    else:
+        full = mask[:, None] if mask.ndim == 3 else mask
+    sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
+    if full.ndim > 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
+        raise ValueError(
+            f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
+            f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"
+        )
+    return full

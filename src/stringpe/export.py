@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .basis import Given
 from .encoding import Encoding
-from .hosts import attached
+from .hosts import attached_layers
 from .hosts.attach import fold
 from .models.vit import ViT
 from .pretrained import from_pretrained
@@ -44,8 +44,8 @@ class _Plain(nn.Module):
     def forward(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, ...]:
         out: Any = self.model(image) if depth is None else self.model(image, depth=depth)
         parts = [out] if isinstance(out, Tensor) else out.values() if hasattr(out, "values") else out
-        for _, layer in attached(self.model):
-            layer.places[0].coords = None
+        for _, layer in attached_layers(self.model):
+            layer.token_coords[0].coords = None
         return tuple(part for part in parts if isinstance(part, Tensor))
 
 
@@ -165,8 +165,8 @@ def _takes_depth(model: nn.Module) -> bool:
 def _patch(model: nn.Module) -> tuple[int, int]:
     if isinstance(model, ViT):
         return model.patch_size, model.patch_size
-    for _, layer in attached(model):
-        size: Any = layer.places[0].patch_size
+    for _, layer in attached_layers(model):
+        size: Any = layer.token_coords[0].patch_size
         if size is not None:
             return size
     raise ValueError(

@@ -198,7 +198,7 @@ FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the t
     "other sizes": ("test_resolution_change", lambda f: f.resize is not None),
     "patch dropout": ("test_patch_dropout_keeps_coordinates_with_their_patches", lambda f: f.drop is not None),
     "depth": ("test_lift", lambda f: True),
-    "performer": ("test_performer", lambda f: not f.masks and not f.windows),
+    "linear": ("test_linear_attention", lambda f: not f.masks and not f.windows),
     "fold": ("test_fold_changes_nothing", lambda f: not f.windows),
     "save, load": ("test_saved_and_loaded_models_compute_the_same", lambda f: True),
     "compile": ("test_torch_compile_takes_it_whole", lambda f: True),

@@ -11,7 +11,7 @@ from torch import nn
 import stringpe
 from cases import perturbed
 from stringpe.basis import Identity, Interleaved
-from stringpe.hosts import attached
+from stringpe.hosts import attached_layers
 
 
 def family(library, name):
@@ -22,7 +22,7 @@ VIT = family("timm", "ViT")
 
 
 def encodings(model):
-    return [layer.encoding for _, layer in attached(model)]
+    return [layer.encoding for _, layer in attached_layers(model)]
 
 
 @pytest.mark.parametrize("name", stringpe.names())
@@ -68,7 +68,7 @@ def test_units_decide_what_a_larger_image_is():
     for units in ("index", "centred", "normalised"):
         model = stringpe.attach(VIT.model(dynamic_img_size=True), units=units)
         VIT.call(model, images((64, 64)))
-        small[units] = next(attached(model))[1].places[0].coords
+        small[units] = next(attached_layers(model))[1].token_coords[0].coords
     assert small["index"].amax() == 7
     assert small["centred"].amax() == 3.5
     assert small["normalised"].amax() < 1
@@ -83,8 +83,10 @@ def test_images_that_the_host_pads_to_whole_patches():
         model.depth_lift.scale.fill_(1.0)
     depth = torch.full((2, 36, 44), 3.0)
     model(images((36, 44)), depth=depth)
-    coords = next(attached(model))[1].places[0].coords
+    coords = next(attached_layers(model))[1].token_coords[0].coords
     assert coords.shape == (2, 5 * 6, 3)
+    with pytest.raises(ValueError, match=r"one per pixel, \(2, 36, 44\)"):
+        model(images((36, 44)), depth=torch.full((2, 40, 48), 3.0))
     torch.testing.assert_close(coords[..., 2], torch.full((2, 30), 3.0))  # padding is a hole, not a distance of zero
 
 
@@ -97,9 +99,9 @@ def test_depth_goes_with_its_patch_into_padded_windows():
         model.depth_lift.scale.fill_(1.0)
     depth = torch.rand(2, 16) + 1
     model(images(), depth=depth)
-    places = next(attached(model))[1].places[0]
+    places = next(attached_layers(model))[1].token_coords[0]
     windows, _ = window_partition(depth.reshape(2, 4, 4, 1), 3)  # of 4 × 4 patches, padded to 6 × 6
-    coords = places.window(3, 3)
+    coords = places.of_windows(3, 3)
     assert torch.equal(coords[..., 2], windows.flatten(1))
     assert torch.equal(coords[..., :2], stringpe.coords.grid(3, 3).expand(8, -1, -1))
 
@@ -133,7 +135,7 @@ def test_a_norm_without_gain_commutes_and_folds():
     model = VIT.model()
     stringpe.attach(model, "cayley")
     perturbed(nn.ModuleList(encodings(model)), 0.3)
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         layer.q_norm = layer.k_norm = nn.RMSNorm(16, elementwise_affine=False)
     before = VIT.call(model, images())
     torch.testing.assert_close(VIT.call(stringpe.fold(model), images()), before, atol=1e-5, rtol=1e-4)
@@ -177,11 +179,11 @@ def test_projections_that_are_more_than_a_matrix():
 
     model = stringpe.attach(VIT.model(), "cayley")
     plain = VIT.call(model, images())
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         layer.qkv = Adapted(layer.qkv)
         nn.init.zeros_(layer.qkv.up.weight)
     torch.testing.assert_close(VIT.call(model, images()), plain, atol=1e-5, rtol=0)
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         nn.init.normal_(layer.qkv.up.weight)
     assert (VIT.call(model, images()) - plain).abs().max() > 1e-3
     with pytest.raises(ValueError, match="qkv, a Adapted"):
@@ -193,7 +195,7 @@ def test_values_go_through_their_module():
     which = family("transformers", "ViT")
     model = stringpe.attach(which.model(), "cayley")
     before = which.call(model, images())
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         layer.v_proj = nn.Sequential(layer.v_proj, nn.Linear(32, 32))
     assert (which.call(model, images()) - before).abs().max() > 1e-3
     stringpe.fold(model)
@@ -250,7 +252,7 @@ def test_training_coordinates_of_dinov3_are_drawn_anew():
     for training in (False, False, True, True):
         model.train(training)
         dino.call(model, images())
-        seen.append(next(attached(model))[1].places[0].coords)
+        seen.append(next(attached_layers(model))[1].token_coords[0].coords)
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[2], seen[3])
 
@@ -278,8 +280,13 @@ def test_coord_dim_3_attaches_and_lifts():
     depth = torch.rand(2, SIZE, SIZE)
     patches = stringpe.coords.pool_depth(depth, PATCH).flatten(1)
     assert torch.equal(model(images(), depth=depth), model(images(), depth=patches))
-    with pytest.raises(ValueError, match="depth gives 3 patches and the image 16"):
-        model(images(), depth=torch.rand(2, 3))
+    for wrong in ((2, 3), (3, 16), (1, SIZE, SIZE), (2, SIZE - 1, SIZE), (2, 2 * SIZE, 2 * SIZE), (2, 1, SIZE, SIZE)):
+        with pytest.raises(ValueError, match=r"one value per patch, \(2, 16\) or one per pixel, \(2, 32, 32\)"):
+            model(images(), depth=torch.rand(wrong))
+    for whole in (depth.int(), patches.short()):
+        with pytest.raises(ValueError, match=r"depth is in metres.*depth\.float\(\) / 1000"):
+            model(images(), depth=whole)
+    model(images(), depth=depth)  # a refused call leaves nothing behind
 
 
 def test_a_lifted_model_compiles_whole():
@@ -314,7 +321,7 @@ def test_our_own_vit_is_lifted(name):
         stringpe.lift(stringpe.vit("vit_test_patch8", encoding="absolute"))
 
 
-def test_the_performer_estimates_the_softmax():
+def test_linear_attention_estimates_the_softmax():
     """More features, less error: the linear attention is of the same q and k."""
     torch.manual_seed(0)
     model = VIT.build().eval()  # as timm starts it: scores of order one, where few features are enough
@@ -322,9 +329,9 @@ def test_the_performer_estimates_the_softmax():
     errors = []
     for count in (16, 4096):
         torch.manual_seed(0)
-        linear = stringpe.attach(copy.deepcopy(model), "cayley", attention="performer")
-        for _, layer in attached(linear):
-            layer.directions = stringpe.attention.random_directions(count, layer.head_dim)
+        linear = stringpe.attach(copy.deepcopy(model), "cayley", attention="linear")
+        for _, layer in attached_layers(linear):
+            layer.directions = stringpe.linear_attention.random_directions(count, layer.head_dim)
         errors.append((VIT.call(linear, images()) - before).norm().item())
     assert errors[1] < 0.2 * errors[0]
 
@@ -360,7 +367,7 @@ def test_errors_say_what_was_found_and_what_is_supported():
         stringpe.attach(VIT.model(), "caley")
     with pytest.raises(ValueError, match="one of index, centred, normalised"):
         stringpe.attach(VIT.model(), units="metres")
-    layer = next(attached(stringpe.attach(VIT.model())))[1]
+    layer = next(attached_layers(stringpe.attach(VIT.model())))[1]
     with pytest.raises(ValueError, match="call the model"):
         layer(torch.randn(1, 17, 32))
 
@@ -370,5 +377,5 @@ def test_a_failed_attach_leaves_the_model_as_it_was():
     before = VIT.call(model, images())
     with pytest.raises(ValueError, match="block_size"):
         stringpe.attach(model, "circulant", block_size=5)
-    assert not list(attached(model))
+    assert not list(attached_layers(model))
     assert torch.equal(VIT.call(model, images()), before)

@@ -11,7 +11,7 @@ import stringpe
 from cases import perturbed
 from stringpe.cli import main as cli
 from stringpe.export import bake, export, load
-from stringpe.hosts import attached
+from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
 pytestmark = [
@@ -24,7 +24,7 @@ def host(library, name, **options):
     family = next(f for f in FAMILIES if (f.package, f.name) == (library, name))
     model = family.model(**options)
     stringpe.attach(model, "cayley")
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         perturbed(layer.encoding, 0.3)
     return model
 
@@ -49,12 +49,12 @@ def test_hosts_of_one_size_and_of_any(tmp_path):
 
 def test_what_is_exported_has_nothing_to_solve(tmp_path):
     model = bake(host("timm", "ViT"))
-    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached(model))
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached_layers(model))
     family = FAMILIES[0]
     normed = stringpe.attach(family.model(qk_norm=True), "cayley")
     before = normed(torch.ones(1, 3, 32, 32))
     baked = bake(normed)
-    assert all(isinstance(layer.encoding.basis, stringpe.basis.Given) for _, layer in attached(baked))
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Given) for _, layer in attached_layers(baked))
     torch.testing.assert_close(baked(torch.ones(1, 3, 32, 32)), before)
 
 

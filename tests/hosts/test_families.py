@@ -10,14 +10,14 @@ from host_families import FAMILIES, FEATURES, GRID, LARGER, PATCH, SIZE, feature
 
 import stringpe
 from cases import perturbed
-from stringpe.hosts import attached
+from stringpe.hosts import attached_layers
 
 each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {f.name}")
 
 
 def moved(model):
     """The encodings off their start, so that one that does nothing cannot pass."""
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         perturbed(layer.encoding, 0.3)
     return model
 
@@ -39,7 +39,7 @@ def test_starts_as_the_same_function(family):
 def test_gradient_reaches_every_new_parameter_of_every_layer(family):
     model = stringpe.attach(family.model(), "cayley")
     family.call(model, images()).square().sum().backward()
-    layers = dict(attached(model))
+    layers = dict(attached_layers(model))
     assert len(layers) >= 2
     for name, layer in layers.items():
         for parameter, value in layer.encoding.named_parameters():
@@ -57,23 +57,23 @@ def test_fold_changes_nothing(family):
             stringpe.fold(model)
         return
     stringpe.fold(model)
-    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached(model))
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.Identity) for _, layer in attached_layers(model))
     torch.testing.assert_close(family.call(model, images()), before, atol=1e-5, rtol=1e-4)
     changed = [n for n, p in model.named_parameters() if not torch.equal(p, weights[n])]
-    assert len(changed) >= 2 * len(list(attached(model))) or any("qkv" in n or "in_proj" in n for n in changed)
+    assert len(changed) >= 2 * len(list(attached_layers(model))) or any("qkv" in n or "in_proj" in n for n in changed)
 
 
 @each
 def test_replace_makes_the_model_translation_invariant(family):
     model = moved(stringpe.attach(family.model(), "cayley", start="replace"))
     before = family.call(model, images())
-    for layer in dict(attached(model)).values():
-        places = layer.places[0]
-        layer.places = (_Shifted(places),)
+    for layer in dict(attached_layers(model)).values():
+        places = layer.token_coords[0]
+        layer.token_coords = (_Shifted(places),)
     shifted = family.call(model, images())
     torch.testing.assert_close(shifted, before, atol=2e-5, rtol=1e-4)
-    for layer in dict(attached(model)).values():
-        layer.places = (_Shifted(layer.places[0].places, stretch=2.0),)
+    for layer in dict(attached_layers(model)).values():
+        layer.token_coords = (_Shifted(layer.token_coords[0].places, stretch=2.0),)
     assert (family.call(model, images()) - before).abs().max() > 1e-3  # coordinates do matter
 
 
@@ -83,11 +83,11 @@ class _Shifted:
     def __init__(self, places, stretch=1.0):
         self.places, self.stretch = places, stretch
 
-    def of(self, count):
-        return self.places.of(count) * self.stretch + torch.tensor([32.0, -17.0])
+    def of_tokens(self, count):
+        return self.places.of_tokens(count) * self.stretch + torch.tensor([32.0, -17.0])
 
-    def window(self, *size):
-        return self.places.window(*size) * self.stretch + torch.tensor([32.0, -17.0])
+    def of_windows(self, *size):
+        return self.places.of_windows(*size) * self.stretch + torch.tensor([32.0, -17.0])
 
 
 @each
@@ -101,8 +101,8 @@ def test_replace_drops_the_absolute_embedding(family):
         return  # patches of a window are no set: a relative bias stays
     image = images()
     flipped = image.unflatten(3, (GRID, PATCH)).flip(3).flatten(3, 4)  # patches in another order, each as it was
-    for _, layer in attached(model):
-        layer.places = (_Nowhere(layer.places[0]),)
+    for _, layer in attached_layers(model):
+        layer.token_coords = (_Nowhere(layer.token_coords[0]),)
     one, other = family.call(model, image), family.call(model, flipped)
     if one.ndim == 3 and family.name not in ("Depth Anything", "OWL-ViT", "OWLv2"):
         patches = (x[:, -(GRID**2) :].unflatten(1, (GRID, GRID)) for x in (one, other))
@@ -116,8 +116,8 @@ class _Nowhere:
     def __init__(self, places):
         self.places = places
 
-    def of(self, count):
-        return self.places.of(count) * 0
+    def of_tokens(self, count):
+        return self.places.of_tokens(count) * 0
 
 
 @each
@@ -142,7 +142,7 @@ def test_resolution_change(family):
     before = family.call(model, images(LARGER), **call)
     stringpe.attach(model, "cayley")
     assert (family.call(model, images(LARGER), **call) - before).abs().max() <= 1e-5
-    places = next(iter(dict(attached(model)).values())).places[0]
+    places = next(iter(dict(attached_layers(model)).values())).token_coords[0]
     rows, columns = LARGER[0] // PATCH, LARGER[1] // PATCH
     coords = places.coords if places.coords.ndim == 2 else places.coords[0, : rows * columns]
     assert coords.shape == (rows * columns, 2)
@@ -156,7 +156,7 @@ def test_resolution_change(family):
 def test_patch_dropout_keeps_coordinates_with_their_patches(family):
     model = family.model(**family.drop)
     stringpe.attach(model, "cayley", start="replace").train()
-    layers = dict(attached(model))
+    layers = dict(attached_layers(model))
     seen = {}
 
     def look(module, args, kwargs):
@@ -167,10 +167,10 @@ def test_patch_dropout_keeps_coordinates_with_their_patches(family):
     with torch.no_grad():
         model.eval()
         family.call(model, images())
-        every, grid = seen["x"], first.places[0].coords
+        every, grid = seen["x"], first.token_coords[0].coords
         model.train()
         family.call(model, images())
-    kept, coords = seen["x"], first.places[0].coords
+    kept, coords = seen["x"], first.token_coords[0].coords
     assert coords.shape == (2, GRID**2 // 2, 2)
     prefix = kept.shape[1] - coords.shape[1]
     assert prefix == every.shape[1] - GRID**2
@@ -184,8 +184,8 @@ def test_patch_dropout_keeps_coordinates_with_their_patches(family):
 def test_deepcopy_and_gradient_checkpointing(family):
     model = moved(stringpe.attach(family.model(), "cayley"))
     twin = copy.deepcopy(model)
-    layer, other = next(attached(model))[1], next(attached(twin))[1]
-    assert layer.places[0] is not other.places[0]
+    layer, other = next(attached_layers(model))[1], next(attached_layers(twin))[1]
+    assert layer.token_coords[0] is not other.token_coords[0]
     expected = family.call(model, images())
     torch.testing.assert_close(family.call(twin, images()), expected)
     if hasattr(twin, "set_grad_checkpointing"):
@@ -197,7 +197,7 @@ def test_deepcopy_and_gradient_checkpointing(family):
         one.train()
         torch.manual_seed(0)  # DINOv3 draws coordinates in training
         family.call(one, images()).square().sum().backward()
-        gradients.append(next(attached(one))[1].encoding.frequencies.weight.grad)
+        gradients.append(next(attached_layers(one))[1].encoding.frequencies.weight.grad)
     torch.testing.assert_close(*gradients)
 
 
@@ -220,15 +220,15 @@ def test_lift(family):
 
 
 @each
-def test_performer(family):
-    model = stringpe.attach(family.model(), "cayley", attention="performer")
+def test_linear_attention(family):
+    model = stringpe.attach(family.model(), "cayley", attention="linear")
     if family.masks or family.windows:
         with pytest.raises(ValueError, match="no masks"):
             family.call(model, images())
         return
     out = family.call(moved(model), images())
     out.square().sum().backward()
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         assert all(p.grad.abs().max() > 0 for p in layer.encoding.parameters())
     with pytest.raises(ValueError, match="feature map"):
         stringpe.fold(model)

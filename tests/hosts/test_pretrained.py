@@ -11,8 +11,8 @@ from cases import perturbed
 from stringpe.basis import Identity, Interleaved, convert_layout
 from stringpe.encoding import Encoding
 from stringpe.frequencies import Given
-from stringpe.hosts import attached
-from stringpe.hosts.parts import mixed_theta
+from stringpe.hosts import attached_layers
+from stringpe.hosts.description import mixed_theta
 from stringpe.pretrained import from_pretrained, load_rope_mixed, save_pretrained
 
 each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {f.name}")
@@ -21,7 +21,7 @@ each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {
 @each
 def test_saved_and_loaded_models_compute_the_same(family, tmp_path):
     model = stringpe.attach(family.model(), "cayley")
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         perturbed(layer.encoding, 0.3)
     expected = family.call(model, images())
     save_pretrained(model, tmp_path)
@@ -36,7 +36,7 @@ def test_lifted_and_folded_models_come_back(tmp_path):
 
     build = {"model_name": "vit_tiny_patch16_224", "img_size": 32, "embed_dim": 32, "depth": 2, "num_heads": 2}
     model = stringpe.lift(timm.create_model(**build).eval())
-    for _, layer in attached(model):
+    for _, layer in attached_layers(model):
         perturbed(layer.encoding, 0.3)
     with torch.no_grad():
         model.depth_lift.scale.fill_(1.5)

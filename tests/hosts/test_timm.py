@@ -12,7 +12,7 @@ from host_families import images
 
 import stringpe
 import stringpe.timm
-from stringpe.hosts import attached
+from stringpe.hosts import attached_layers
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
 
@@ -20,7 +20,7 @@ SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_head
 @pytest.mark.parametrize("name", stringpe.names())
 def test_create_model_by_tag(name):
     model = timm.create_model(f"vit_base_patch16_224.string_{name}", **SMALL)
-    assert [layer.encoding.name for _, layer in attached(model)] == [name] * 2
+    assert [layer.encoding.name for _, layer in attached_layers(model)] == [name] * 2
     assert model.pos_embed is None
     assert model(images()).shape == (2, 5)
     assert model.pretrained_cfg["tag"] == f"string_{name}"
@@ -31,7 +31,7 @@ def test_timm_lists_them_and_its_own_models_stay():
     assert "vit_base_patch16_224.string_cayley" in timm.list_models("vit_base_patch16_224.*", include_tags=True)
     assert timm.is_model("vit_base_patch16_224")
     plain = timm.create_model("vit_base_patch16_224", **SMALL)
-    assert not list(attached(plain))
+    assert not list(attached_layers(plain))
     assert plain.pretrained_cfg["tag"] != "string_cayley"
     with pytest.raises(ValueError, match="no weights for string_cayley"):
         timm.create_model("vit_base_patch16_224.string_cayley", pretrained=True, **SMALL)
@@ -41,7 +41,7 @@ def test_options_reach_the_encoding():
     model = timm.create_model(
         "vit_tiny_patch16_224.string_circulant", **SMALL, coord_dim=3, encoding_options={"block_size": 8}
     )
-    assert next(attached(model))[1].encoding.basis.block_size == 8
+    assert next(attached_layers(model))[1].encoding.basis.block_size == 8
     depth = torch.rand(2, 32, 32)
     assert model(images(), depth=depth).shape == (2, 5)
 
@@ -52,7 +52,7 @@ def test_what_a_training_script_does():
     model = timm.create_model("vit_base_patch16_224.string_cayley", **SMALL, drop_path_rate=0.1, patch_drop_rate=0.25)
     model.set_grad_checkpointing(True)
     optimiser = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-2, weight_decay=0.05, layer_decay=0.75)
-    own = {id(p) for _, layer in attached(model) for p in layer.encoding.parameters()}
+    own = {id(p) for _, layer in attached_layers(model) for p in layer.encoding.parameters()}
     decayed = {id(p) for group in optimiser.param_groups if group["weight_decay"] > 0 for p in group["params"]}
     assert own
     assert not own & decayed

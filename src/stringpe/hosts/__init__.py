@@ -1,8 +1,9 @@
 """Vision transformers of other libraries, as data: where each keeps its patches, its attention and its positions.
 
-A library is one file here: a `Host` that names its towers and attention classes. What is done with them (`attach`,
-`lift`, `fold`) is written once, in `stringpe.attach` and `HostAttention`, and knows no library. Classes are recognised
-by name, so that nothing of timm, transformers or open_clip is imported.
+A library is one file here (timm, transformers, open_clip): a `Host` that names its towers and attention classes, in the
+terms of `description`. What is done with them is written once and knows no library: `attach` (attach, lift and fold),
+`attention` (the attention that takes the place of the host's) and `token_coords` (where the tokens are). Classes are
+recognised by name, so that nothing of timm, transformers or open_clip is imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,13 @@ from torch import nn
 
 from . import open_clip, timm, transformers
 from .attention import HostAttention
-from .parts import Host, Layer, Tower
+from .description import Host, Layer, Tower
 
 Entry = TypeVar("Entry", Tower, Layer)
 HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)
 
 
-class Found(NamedTuple):
+class FoundTower(NamedTuple):
     """A vision tower in a model: its path, the module, where it keeps things, and its attention layers by path."""
 
     path: str
@@ -27,33 +28,33 @@ class Found(NamedTuple):
     layers: dict[str, tuple[nn.Module, Layer]]
 
 
-def find(model: nn.Module) -> list[Found]:
+def find_towers(model: nn.Module) -> list[FoundTower]:
     """The vision towers of a model, with their self-attention. An error names what was found if none can be used."""
     found = [
-        Found(path, module, tower, _layers(module, tower, host))
+        FoundTower(path, module, tower, _find_layers(module, tower, host))
         for path, module in model.named_modules()
         for host in HOSTS
-        if (tower := _named(module, host.package, host.towers)) and has_path(module, tower.patches)
+        if (tower := _look_up_class(module, host.package, host.towers)) and has_path(module, tower.patches)
     ]
     if not found or not all(tower.layers for tower in found):
-        raise ValueError(_unsupported(model))
+        raise ValueError(_describe_unsupported(model))
     return found
 
 
-def _layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.Module, Layer]]:
+def _find_layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.Module, Layer]]:
     layers = {}
     for name, child in module.get_submodule(tower.blocks).named_modules(prefix=tower.blocks):
-        layer = _named(child, host.package, host.layers)
+        layer = _look_up_class(child, host.package, host.layers)
         if layer is not None:
             if not getattr(child, "batch_first", True):
                 raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
             layers[name] = (child, layer)
         elif _is_attention(child):
-            raise ValueError(_unsupported(module))
+            raise ValueError(_describe_unsupported(module))
     return layers
 
 
-def _named(module: nn.Module, library: str, table: Mapping[str, Entry]) -> Entry | None:
+def _look_up_class(module: nn.Module, library: str, table: Mapping[str, Entry]) -> Entry | None:
     """The entry for a module's class, or for one that it derives from; torch's own classes belong to every library."""
     for cls in type(module).__mro__:
         if cls.__module__.split(".")[0] in (library, "torch") and cls.__name__ in table:
@@ -66,7 +67,7 @@ def _is_attention(module: nn.Module) -> bool:
     return "Attention" in name and not name.endswith(("Block", "Layer", "Layers"))
 
 
-def _unsupported(model: nn.Module) -> str:
+def _describe_unsupported(model: nn.Module) -> str:
     seen = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
     classes = ", ".join(seen) or "of no class that has Attention in its name"
     known = "; ".join(f"{h.package}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
@@ -85,6 +86,6 @@ def has_path(module: nn.Module, path: str) -> bool:
     return True
 
 
-def attached(model: nn.Module) -> Iterator[tuple[str, HostAttention]]:
+def attached_layers(model: nn.Module) -> Iterator[tuple[str, HostAttention]]:
     """The attention layers of a model that carry an encoding of ours, by path."""
     return ((name, m) for name, m in model.named_modules() if isinstance(m, HostAttention))

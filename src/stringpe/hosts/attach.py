@@ -18,8 +18,8 @@ from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..projection import MultiHead
 from .attention import KINDS, HostAttention
-from .parts import Grid, Layer, Rope, Tower
-from .places import DropPatches, Places
+from .description import Grid, Layer, Rope, Tower
+from .token_coords import DropPatches, TokenCoords
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -38,11 +38,14 @@ def attach(
 ) -> Model:
     """Put an encoding into every self-attention of a vision transformer of timm, transformers or open_clip, in place.
 
-    encoding: a name of `stringpe.names()`, built for every layer on its own. `**options`: as of `stringpe.create`.
+    encoding: a name of `stringpe.names()`, built for every layer on its own. `**options`: as of `stringpe.create`; for
+        example `attach(model, "rope", learnable=True)`, with frequencies that learn, as all do in the paper's ALOHA
+        experiments.
     coord_dim: 2, or 3 to lift as well (see `lift`).
     start: "same", the model computes what it did before and learns from there; or "replace", its absolute position
         embedding (or its own RoPE) goes, and the encoding has full strength from the first step.
-    attention: "softmax", or "performer" for linear attention in its place, which estimates the softmax.
+    attention: "softmax", or "linear" for linear attention in its place, by the Performer's features, which estimate the
+        softmax.
     units: of the patch grid: "index" extrapolates to other resolutions, "normalised" interpolates, or "centred". RoPE
         that is kept brings its own.
 
@@ -50,21 +53,22 @@ def attach(
     P I Pᵀ = I for every P. So frequencies stand behind a gate for each head and axis that starts at 1e-7, not at 0:
     outputs agree to rounding, the gate has gradient of order one, and frequencies and S have gradient of the order of
     the gate, which grows with it. A model that has RoPE keeps it, exactly: its frequencies become Θ of every layer
-    (fixed for "rope", else learned), its channel layout part of the basis, and P = I at the start.
+    (learned unless learnable=False; for "rope" fixed unless learnable=True), its channel layout part of the basis, and
+    P = I at the start.
     """
     _check(model, encoding, coord_dim, start, attention)
-    for found in hosts.find(model):
+    for found in hosts.find_towers(model):
         layers = [layer for layer, _ in found.layers.values()]
         rope = found.tower.rope(found.module, layers) if start == "same" else None
         if rope is None:
-            encodings = [_fresh(encoding, sizes, start, options) for sizes in map(_sizes, found.layers.values())]
-            _place(found, encodings, Grid(units), attention)
+            encodings = [_create(encoding, sizes, start, options) for sizes in map(_sizes, found.layers.values())]
+            _put_in(found, encodings, Grid(units), attention)
         else:
-            _place(found, _kept(found, rope, encoding, options), rope.grid, attention)
+            _put_in(found, _carry_over(found, rope, encoding, options), rope.grid, attention)
         if start == "replace" and found.tower.table and hosts.has_path(found.module, found.tower.table):
             _drop_table(found.module, found.tower)
-    asked = {"encoding": encoding, "start": start, "attention": attention, "units": units, **options}
-    record(model, "attach", asked)
+    arguments = {"encoding": encoding, "start": start, "attention": attention, "units": units, **options}
+    record(model, "attach", arguments)
     return lift(model) if coord_dim == 3 else model
 
 
@@ -77,35 +81,35 @@ def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attentio
     ):
         if value not in allowed:
             raise ValueError(f"{what} must be one of {', '.join(map(str, allowed))}, got {value!r}")
-    if any(True for _ in hosts.attached(model)):
+    if any(True for _ in hosts.attached_layers(model)):
         raise ValueError(f"this {type(model).__name__} has an encoding attached already: start from a fresh model")
 
 
 def carry_rope(model: Model, rope: Rope, encoding: str) -> Model:
     """Attach a RoPE that stands elsewhere (in a checkpoint, say) to a model that has none."""
     _check(model, encoding, 2, "same", "softmax")
-    (found,) = hosts.find(model)
-    _place(found, _kept(found, rope, encoding, {}), rope.grid, "softmax")
+    (found,) = hosts.find_towers(model)
+    _put_in(found, _carry_over(found, rope, encoding, {}), rope.grid, "softmax")
     return model
 
 
-def _place(found: hosts.Found, encodings: list[Encoding], grid: Grid, attention: str) -> None:
-    """Encodings into the attention of a tower, and hooks where its coordinates come from."""
+def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, attention: str) -> None:
+    """Put encodings into the attention of a tower, and hooks where its coordinates come from."""
     module, tower = found.module, found.tower
     patches = module.get_submodule(tower.patches)
     size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
-    places = Places(grid, size)
+    coords = TokenCoords(grid, size)
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
         weight = next(layer.parameters())
-        module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), places, attention))
+        module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention))
     if isinstance(patches, nn.Conv2d):
-        patches.register_forward_hook(places.see_image)
+        patches.register_forward_hook(coords.read_grid)
     else:
-        patches.register_forward_hook(places.see_sizes, with_kwargs=True)
+        patches.register_forward_hook(coords.read_sizes, with_kwargs=True)
     if tower.rope_path:
         setattr(module, tower.rope_path, None)
     if tower.dropout:
-        _follow_dropout(module, tower.dropout, places)
+        _follow_dropout(module, tower.dropout, coords)
 
 
 def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
@@ -114,14 +118,14 @@ def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
     return {"head_dim": layer.head_dim, "num_heads": heads}
 
 
-def _fresh(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
-    one = _create(encoding, {"coord_dim": 2, **sizes, **options})
+def _create(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
+    one = _build(encoding, {"coord_dim": 2, **sizes, **options})
     if start == "same":
         one.frequencies = Gated(one.frequencies, start=START)
     return one
 
 
-def _create(encoding: str, options: dict[str, Any]) -> Encoding:
+def _build(encoding: str, options: dict[str, Any]) -> Encoding:
     one = create(encoding, **options)
     if not isinstance(one, Encoding):
         raise ValueError(
@@ -131,7 +135,7 @@ def _create(encoding: str, options: dict[str, Any]) -> Encoding:
     return one
 
 
-def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
+def _carry_over(found: hosts.FoundTower, rope: Rope, encoding: str, options: dict[str, Any]) -> list[Encoding]:
     """A RoPE as encodings of that name, one per layer: with their basis, and learned where their frequencies are."""
     spectral = {*Spectrum.__annotations__, "frequencies", "share_frequencies", "every_plane"} - {"learnable"}
     if lost := [name for name in options if name in spectral]:
@@ -140,7 +144,7 @@ def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]
         )
     encodings = []
     for theta, sizes in zip(rope.theta, map(_sizes, found.layers.values()), strict=True):
-        one = _create(encoding, {**sizes, **options})
+        one = _build(encoding, {**sizes, **options})
         if not one.basis.starts_at_identity:
             raise ValueError(
                 f"this model has RoPE, whose planes are not those of a {encoding} basis: attach 'rope', 'rope_mixed', "
@@ -153,30 +157,30 @@ def _kept(found: hosts.Found, rope: Rope, encoding: str, options: dict[str, Any]
     return encodings
 
 
-def _follow_dropout(module: nn.Module, path: str, places: Places) -> None:
-    """Patch dropout must say what it keeps."""
+def _follow_dropout(module: nn.Module, path: str, coords: TokenCoords) -> None:
+    """Make patch dropout say what it keeps."""
     drop: Any = getattr(module, path, None)
     if drop is None or isinstance(drop, nn.Identity):
         return
     if type(drop).__name__ == "PatchDropoutWithIndices":
-        drop.register_forward_hook(places.see_kept)
+        drop.register_forward_hook(coords.read_kept)
         return
-    setattr(module, path, DropPatches(drop.prob, getattr(drop, "ordered", False), places))
+    setattr(module, path, DropPatches(drop.prob, getattr(drop, "ordered", False), coords))
 
 
 @torch.no_grad()
 def _drop_table(module: nn.Module, tower: Tower) -> None:
-    """Zero the rows of the patches and freeze the table; the rows of prefix tokens in front say nothing of places."""
+    """Zero the rows of the patches and freeze the table. The rows of prefix tokens stay: they say nothing of places."""
     parent, _, name = tower.table.rpartition(".")
     held: Any = getattr(module.get_submodule(parent), name)
     table: Any = held.weight if isinstance(held, nn.Embedding) else held
-    table[..., tower.front(module) :, :] = 0
+    table[..., tower.prefix_rows(module) :, :] = 0
     table.requires_grad_(False)
 
 
 def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
     """A 2D model becomes 3D, in place: `model(image, depth=…)`, with depth (b, H, W) in metres, holes as 0, NaN or
-    infinity, or (b, n) with one value a patch. Without depth it is its 2D self.
+    infinity, or (b, n) with one value per patch. Without depth it is its 2D self.
 
     model: an attached one, a 2D `stringpe.ViT`, or a model that can be attached, which then is, with `encoding` and
     `**options` as in `attach`.
@@ -186,7 +190,7 @@ def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
     the depth layer has gradient.
     """
     own = model if isinstance(model, ViT) else None
-    if own is None and not any(True for _ in hosts.attached(model)):
+    if own is None and not any(True for _ in hosts.attached_layers(model)):
         attach(model, encoding, **options)
     elif options:
         raise ValueError(f"this model has its encoding already: drop {', '.join(options)}")
@@ -208,35 +212,34 @@ def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
 
 
 def _take_depth(model: nn.Module, holders: list[HostAttention]) -> None:
-    every = {id(holder.places[0]): holder.places[0] for holder in holders}
+    every = {id(holder.token_coords[0]): holder.token_coords[0] for holder in holders}
     if len(every) > 1:
         raise ValueError(f"{type(model).__name__} has {len(every)} vision towers: lift the one that sees depth")
-    (places,) = every.values()
-    places.lift = DepthLift(places.patch_size or 1, places.grid.units, scale=0.0)
-    places.lift.to(holders[0].rows()[0].weight.device)
-    model.depth_lift = places.lift
-    model.register_forward_pre_hook(places.take_depth, with_kwargs=True)
+    (coords,) = every.values()
+    coords.lift = DepthLift(coords.patch_size or 1, coords.grid.units, scale=0.0)
+    coords.lift.to(next(holders[0].parameters()).device)
+    model.depth_lift = coords.lift
+    model.register_forward_pre_hook(coords.take_depth, with_kwargs=True)
 
 
 @torch.no_grad()
 def fold(model: Model) -> Model:
     """Put every basis into the projections before it, in place, and return the model: same outputs, plain rotations.
 
-    P goes into W_q and W_k (and their biases); frequencies stay. Refuses, before touching anything, where something
-    nonlinear or a gain stands between projection and encoding.
+    P goes into W_q and W_k (and their biases); frequencies stay. A basis that is the identity is folded already.
+    Refuses, before touching anything, a model without attention that it knows, one with encodings that it cannot reach,
+    and one where something nonlinear, a gain or an adapter (LoRA) stands in the way.
     """
-    layers: list[tuple[str, Any]] = [
+    holders: list[tuple[str, Any]] = [
         (name, m)
         for name, m in model.named_modules()
-        if isinstance(m, (MultiHead, HostAttention))
-        and isinstance(m.encoding, Encoding)
-        and not isinstance(m.encoding.basis, Identity)
+        if isinstance(m, (MultiHead, HostAttention)) and isinstance(m.encoding, Encoding)
     ]
+    _check_reach(model, [layer.encoding for _, layer in holders])
+    layers = [(name, layer) for name, layer in holders if not isinstance(layer.encoding.basis, Identity)]
     for name, layer in layers:
         if obstacle := layer.fold_obstacle():
-            raise ValueError(
-                f"cannot fold {name or type(layer).__name__}: between projection and encoding stands {obstacle}"
-            )
+            raise ValueError(f"cannot fold {name or type(layer).__name__}: {obstacle}")
     folded: dict[int, Encoding] = {}  # layers that shared an encoding go on sharing it
     for _, layer in layers:
         encoding: Encoding = layer.encoding
@@ -247,6 +250,23 @@ def fold(model: Model) -> Model:
     if any(isinstance(layer, HostAttention) for _, layer in layers):
         record(model, "fold", {})
     return model
+
+
+def _check_reach(model: nn.Module, held: list[Encoding]) -> None:
+    """Refuse a model in which there is nothing to fold, or a basis that folding would not find."""
+    own = {id(encoding) for encoding in held}
+    for name, module in model.named_modules():
+        if isinstance(module, Encoding) and id(module) not in own and not isinstance(module.basis, Identity):
+            raise ValueError(
+                f"cannot fold {name or 'an encoding alone'}: it is not called by stringpe.Attention or an attached "
+                f"layer, so its projections are not known. Use stringpe.Attention, or write Pᵀ W yourself with "
+                f"stringpe.projection.fold_projection"
+            )
+    if not held:
+        raise ValueError(
+            f"there is nothing to fold in this {type(model).__name__}: it has no attention layer with an encoding. "
+            f"fold takes stringpe.Attention, models made of it, and attached models"
+        )
 
 
 def record(model: nn.Module, call: str, options: dict[str, Any]) -> None:

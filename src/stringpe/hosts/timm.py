@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .parts import Grid, Host, Layer, Rope, Tower, axial_theta, inverse_periods, mixed_theta
+from .description import Grid, Host, Layer, Rope, Tower, axial_theta, inverse_periods, mixed_theta
 
 
 def _eva_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
@@ -40,7 +40,7 @@ def _eva_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
 
 
 def _bands(rope: Any) -> torch.Tensor:
-    """The frequencies of timm's axial RoPE, radians a patch; with a fixed grid timm keeps their sines only."""
+    """The frequencies of timm's axial RoPE, radians per patch; with a fixed grid timm keeps their sines only."""
     if rope.in_pixels:
         raise ValueError("this timm model's RoPE is in pixels, which no ViT of timm uses: use start='replace'")
     bands: torch.Tensor = rope._compute_bands()
@@ -61,7 +61,7 @@ def _relative_bias(layer: nn.Module, q: torch.Tensor, size: tuple[int, int]) -> 
     return bias.unflatten(0, q.shape[:2])
 
 
-def _front(tower: nn.Module) -> int:
+def _prefix_rows(tower: nn.Module) -> int:
     known: Any = tower
     return 0 if known.no_embed_class else known.num_prefix_tokens
 
@@ -69,8 +69,8 @@ def _front(tower: nn.Module) -> int:
 HOST = Host(
     package="timm",
     towers={
-        "VisionTransformer": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop"),
-        "Eva": Tower("patch_embed.proj", "pos_embed", _front, "blocks", "patch_drop", _eva_rope, "rope"),
+        "VisionTransformer": Tower("patch_embed.proj", "pos_embed", _prefix_rows, "blocks", "patch_drop"),
+        "Eva": Tower("patch_embed.proj", "pos_embed", _prefix_rows, "blocks", "patch_drop", _eva_rope, "rope"),
         "VisionTransformerSAM": Tower("patch_embed.proj", "pos_embed", blocks="blocks", rope=_sam_rope),
     },
     layers={"Attention": Layer(bias=_relative_bias), "AttentionRope": Layer(), "EvaAttention": Layer()},

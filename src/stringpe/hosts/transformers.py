@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .parts import Grid, Host, Layer, Rope, Tower, axial_theta, one_in_front
+from .description import Grid, Host, Layer, Rope, Tower, axial_theta, one_prefix
 
 
 def _dinov3_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope:
@@ -21,13 +21,13 @@ def _dinov3_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope:
     return Rope([axial_theta(2 * math.pi * rope.inv_freq.detach().float())] * len(layers), False, grid)
 
 
-def _two_in_front(tower: nn.Module) -> int:
+def _two_prefixes(tower: nn.Module) -> int:
     return 2
 
 
-_VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_in_front)
-_DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_in_front)
-_CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_in_front)
+_VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_prefix)
+_DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_prefixes)
+_CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_prefix)
 _SIGLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", blocks="encoder")
 _SIGLIP2 = Tower("embeddings", "embeddings.position_embedding", blocks="encoder")  # images of any shape, as patches
 _DINOV3 = Tower("embeddings.patch_embeddings", rope=_dinov3_rope)

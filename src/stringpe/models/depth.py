@@ -25,6 +25,7 @@ class DepthLift(nn.Module):
 
     def forward(self, depth: Tensor) -> Tensor:
         """(b, H, W) metres to (b, n, 3)."""
+        check_metres(depth)
         # In float32 whatever the model's dtype: coordinates are not for half precision.
         return lift_depth(
             depth.float(), self.patch_size, scale=self.scale.float(), offset=self.offset.float(), units=self.units
@@ -32,14 +33,28 @@ class DepthLift(nn.Module):
 
     def heights(self, depth: Tensor) -> Tensor:
         """z alone: (b, H, W) metres to (b, n)."""
+        check_metres(depth)
         return self.affine(pool_depth(depth.float(), self.patch_size).flatten(1))
 
     def affine(self, metres: Tensor) -> Tensor:
         """scale · metres + offset, in float32."""
+        check_metres(metres)
         return metres.float() * self.scale.float() + self.offset.float()
+
+    def flat(self, plane: Tensor) -> Tensor:
+        """Patches without depth: (…, n, 2) to (…, n, 3) with z = 0. The zero is a product with scale and offset, which
+        so have a gradient (of zero) in every step, as distributed training needs."""
+        tied = 0 * (self.scale.float() + self.offset.float())
+        return torch.cat([plane, tied.to(plane.dtype).expand(*plane.shape[:-1], 1)], dim=-1)
 
     def extra_repr(self) -> str:
         return f"patch_size={self.patch_size}, units={self.units!r}"
+
+
+def check_metres(depth: Tensor) -> None:
+    """Refuse depth in whole numbers, which is in millimetres or steps of some file, and not in metres."""
+    if not depth.is_floating_point():
+        raise ValueError(f"depth is in metres, as floats, got {depth.dtype}: for millimetres pass depth.float() / 1000")
 
 
 def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, LinearAttention
+from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
 from ..coords import UNITS, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding, create, names
+from ..linear_attention import LinearAttention
 from ..projection import Prepared, is_whole, prepare
-from .depth import DepthLift, surface_normals
+from .depth import DepthLift, check_metres, surface_normals
 from .stem import stem as make_stem
 
 SIZES = {  # dim, layers, heads
@@ -219,7 +220,7 @@ class ViT(nn.Module):
         if self.lift is not None and depth is not None:
             return self.lift(depth)
         plane = grid(*size, units=self.units, device=device)
-        return nn.functional.pad(plane, (0, self.coord_dim - 2))
+        return plane if self.lift is None else self.lift.flat(plane)
 
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
         if "channel" in self.depth:
@@ -258,6 +259,7 @@ class ViT(nn.Module):
         if depth.shape != (image.shape[0], *image.shape[2:]):
             wanted = (image.shape[0], *image.shape[2:])
             raise ValueError(f"depth must be {wanted}, one value a pixel in metres, got {tuple(depth.shape)}")
+        check_metres(depth)
 
 
 def encodings(

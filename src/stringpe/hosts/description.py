@@ -1,4 +1,4 @@
-"""What the description of a host is made of."""
+"""What a host is described with: its towers, its attention layers, its grid of patches and its own RoPE."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -87,11 +87,13 @@ def no_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
     return None
 
 
-def none_in_front(tower: nn.Module) -> int:
+def no_prefix(tower: nn.Module) -> int:
+    """For tables of patches alone."""
     return 0
 
 
-def one_in_front(tower: nn.Module) -> int:
+def one_prefix(tower: nn.Module) -> int:
+    """For tables whose first row is the class token's."""
     return 1
 
 
@@ -102,7 +104,7 @@ class Tower:
     patches: the convolution that makes patches, whose output has the shape of the grid; or, where images come as
         patches with their sizes (`spatial_shapes`), the module that is called with both.
     table: the absolute position embedding, a parameter or an nn.Embedding; "" where there is none.
-    front: how many of its rows, the first, belong to tokens in front of the patches.
+    prefix_rows: how many of its first rows belong to tokens in front of the patches.
     blocks: where the self-attention layers are; "" is the whole tower.
     dropout: patch dropout; "" where there is none.
     rope: reads the host's RoPE. rope_path: what to remove once it is ours; "" to leave it, unused.
@@ -110,7 +112,7 @@ class Tower:
 
     patches: str
     table: str = ""
-    front: Callable[[nn.Module], int] = none_in_front
+    prefix_rows: Callable[[nn.Module], int] = no_prefix
     blocks: str = ""
     dropout: str = ""
     rope: Callable[[nn.Module, list[nn.Module]], Rope | None] = no_rope
@@ -147,5 +149,5 @@ def mixed_theta(freqs: Tensor, num_heads: int, *, columns_first: bool = True) ->
 
 
 def inverse_periods(periods: Tensor) -> Tensor:
-    """Radians a unit from periods in units."""
+    """Radians per unit, from periods in units."""
     return 2 * math.pi / periods.detach().float()

@@ -1,0 +1,208 @@
+"""Linear attention: Σ_j w_ij v_j / Σ_j w_ij with weights w_ij = φ(q_i)·φ(k_j), in O(n).
+
+The features φ are positive, so the normaliser cannot vanish:
+
+    "softmax"  the Performer's random features, whose products estimate exp(q·k / √d), plus 1e-12;
+    "relu"     relu(x), and beside it one feature √ε s(x) with s(x) = √(|relu(x)|² + δ²), ε = 1/16 and δ = 10⁻³.
+
+The last one is needed where φ(q) and φ(k) are rotated (encode="after"). A rotated product is as large as
+|φ(q)| |φ(k)| even where φ(q)·φ(k) is zero, so the normaliser must not be smaller than a share of the norms. This
+feature is not rotated and adds ε s(q) s(k_j) to the weight and to the normaliser. Hence, whatever the inputs,
+
+    |out| ≤ (1 + 1/ε) max |v| = 17 max |v|   with encode="after",     |out| ≤ max |v|   otherwise,
+
+and scores stay exactly invariant, since norms do not see a rotation.
+"""
+
+import math
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .encoding import Encoding, PositionEncoding
+from .frequencies import random_frames
+from .projection import Heads, MultiHead
+from .rotate import full_precision
+
+FEATURES = ("softmax", "relu")
+NORM_SHARE = 1 / 16  # ε: at random, φ(q)·φ(k) is about a third of the product of the norms
+LEAST_NORM = 1e-3  # δ
+LEAST_FEATURE = 1e-12
+BOUND = 1 + 1 / NORM_SHARE  # of |out| / max |v|
+CHUNK = 64  # tokens that causal attention treats at once
+
+
+class LinearAttention(MultiHead):
+    """Attention in O(n), over the same arguments as `Attention`.
+
+    features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu".
+    encode: "before" applies the whole R(r) = P RoPE Pᵀ to tokens ahead of the feature map, so that φ sees P and P adds
+        capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
+        φ(k), as R(r) commutes with nothing nonlinear: scores are exactly invariant, and the normaliser is not rotated;
+        "relu" only, since random features have no planes.
+    num_features: random features per head, for "softmax". `**heads`: see `Heads`.
+    """
+
+    projection: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        encoding: PositionEncoding | None = None,
+        *,
+        features: str = "softmax",
+        encode: str = "before",
+        num_features: int = 256,
+        **heads: Unpack[Heads],
+    ):
+        super().__init__(dim, num_heads, encoding, fold=False, **heads)
+        if features not in FEATURES:
+            raise ValueError(f"features must be 'softmax' or 'relu', got {features!r}")
+        if encode not in ("before", "after") or (encode == "after" and features == "softmax"):
+            raise ValueError(
+                f"encode must be 'before', or 'after' with features='relu', got {encode!r} with {features!r}"
+            )
+        if encoding is not None and not isinstance(encoding, Encoding):
+            raise ValueError(
+                f"linear attention takes an Encoding, whose R(r) is a rotation, not {type(encoding).__name__}"
+            )
+        if num_features < 1:
+            raise ValueError(f"num_features must be at least 1, got {num_features}")
+        self.features, self.encode = features, encode
+        if features == "softmax":  # persistent: the random directions belong to the function that was trained
+            self.register_buffer("projection", torch.empty(num_features, self.head_dim))
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new random directions."""
+        if self.features == "softmax" and not self.projection.is_meta:
+            self.projection.copy_(random_directions(*self.projection.shape))
+
+    def fold_obstacle(self) -> str | None:
+        return (
+            "between projection and encoding stands the feature map of linear attention, which is not linear, "
+            "so P has to multiply tokens"
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        coords: Tensor | None = None,
+        context: Tensor | None = None,
+        context_coords: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """mask: boolean (b, m), or (b, 1, 1, m), True for the keys that may be looked at. causal: a token sees itself
+        and those before it; with features="relu", since softmax features of a key depend on all keys."""
+        self.check_inputs(x, coords, context, context_coords)
+        if causal and (context is not None or self.features == "softmax"):
+            raise ValueError("causal linear attention is self attention with features='relu': drop causal or change it")
+        q, k, v = self.project(x, context)
+        mask = None if mask is None else key_mask(mask, len(k), k.shape[2])
+        places = (coords, coords if context is None else context_coords)
+        if self.encode == "before":
+            q, k = self._rotate(q, k, *places, whole=True)
+        with full_precision(x):  # sums over all tokens: not in half precision
+            wide = torch.promote_types(v.dtype, torch.float32)
+            q, k = self._map_features(q.to(wide)), self._map_features(k.to(wide), keys=True, mask=mask)
+            turned = None
+            if self.encode == "after":  # all features but the last, which stands for the norm
+                d = self.head_dim
+                rotated = self._rotate(q[..., :d], k[..., :d], *places, whole=False)
+                turned = tuple(torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
+            heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal)
+        return self.merge(heads.to(v.dtype))
+
+    def _rotate(
+        self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None, *, whole: bool
+    ) -> tuple[Tensor, Tensor]:
+        if self.encoding is None or coords is None or key_coords is None:
+            return q, k
+        assert isinstance(self.encoding, Encoding)
+        groups = self.num_heads // self.num_kv_heads
+        return (
+            self.encoding.rotate(q, coords, groups=groups, whole=whole),
+            self.encoding.rotate(k, key_coords, whole=whole),
+        )
+
+    def _map_features(self, x: Tensor, *, keys: bool = False, mask: Tensor | None = None) -> Tensor:
+        return relu_features(x) if self.features == "relu" else positive_features(x, self.projection, keys, mask)
+
+
+def linear_mix(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    turned: tuple[Tensor, ...] | None = None,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Σ_j (φ(q)·φ(k_j)) v_j / Σ_j φ(q)·φ(k_j) in O(n): features q (b, h, n, f), k (b, h_kv, m, f), v (b, h_kv, m, d) to
+    (b, h, n, d).
+
+    turned: features to score with, where they differ from those that normalise. mask: boolean (b, m), keys to look at;
+    a query that may look at none gets zero. causal: query i looks at keys 0 to i.
+    """
+    scoring_q, scoring_k = turned or (q, k)
+    if mask is not None:
+        kept = mask[:, None, :, None]
+        k, scoring_k = k * kept, scoring_k * kept
+    ones = torch.ones_like(v[..., :1])
+    total = _weighted_sum(q, k, ones, causal)
+    return _weighted_sum(scoring_q, scoring_k, v, causal) / torch.where(total > 0, total, 1)
+
+
+def _weighted_sum(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Σ_j (q_i·k_j) v_j over all j, or over j ≤ i: (b, h, n, f), (b, h_kv, m, f), (b, h_kv, m, e) to (b, h, n, e)."""
+    groups, n = q.shape[1] // k.shape[1], q.shape[2]
+    if not causal:
+        return q @ (k.mT @ v).repeat_interleave(groups, dim=1)
+    k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
+    q, k, v = (F.pad(t, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for t in (q, k, v))  # (b, h, chunks, 64, ·)
+    summary = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # of all chunks before: (b, h, chunks, f, e)
+    return (q @ summary + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :n]
+
+
+def relu_features(x: Tensor) -> Tensor:
+    """relu(x) and one feature more, √ε √(|relu(x)|² + δ²): (b, h, n, d) to (b, h, n, d + 1)."""
+    positive = F.relu(x)
+    norm = (positive.square().sum(-1, keepdim=True) + LEAST_NORM**2).sqrt()
+    return torch.cat([positive, math.sqrt(NORM_SHARE) * norm], dim=-1)
+
+
+def positive_features(x: Tensor, directions: Tensor, keys: bool = False, mask: Tensor | None = None) -> Tensor:
+    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to
+    (b, h, n, f). mask: boolean (b, n), tokens that count."""
+    x = x * x.shape[-1] ** -0.25
+    exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
+    if mask is not None:
+        exponent = exponent.masked_fill(~mask[:, None, :, None], torch.finfo(x.dtype).min)
+    # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
+    largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)
+    return torch.exp(exponent - largest) + LEAST_FEATURE
+
+
+def random_directions(count: int, d: int) -> Tensor:
+    """(count, d): orthogonal in blocks of d, with the lengths of Gaussian vectors."""
+    blocks = random_frames(math.ceil(count / d), d).flatten(0, 1)[:count]
+    return blocks * torch.randn(count, d).norm(dim=1, keepdim=True)
+
+
+def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
+    """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
+    queries, so a mask cannot differ between them."""
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")
+    flat = mask[:, 0, 0] if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else mask
+    if flat.ndim != 2 or flat.shape[0] not in (b, 1) or flat.shape[1] != m:
+        raise ValueError(
+            f"linear attention takes a mask of keys, (b, m) = ({b}, {m}) or ({b}, 1, 1, {m}), one for all queries; got "
+            f"{tuple(mask.shape)}: use softmax attention for others"
+        )
+    return flat

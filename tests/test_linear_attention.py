@@ -1,0 +1,223 @@
+"""Linear attention: what it computes, its bound, its masks and its causal form."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import stringpe
+from cases import build
+from stringpe import Attention, LinearAttention, testing
+from stringpe.linear_attention import BOUND, linear_mix, relu_features
+from stringpe.projection import fold_projection
+
+
+def layer(case, cls=LinearAttention, *, num_kv_heads=2, dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    enc = build(case, head_dim=16, num_heads=num_kv_heads, coord_dim=2)
+    return cls(64, 4, encoding=enc, num_kv_heads=num_kv_heads, **options).to(dtype)
+
+
+def inputs(n=9, b=2, dtype=torch.float32):
+    torch.manual_seed(1)
+    return torch.randn(b, n, 64, dtype=dtype), torch.randint(-8, 8, (b, n, 2)).to(dtype)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 4])
+def test_equals_the_quadratic_form(num_kv_heads):
+    attn = layer("cayley", num_kv_heads=num_kv_heads, features="relu", dtype=torch.float64)
+    x, coords = inputs(dtype=torch.float64)
+    q, k, v = attn.project(x)
+    q = attn.encoding.rotate(q, coords, groups=4 // num_kv_heads, whole=True).relu()
+    k = attn.encoding.rotate(k, coords, whole=True).relu().repeat_interleave(4 // num_kv_heads, dim=1)
+    norms = [(t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k)]
+    scores = q @ k.mT + norms[0] @ norms[1].mT / 16
+    out = attn.merge((scores / scores.sum(-1, keepdim=True)) @ v.repeat_interleave(4 // num_kv_heads, dim=1))
+    torch.testing.assert_close(attn(x, coords), out, atol=1e-10, rtol=0)
+
+
+def test_softmax_features_estimate_softmax_attention():
+    exact, (x, coords) = layer("cayley", Attention), inputs(n=32)
+    errors = []
+    for count in (64, 64 * 64):  # the error of a Monte-Carlo estimate falls with the square root: eightfold
+        linear = layer("cayley", num_features=count)
+        linear.load_state_dict(exact.state_dict(), strict=False)
+        errors.append(testing.relative_error(linear(x, coords), exact(x, coords)))
+    assert errors[1] < errors[0] / 4
+
+
+@pytest.mark.parametrize("case", ["cayley", "general"])
+@pytest.mark.parametrize(
+    "options", [{"features": "softmax"}, {"features": "relu"}, {"features": "relu", "encode": "after"}]
+)
+def test_the_basis_reaches_the_feature_map(case, options):
+    attn = layer(case, **options)
+    x, coords = inputs()
+    out = attn(x, coords)
+    out.square().sum().backward()
+    assert (attn.encoding.basis.weight.grad != 0).all()
+    assert attn.encoding.frequencies.weight.grad.norm() > 0
+
+
+def test_the_basis_adds_capacity():
+    """No change of W_q and W_k alone undoes P in front of a feature map, as it does in softmax attention."""
+    attn = layer("cayley", features="relu", num_kv_heads=4)
+    x, coords = inputs()
+    out = attn(x, coords)
+    moved = copy.deepcopy(attn)
+    with torch.no_grad():
+        rows = attn.query_key_rows
+        weight, bias = fold_projection(attn.encoding.basis(), attn.qkv.weight[:rows], attn.qkv.bias[:rows])
+        moved.qkv.weight[: len(weight)] = weight
+        moved.qkv.bias[: len(bias)] = bias
+        moved.encoding.basis.weight.zero_()
+    assert testing.relative_error(moved(x, coords), out) > 1e-2
+    softmax = Attention(64, 4, encoding=attn.encoding)
+    softmax.load_state_dict(attn.state_dict(), strict=False)
+    softmax_moved = Attention(64, 4, encoding=moved.encoding)
+    softmax_moved.load_state_dict(moved.state_dict(), strict=False)
+    assert testing.relative_error(softmax_moved(x, coords), softmax(x, coords)) < 1e-5
+
+
+def test_rotating_after_the_features_is_exactly_invariant():
+    attn = layer("cayley", features="relu", encode="after")
+    x, coords = inputs()
+    torch.testing.assert_close(attn(x, coords + 1000), attn(x, coords), atol=2e-6, rtol=0)
+
+
+def test_cross():
+    attn = layer("circulant")
+    x, coords = inputs()
+    torch.testing.assert_close(attn(x, coords, x, coords), attn(x, coords), atol=1e-6, rtol=0)
+
+
+def test_fold_refuses():
+    with pytest.raises(ValueError, match=r"cannot fold LinearAttention: .* stands the feature map of linear attention"):
+        stringpe.fold(layer("cayley"))
+
+
+def test_large_scores_do_not_overflow():
+    attn = layer("rope_mixed")
+    x, coords = inputs()
+    assert attn(100 * x, coords).isfinite().all()
+
+
+def test_random_directions_are_orthogonal_and_saved():
+    attn = layer("rope", num_features=24)
+    block = nn.functional.normalize(attn.projection[:16], dim=1)
+    torch.testing.assert_close(block @ block.T, torch.eye(16), atol=1e-5, rtol=0)
+    assert "projection" in attn.state_dict()
+    before = attn.projection.clone()
+    attn.reset_parameters()
+    assert not torch.equal(attn.projection, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"features": "gelu"}, "features must be 'softmax' or 'relu', got 'gelu'"),
+        ({"encode": "after"}, "'after' with features='relu'"),
+        ({"encode": "never", "features": "relu"}, "got 'never'"),
+    ],
+)
+def test_refuses(options, match):
+    with pytest.raises(ValueError, match=match):
+        layer("cayley", **options)
+    with pytest.raises(ValueError, match="linear attention takes an Encoding"):
+        LinearAttention(64, 4, encoding=stringpe.outer(head_dim=16, num_heads=4))
+
+
+EVERY = [{"features": "softmax"}, {"features": "relu"}, {"features": "relu", "encode": "after"}]
+names = st.sampled_from(["rope", "rope_mixed", "cayley", "circulant", "general"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=names,
+    options=st.sampled_from(EVERY),
+    n=st.integers(1, 20),
+    head_dim=st.sampled_from([8, 16]),
+    scale=st.sampled_from([0.0, 1e-20, 1e-6, 1e-3, 1.0, 30.0, 1e4, 1e12]),
+    sparse=st.sampled_from([0.0, 0.5, 0.9]),
+    seed=st.integers(0, 2**31),
+)
+def test_outputs_and_gradients_are_bounded_for_any_input(name, options, n, head_dim, scale, sparse, seed):
+    """|out| ≤ max |v| where the weights are positive, ≤ 17 max |v| where they are rotated; n = 1 and d = 8 included."""
+    torch.manual_seed(seed)
+    enc = stringpe.create(name, head_dim=head_dim, num_heads=2)
+    attn = LinearAttention(2 * head_dim, 2, encoding=enc, **options)
+    attn.out = nn.Identity()
+    x = torch.randn(2, n, 2 * head_dim) * (torch.rand(2, n, 2 * head_dim) >= sparse)
+    with torch.no_grad():  # large and small queries and keys; values keep their size
+        attn.qkv.weight[: attn.query_key_rows] *= scale
+        attn.qkv.bias[: attn.query_key_rows] *= scale
+    coords = torch.randint(-9, 9, (2, n, 2)).float()
+    out = attn(x, coords)
+    largest = attn.project(x)[2].abs().amax((2, 3)).amax(1)  # of each sample
+    bound = BOUND if options.get("encode") == "after" else 1.0
+    assert (out.abs().amax((1, 2)) <= bound * largest * (1 + 1e-4)).all()
+    out.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in attn.parameters())
+
+
+def test_the_bound_is_nearly_reached():
+    """Orthogonal features, turned into each other: what the quotient without the norm's share made infinite."""
+    q, k = torch.tensor([[[[1e4, 0.0]]]]), torch.tensor([[[[0.0, 1e4]]]])
+    features = relu_features(q), relu_features(k)
+    turned = features[0], torch.cat([q, features[1][..., 2:]], dim=-1)  # k turned by a quarter lies on q
+    out = linear_mix(*features, torch.ones(1, 1, 1, 1), turned)
+    assert 0.99 * BOUND < out.item() <= BOUND
+
+
+def test_one_token_attends_to_itself():
+    for options in EVERY:
+        attn = layer("cayley", **options)
+        x, coords = inputs(n=1)
+        values = attn.merge(attn.project(x)[2].repeat_interleave(2, dim=1))
+        torch.testing.assert_close(attn(x, coords), values, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", EVERY, ids=str)
+def test_masked_keys_are_not_looked_at(options):
+    attn = layer("cayley", **options)
+    x, coords = inputs()
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[:, 6:] = False
+    changed = x.clone()
+    changed[:, 6:] = 40 * torch.randn(2, 3, 64)
+    out = attn(x, coords, mask=mask)[:, :6]
+    torch.testing.assert_close(attn(changed, coords, mask=mask)[:, :6], out, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(attn(x[:, :6], coords[:, :6]), out, atol=1e-6, rtol=1e-5)  # as if they were not there
+    torch.testing.assert_close(attn(x, coords, mask=mask[:, None, None])[:, :6], out)
+    nothing = attn(x, coords, mask=torch.zeros_like(mask))
+    nothing.sum().backward()
+    torch.testing.assert_close(nothing, attn.out.bias.expand_as(nothing))
+    assert all(p.grad.isfinite().all() for p in attn.parameters())
+
+
+@pytest.mark.parametrize("encode", ["before", "after"])
+@pytest.mark.parametrize("n", [1, 9, 64, 130])
+def test_causal_equals_one_query_at_a_time(encode, n):
+    attn = layer("cayley", features="relu", encode=encode, dtype=torch.float64)
+    x, coords = inputs(n=n, dtype=torch.float64)
+    full = attn(x, coords, causal=True)
+    for i in sorted({0, n // 2, n - 1}):
+        seen = attn(x[:, i : i + 1], coords[:, i : i + 1], x[:, : i + 1], coords[:, : i + 1])
+        torch.testing.assert_close(full[:, i : i + 1], seen, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"mask": torch.ones(2, 9)}, "mask must be boolean.*use mask.bool"),
+        ({"mask": torch.ones(9, 9, dtype=torch.bool)}, r"takes a mask of keys, \(b, m\) = \(2, 9\)"),
+        ({"causal": True}, "features='relu'"),
+    ],
+)
+def test_masks_that_it_cannot_take_are_refused(arguments, match):
+    attn = layer("cayley")
+    with pytest.raises(ValueError, match=match):
+        attn(*inputs(), **arguments)
