@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..baselines import LearnedAbsolute
 from ..coords import grid
 from ..io import checkpoint as checkpoints
-from ..models.class_head import ClassHead
+from ..models.owl import ClassHead
 from ..models.stem import prefixes
 from ..recipes.schema import Recipe
 
