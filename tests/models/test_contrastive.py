@@ -60,5 +60,5 @@ def test_a_class_is_the_mean_over_its_templates(tokenizer):
     one = model.embed_text(tokenizer.encode(["a photo of a dog", "a drawing of a dog"], 16)).mean(0)
     assert found.shape == (2, 24)
     assert torch.allclose(found[1], one / one.norm(), atol=1e-6)
-    with pytest.raises(ValueError, match=r"with a place \{\} for them"):
+    with pytest.raises(ValueError, match=r"templates with \{\} where the name goes"):
         class_embeddings(model, tokenizer, ["mug"], ["a photo"])

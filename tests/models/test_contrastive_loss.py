@@ -94,7 +94,7 @@ def test_half_precision_does_not_reach_the_logits():
 
 def test_unequal_numbers_are_refused():
     image, text, scale, bias = inputs()
-    with pytest.raises(ValueError, match=r"one text an image, got \(8, 6\) and \(7, 6\)"):
+    with pytest.raises(ValueError, match=r"one text per image, got \(8, 6\) and \(7, 6\)"):
         siglip(image, text[:7], scale, bias)
 
 
@@ -144,5 +144,5 @@ def test_within_a_group_it_is_the_clip_loss_of_the_group(group):
 @pytest.mark.parametrize("group", [1, 3])
 def test_groups_are_whole(group):
     image, text, scale, _ = inputs()
-    with pytest.raises(ValueError, match="are no groups of"):
+    with pytest.raises(ValueError, match="do not divide into groups of"):
         within(image, text, scale, group)

@@ -50,8 +50,8 @@ class TestHead:
             assert torch.equal(head(x), head(x.float()))
             assert head(x).dtype == torch.float32
 
-    def test_a_start_inside_out_is_refused(self):
-        with pytest.raises(ValueError, match="sizes above 0"):
+    def test_a_start_without_volume_is_refused(self):
+        with pytest.raises(ValueError, match=r"the last three \(sizes\) above 0"):
             BoxHead3D(8, start=(*START[:9], 0.4, 0.0, 0.4))
 
 

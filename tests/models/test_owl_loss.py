@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from PIL import Image
@@ -5,9 +7,8 @@ from scipy.optimize import linear_sum_assignment
 
 from stringpe.geometry.boxes import giou, to_centre, to_corners
 from stringpe.geometry.square import GREY, from_square, to_square
-from stringpe.models.focal_loss import focal
 from stringpe.models.owl import Detections
-from stringpe.models.owl_loss import Truth, detection_loss
+from stringpe.models.owl_loss import Truth, detection_loss, focal, focal_cost, match, take
 
 
 def case(b=2, n=9, q=4, m=3, seed=0):
@@ -145,3 +146,75 @@ def test_boxes_of_several_images_come_back_at_once():
     found = from_square(box, width, height)
     assert found[0, 0].tolist() == [25, 12.5, 75, 37.5]
     assert found[1, 2].tolist() == [5, 2.5, 10, 7.5]
+
+
+def test_focal_is_weighted_cross_entropy():
+    logits = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float64)
+    p = logits.sigmoid()
+    ones, zeros = torch.ones(3), torch.zeros(3)
+    assert torch.allclose(focal(logits, ones).double(), -0.3 * (1 - p) ** 2 * p.log(), atol=1e-6)
+    assert torch.allclose(focal(logits, zeros).double(), -0.7 * p**2 * (1 - p).log(), atol=1e-6)
+    plain = torch.nn.functional.binary_cross_entropy_with_logits(logits, ones.double())
+    assert torch.allclose(focal(logits, ones, alpha=1, gamma=0).double().mean(), plain, atol=1e-6)
+    assert focal(torch.tensor([-1e38, 1e38]), torch.tensor([0.0, 1.0])).tolist() == [0, 0]
+
+
+def test_the_cost_of_a_match_is_what_it_changes_in_the_loss():
+    logits, labels = torch.randn(2, 4, 3), torch.tensor([[2, 0], [1, -1]])
+    cost = focal_cost(logits, labels)
+    as_object = focal(logits[0, 1, 2], torch.tensor(1.0)) - focal(logits[0, 1, 2], torch.tensor(0.0))
+    assert torch.allclose(cost[0, 1, 0], as_object)
+    assert cost.shape == (2, 4, 2)
+    assert cost.isfinite().all()
+
+
+def cheapest(cost):
+    """The cheapest assignment of all, by trying every one: (n, m) to the sum."""
+    n, m = cost.shape
+    return min(sum(float(cost[i, j]) for j, i in enumerate(p)) for p in itertools.permutations(range(n), m))
+
+
+def test_matching_finds_the_cheapest_of_all_assignments():
+    torch.manual_seed(0)
+    cost = torch.randn(20, 5, 3)
+    index = match(cost, torch.ones(20, 3, dtype=torch.bool))
+    for c, i in zip(cost, index, strict=True):
+        assert len(set(i.tolist())) == 3
+        assert sum(float(c[p, j]) for j, p in enumerate(i.tolist())) == pytest.approx(cheapest(c))
+
+
+def test_matching_ignores_padding():
+    torch.manual_seed(1)
+    cost, valid = torch.randn(4, 6, 3), torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]).bool()
+    index = match(cost, valid)
+    assert torch.equal(index >= 0, valid)
+    cost[:, :, :][~valid[:, None].expand_as(cost)] = float("nan")
+    assert torch.equal(match(cost, valid), index)
+    alone = match(cost[:1, :, [0, 2]], valid[:1, [0, 2]])
+    assert torch.equal(alone[0], index[0, [0, 2]])
+
+
+def test_more_objects_than_predictions_leave_some_over():
+    index = match(torch.tensor([[[3.0, 1.0, 2.0]]]), torch.ones(1, 3, dtype=torch.bool))
+    assert index.tolist() == [[-1, 0, -1]]
+
+
+def test_matching_nothing():
+    assert match(torch.zeros(2, 5, 0), torch.zeros(2, 0, dtype=torch.bool)).shape == (2, 0)
+    assert match(torch.zeros(0, 5, 2), torch.zeros(0, 2, dtype=torch.bool)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_costs_that_are_not_finite_are_refused(bad):
+    cost = torch.zeros(3, 4, 2)
+    cost[1, 2, 0] = bad
+    with pytest.raises(ValueError, match=r"cost of image 1 is NaN or infinite: .* lower optim.lr"):
+        match(cost, torch.ones(3, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"cost must be \(b, n, m\) and valid bool \(b, m\), got \(3, 4, 2\)"):
+        match(cost, torch.ones(3, 3, dtype=torch.bool))
+
+
+def test_taking_the_matches():
+    x = torch.arange(24).view(2, 4, 3)
+    assert take(x, torch.tensor([[3, -1], [0, 2]])).tolist() == [[[9, 10, 11], [0, 1, 2]], [[12, 13, 14], [18, 19, 20]]]
+    assert take(x[..., 0], torch.tensor([[3], [1]])).tolist() == [[9], [15]]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stringpe.hosts.attach import lift
-from stringpe.models.stem import prefixes, stem
+from stringpe.models.stem import build_stem, prefixes
 from stringpe.models.vit import ViT
 
 SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
@@ -10,7 +10,7 @@ SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
 
 @pytest.mark.parametrize("patch_size", [2, 4, 8, 16])
 def test_convolutions_end_at_the_patches(patch_size):
-    found = stem("conv", 3, 24, patch_size)(torch.randn(2, 3, 32, 48))
+    found = build_stem("conv", 24, patch_size)[0](torch.randn(2, 3, 32, 48))
     assert found.shape == (2, 24, 32 // patch_size, 48 // patch_size)
 
 
@@ -21,7 +21,7 @@ def test_a_pixel_reaches_neighbouring_patches_only_through_convolutions():
     changed = {}
     for kind in ("patch", "conv"):
         torch.manual_seed(0)
-        embed = stem(kind, 3, 16, 8)
+        embed, _ = build_stem(kind, 16, 8)
         parts = list(embed) if kind == "conv" else [embed]
         embed = torch.nn.Sequential(
             *(p for p in parts if not isinstance(p, torch.nn.GroupNorm))
@@ -32,7 +32,7 @@ def test_a_pixel_reaches_neighbouring_patches_only_through_convolutions():
 
 
 def test_bad_stems_are_refused():
-    with pytest.raises(ValueError, match="'patch' or 'conv'"):
+    with pytest.raises(ValueError, match="stem must be one of patch, conv, got 'fourier'"):
         ViT(**SIZES, patch_size=4, stem="fourier")
     with pytest.raises(ValueError, match="power of 2, got 12"):
         ViT(**SIZES, patch_size=12, stem="conv")
@@ -40,14 +40,46 @@ def test_bad_stems_are_refused():
 
 @pytest.mark.parametrize("depth", ["none", "channel", "lift", "normals", "lift+channel", "lift+normals"])
 def test_a_model_with_convolutions_sees_and_learns(depth):
-    model = ViT(**SIZES, patch_size=8, stem="conv", depth=depth, coord_dim=3 if "lift" in depth else 2, registers=1)
+    model = ViT(**SIZES, patch_size=8, stem="conv", depth=depth, registers=1)
     image = torch.randn(2, 3, 32, 48)
     metres = None if depth == "none" else torch.rand(2, 32, 48).masked_fill(torch.rand(2, 32, 48) < 0.3, 0.0)
     features = model.features(image, metres)
     assert features.tokens.shape == (2, 24, 32)
     features.tokens.square().sum().backward()
-    for name, parameter in model.patch.named_parameters():
-        assert parameter.grad.abs().max() > 0, name
+    for name, parameter in model.named_parameters():
+        if name.startswith(("patch", "depth_patch")):
+            assert parameter.grad.abs().max() > 0, name
+
+
+def surfaces(count, seed):
+    """RGB in [−1, 1] and the depth of smooth surfaces, each at a distance of its own between 1 and 5 m."""
+    dice = torch.Generator().manual_seed(seed)
+
+    def smooth(channels):
+        coarse = torch.randn(count, channels, 8, 8, generator=dice)
+        return torch.nn.functional.interpolate(coarse, (64, 64), mode="bilinear")
+
+    image = 0.4 * smooth(3) + 0.2 * torch.randn(count, 3, 64, 64, generator=dice)
+    distance = 1 + 4 * torch.rand(count, 1, 1, 1, generator=dice)
+    return image.clamp(-1, 1), (distance + 0.4 * smooth(1)).clamp(min=0.3)[:, 0]
+
+
+@pytest.mark.parametrize("stem", ["patch", "conv"])
+def test_absolute_depth_can_be_read_linearly_from_the_tokens_of_a_depth_channel(stem):
+    """Group norms over four channels would leave an error of half a metre: they remove an image's mean and spread."""
+    torch.manual_seed(0)
+    model = ViT(dim=64, layers=1, num_heads=2, patch_size=8, stem=stem, depth="channel", encoding="none")
+
+    def tokens_and_depth(count, seed):
+        image, metres = surfaces(count, seed)
+        with torch.no_grad():
+            tokens = model._embed(image, metres).flatten(0, 1).double()
+        mean = torch.nn.functional.avg_pool2d(metres[:, None], 8).flatten()
+        return torch.nn.functional.pad(tokens, (0, 1), value=1.0), mean.double()
+
+    (x, y), (held_out, wanted) = tokens_and_depth(96, 0), tokens_and_depth(32, 1)
+    weight = torch.linalg.lstsq(x, y[:, None]).solution
+    assert (held_out @ weight - wanted[:, None]).abs().mean() < 0.05  # metres
 
 
 def test_shifted_coordinates_change_nothing():

@@ -7,17 +7,20 @@ import torch
 import stringpe
 from cases import perturbed
 from stringpe import ViT, vit
+from stringpe.models.initialise import Initialisation, initialise
 from stringpe.models.vit import SIZES
 
-ENCODINGS = [*stringpe.names(), "absolute", "sincos", "none"]
-DEPTHS = {"none": 2, "channel": 2, "lift": 3, "normals": 2, "lift+channel": 3, "lift+normals": 3}
+ENCODINGS = [*stringpe.names(), "liere", "absolute", "sincos", "none"]
+DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
 
 
 def model(encoding="cayley", depth="none", **options):
+    """A small ViT whose layers do something: from 0.02, attention of 32 channels hardly moves a token."""
     torch.manual_seed(0)
     options = {"num_classes": 5} | options
-    made = vit("vit_test_patch8", encoding=encoding, coord_dim=DEPTHS[depth], depth=depth, image_size=32, **options)
-    if made.head.__class__.__name__ == "Linear":
+    made = vit("vit_test_patch8", encoding=encoding, depth=depth, image_size=32, **options)
+    initialise(made, Initialisation("xavier"))
+    if isinstance(made.head, torch.nn.Linear):
         torch.nn.init.normal_(made.head.weight, std=0.1)  # it starts at zero
     return made
 
@@ -69,6 +72,49 @@ def test_shifting_all_coordinates_changes_nothing_without_a_class_token(encoding
     torch.testing.assert_close(moved.tokens, own.tokens, atol=2e-5, rtol=0)
     torch.testing.assert_close(moved.pooled, own.pooled, atol=2e-5, rtol=0)
     assert (net.features(image, metres, coords=own.coords * 1.3).tokens - own.tokens).abs().max() > 1e-3
+
+
+def test_coord_dim_and_depth_follow_from_each_other():
+    sizes = {"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 8}
+    solid = stringpe.cayley(head_dim=16, num_heads=2, coord_dim=3)
+    for options, expected in [
+        ({}, (2, "none")),
+        ({"coord_dim": 3}, (3, "lift")),
+        ({"depth": "lift"}, (3, "lift")),
+        ({"depth": "lift+channel"}, (3, "lift+channel")),
+        ({"depth": "channel"}, (2, "channel")),
+        ({"coord_dim": 3, "depth": "lift+normals"}, (3, "lift+normals")),
+        ({"encoding": solid}, (3, "lift")),
+    ]:
+        made = ViT(**sizes, **options)
+        assert (made.coord_dim, made.depth) == expected
+
+
+@pytest.mark.parametrize("depth", ["lift", "channel"])
+def test_depth_in_millimetres_is_warned_about_once(depth):
+    net = model(depth=depth)
+    image, metres = batch()
+    with pytest.warns(UserWarning, match="looks like millimetres.*divide it by 1000"):
+        net(image, 1000 * metres)
+    net(image, 1000 * metres)  # a warning would be an error
+    with torch.no_grad():
+        model(depth=depth)(image, torch.where(metres > 2, 0.0, 40 * metres))  # far, with holes, but metres
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls", "map"])
+def test_a_trunk_shares_everything_but_head_and_pooling(pool):
+    net = model(pool=pool, registers=1)
+    image, _ = batch()
+    before = net(image)
+    trunk = net.trunk()
+    torch.testing.assert_close(trunk.features(image).tokens, net.features(image).tokens)
+    assert {n for n, _ in net.named_parameters()} - {n for n, _ in trunk.named_parameters()} == {
+        n for n, _ in net.named_parameters() if n.startswith(("head.", "map_pool."))
+    }
+    assert torch.equal(net(image), before)
+    with torch.no_grad():
+        trunk.blocks[0].norm1.weight.mul_(2)
+    assert not torch.equal(net(image), before)
 
 
 def test_absolute_embeddings_do_change():
@@ -202,14 +248,29 @@ class TestBadInput:
             ViT(**({"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 8} | options))
 
     def test_choices(self):
-        self.refuses("encoding must be one of rope, .* got 'caley'", encoding="caley")
+        self.refuses("no encoding named 'caley': did you mean 'cayley'", encoding="caley")
+        self.refuses("got None: a model without positions is encoding='none'", encoding=None)
+        self.refuses("encoding must be a name", encoding=2)
         self.refuses("pool must be one of mean, cls, map, got 'max'", pool="max")
         self.refuses("units must be one of", units="pixels")
         self.refuses("attention must be one of", attention="flash")
         self.refuses("depth must be one of", depth="stereo")
-        self.refuses("coord_dim=3 goes with depth='lift'", coord_dim=3, depth="channel")
-        self.refuses("coord_dim=3 goes with depth='lift'", coord_dim=2, depth="lift")
-        self.refuses("which pool='cls' does not look at", depth="normals", pool="cls")
+        self.refuses("coord_dim=3 contradicts depth='channel'", coord_dim=3, depth="channel")
+        self.refuses("coord_dim=2 contradicts depth='lift'", coord_dim=2, depth="lift")
+        self.refuses("coord_dim=4 contradicts depth='none'", coord_dim=4)
+        self.refuses("which pool='cls' ignores", depth="normals", pool="cls")
+        flat = stringpe.rope(head_dim=16, num_heads=2, coord_dim=2)
+        self.refuses("built with coord_dim=2, depth='lift' gives patches 3", encoding=flat, depth="lift")
+        self.refuses("'absolute' has no options", encoding="absolute", encoding_options={"base": 10})
+
+    @pytest.mark.parametrize("rate", [1.0, -0.1, 2.0])
+    def test_rates(self, rate):
+        self.refuses("drop_path is a rate of at least 0 and below 1", drop_path=rate, layers=2)
+        self.refuses("dropout is a rate of at least 0 and below 1", dropout=rate)
+
+    @pytest.mark.parametrize("size", [{"layers": 0}, {"patch_size": 0}, {"registers": -1}, {"dim": 0}])
+    def test_sizes(self, size):
+        self.refuses("a ViT needs positive sizes, got", **size)
 
     @pytest.mark.parametrize("name", ["vit_huge_patch14", "base", "vit_base_patch0", "resnet50"])
     def test_names(self, name):
@@ -223,7 +284,12 @@ class TestBadInput:
             "multiples of 8": lambda: net(image[..., :30]),
             r"image must be \(b, 3, H, W\)": lambda: net(image[:, :2]),
             "this model takes no depth": lambda: net(image, metres),
-            r"depth must be \(2, 32, 32\), one value a pixel": lambda: lifted(image, metres[:, :16]),
+            r"depth must be \(2, 32, 32\), one value per pixel": lambda: lifted(image, metres[:, :16]),
+            "depth must be floats in metres, got torch.int32": lambda: lifted(image, (1000 * metres).int()),
+            "a learned table of absolute embeddings and would ignore coords": lambda: model("absolute").features(
+                image, coords=torch.zeros(16, 2)
+            ),
+            "no positions and would ignore coords": lambda: model("none").features(image, coords=torch.zeros(16, 2)),
         }.items():
             with pytest.raises(ValueError, match=match):
                 call()

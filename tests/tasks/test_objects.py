@@ -122,8 +122,9 @@ def test_queries_read_the_patch_under_them(recipe):
     """A change in one patch's pixels moves that place's answer most when tokens do not talk to each other."""
     from dataclasses import replace
 
-    task = Objects(replace(recipe, model=replace(recipe.model, layers=0, depth="none")))
+    task = Objects(replace(recipe, model=replace(recipe.model, depth="none")))
     model = task.model()
+    model.vit.blocks = torch.nn.ModuleList()
     torch.nn.init.normal_(model.head.weight)
     image = torch.zeros(1, 3, 32, 32)
     centres = torch.tensor([[[-0.75, -0.75], [0.75, 0.25]]])  # of patches (row 0, column 0) and (row 2, column 3)

@@ -1,4 +1,4 @@
-"""Images and texts in one space: two towers whose normalised embeddings are compared by their scalar product.
+"""Images and texts in one space: two towers whose unit embeddings are compared by their scalar product.
 
 model = Contrastive(vit("vit_base_patch16", encoding="cayley", coord_dim=3), TextTower(vocab=32000, width=768))
 image, text, scale, bias = model(images, tokens, depth)      # logits = scale · image @ text.T + bias
@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .initialise import initialise
 from .text import TextTower
 from .tokenizer import Tokenizer
 from .vit import ViT
 
 SCALE, BIAS = math.log(10), -10.0
-"""SigLIP's start: t = log 10 and b = −10."""
+"""Where SigLIP starts t and b."""
 
 
 class Embeddings(NamedTuple):
@@ -30,15 +31,15 @@ class Embeddings(NamedTuple):
 
 
 def start_bias(bias: float | str, batch: int) -> float:
-    """The start of the bias: a number, or "auto", −log(B − 1), at which a batch of B pairs that look all alike has the
-    least sigmoid loss: one pair in B is a match, so the odds are 1 : B − 1."""
+    """Where the bias starts: a number, or "auto", −log(B − 1). There the sigmoid loss of a batch of B pairs whose
+    embeddings are all alike is least: one pair in B is a match, so the odds are 1 : B − 1."""
     if bias != "auto":
         try:
             return float(bias)
         except ValueError:
-            raise ValueError(f"the bias of pairs is a number or 'auto', got {bias!r}") from None
+            raise ValueError(f"the bias of pairs must be a number or 'auto', got {bias!r}") from None
     if batch < 2:
-        raise ValueError(f"a bias of 'auto' is −log(B − 1) and needs a batch of at least 2, got {batch}")
+        raise ValueError(f"the bias 'auto' is −log(B − 1) and needs a batch of at least 2, got {batch}")
     return -math.log(batch - 1)
 
 
@@ -52,10 +53,15 @@ class Contrastive(nn.Module):
         super().__init__()
         self.image, self.text = image, text
         self.projection = nn.Linear(image.dim, text.width)
-        nn.init.xavier_uniform_(self.projection.weight)
-        nn.init.zeros_(self.projection.bias)
-        # One number each, as vectors: sharding takes no scalars.
-        self.scale, self.bias = nn.Parameter(torch.tensor([scale])), nn.Parameter(torch.tensor([bias]))
+        self.start = (scale, bias)
+        self.scale, self.bias = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))  # sharding takes no scalars
+        initialise(self.projection)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Scale and bias; the towers start themselves."""
+        nn.init.constant_(self.scale, self.start[0])
+        nn.init.constant_(self.bias, self.start[1])
 
     @property
     def width(self) -> int:
@@ -77,11 +83,13 @@ class Contrastive(nn.Module):
 def class_embeddings(
     model: Contrastive, tokenizer: Tokenizer, names: Sequence[str], templates: Sequence[str] = ("a photo of a {}.",)
 ) -> Tensor:
-    """One unit vector (classes, width) a name: the mean of its embeddings in all templates. The zero-shot classifier of
-    an image embedding e is the largest of `class_embeddings(…) @ e`."""
+    """One unit vector per name, (classes, width): the mean of its embeddings in all templates. Zero-shot, an image with
+    embedding e belongs to the class with the largest entry of `class_embeddings(…) @ e`."""
     wrong = [template for template in templates if "{}" not in template]
     if wrong or not templates or not names:
-        raise ValueError(f"zero-shot classes need names and templates with a place {{}} for them, got {wrong or names}")
+        raise ValueError(
+            f"zero-shot classes need names, and templates with {{}} where the name goes, got {wrong or list(names)}"
+        )
     texts = [template.replace("{}", name) for name in names for template in templates]
     tokens = tokenizer.encode(texts, model.text.context).to(model.scale.device)
     each = torch.cat([model.embed_text(part) for part in tokens.split(256)])

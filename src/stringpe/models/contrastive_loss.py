@@ -3,8 +3,8 @@
 All forms are the same number with the same gradients. Chunked: only `chunk` rows of logits exist at a time, and the
 backward pass makes them again. Distributed: every process holds its own pairs (b of a global batch of B = b · world)
 and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean
-over processes, which is what data-parallel training takes of gradients, is the loss of the global batch.
-`within` compares only pairs that belong together, beside either of them.
+over processes, which is how data-parallel training combines gradients, is the loss of the global batch.
+`within` is a third loss, to be added to one of them, which compares only pairs of one group.
 """
 
 from collections.abc import Callable
@@ -33,11 +33,11 @@ def siglip(
     """−(1/B) Σ_ij log σ(z_ij (e^t s_ij + b)), z = 1 where text j belongs to image i and −1 elsewhere (Zhai et al.).
 
     image and text (b, width), unit vectors, row i of one belonging to row i of the other; scale is e^t. chunk: images
-    at a time, 0 for all. group: the process group whose batch this is a part of; None is this process alone.
+    at a time, 0 for all. group: the process group that shares the batch; None for this process alone.
     """
     _check(image, text)
     with full_precision(image):
-        texts, first = _gathered(text, group)
+        texts, first = _gather(text, group)
         wanted = torch.arange(len(image), device=image.device) + first
 
         def part(rows: Tensor, wanted: Tensor) -> Tensor:
@@ -58,11 +58,11 @@ def clip(
     group: Any = None,
 ) -> Tensor:
     """Half of the cross-entropy of each image over all texts and half of that of each text over all images, the mean
-    over pairs (Radford et al.). A bias changes nothing in a softmax: it is taken so that both losses are called alike,
-    and multiplied by zero so that it has a gradient."""
+    over pairs (Radford et al.). A bias changes nothing in a softmax: it is accepted so that both losses are called in
+    the same way, and multiplied by zero so that it has a gradient."""
     _check(image, text)
     with full_precision(image):
-        (images, first), (texts, _) = _gathered(image, group), _gathered(text, group)
+        (images, first), (texts, _) = _gather(image, group), _gather(text, group)
         wanted = torch.arange(len(image), device=image.device) + first
 
         def over(others: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -74,12 +74,15 @@ def clip(
 
 
 def within(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
-    """The CLIP loss of every `group` pairs in a row among themselves, the mean over pairs: views of one room, say, that
-    differ in what is hard to learn, while the rest of a batch tells rooms apart long before. Groups lie in one process,
-    so that the mean over processes is the loss of the global batch."""
+    """The CLIP loss within groups of `group` consecutive pairs, the mean over pairs: for views of one room, say, which
+    differ in what is hard to learn, while rooms are easy to distinguish. A group lies in one process, so that the mean
+    over processes is the loss of the global batch."""
     _check(image, text)
     if group < 2 or len(image) % group:
-        raise ValueError(f"{len(image)} pairs are no groups of {group}: a group is at least 2, and none is cut")
+        raise ValueError(
+            f"{len(image)} pairs do not divide into groups of {group}: a group has at least 2, and the batch is a "
+            f"multiple of it"
+        )
     with full_precision(image):
         images, texts = image.unflatten(0, (-1, group)), text.unflatten(0, (-1, group))
         logits = scale * (images @ texts.mT)  # (groups, group, group)
@@ -89,7 +92,7 @@ def within(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
 
 
 def _in_chunks(part: Callable[[Tensor, Tensor], Tensor], rows: Tensor, wanted: Tensor, chunk: int) -> Tensor:
-    """The sum of `part` over chunks of rows, none of whose logits outlive it."""
+    """The sum of `part` over chunks of rows. The logits of a chunk are dropped before the next are formed."""
     if not 0 < chunk < len(rows):
         return part(rows, wanted)
     total = rows.new_zeros(())
@@ -101,22 +104,22 @@ def _in_chunks(part: Callable[[Tensor, Tensor], Tensor], rows: Tensor, wanted: T
 def _check(image: Tensor, text: Tensor) -> None:
     if image.ndim != 2 or image.shape != text.shape:
         raise ValueError(
-            f"image and text embeddings must be (b, width), one text an image, got {tuple(image.shape)} and "
+            f"image and text embeddings must be (b, width), one text per image, got {tuple(image.shape)} and "
             f"{tuple(text.shape)}: choose one caption for every image"
         )
 
 
-def _gathered(rows: Tensor, group: Any) -> tuple[Tensor, int]:
+def _gather(rows: Tensor, group: Any) -> tuple[Tensor, int]:
     """The rows of all processes of the group, and where this process's begin."""
     if group is None or dist.get_world_size(group) == 1:
         return rows, 0
-    gathered: Tensor = _Gather.apply(rows, group)
+    gathered: Tensor = _GatherRows.apply(rows, group)
     return gathered, dist.get_rank(group) * len(rows)
 
 
-class _Gather(torch.autograd.Function):
-    """Rows (b, width) of all processes, in order of rank. Backward: a process's rows were used by all of them, so their
-    gradient is the sum over processes."""
+class _GatherRows(torch.autograd.Function):
+    """Rows (b, width) of all processes, in order of rank. All processes used a process's rows, so their gradient is the
+    sum over processes."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, group: Any) -> Tensor:

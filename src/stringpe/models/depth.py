@@ -1,9 +1,41 @@
-"""What a vision transformer can do with depth: lift patches to 3D, and surface normals (section 4.4 of the paper)."""
+"""What a vision transformer does with depth: lift patches to 3D, and see surface normals (section 4.4 of the paper)."""
 
 import torch
 from torch import Tensor, nn
 
 from ..coords import backproject, lift_depth, pool_depth, valid_depth
+
+FAR = 100.0
+"""Metres. If half of a depth map lies beyond, it is in millimetres."""
+
+
+def check_depth(depth: Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse depth that is not (b, H, W) metres, one value per pixel of the image."""
+    if tuple(depth.shape) != tuple(shape):
+        raise ValueError(
+            f"depth must be {tuple(shape)}, one value per pixel of the image in metres, got {tuple(depth.shape)}: "
+            f"resize it to the image, by the nearest pixel"
+        )
+    check_metres(depth)
+
+
+def check_metres(depth: Tensor) -> None:
+    """Refuse depth in integers, whose unit is not metres."""
+    if not depth.is_floating_point():
+        raise ValueError(
+            f"depth must be floats in metres, got {depth.dtype}: integers are steps of a file, mostly millimetres; "
+            f"pass depth.float() / 1000"
+        )
+
+
+@torch.no_grad()
+def looks_like_millimetres(depth: Tensor) -> bool:
+    """Whether the median of the valid depth lies beyond `FAR`. Waits for the device."""
+    capturing = depth.is_cuda and torch.cuda.is_current_stream_capturing()
+    if depth.is_meta or capturing:
+        return False
+    valid = depth[valid_depth(depth)]
+    return bool(len(valid)) and bool(valid.median() > FAR)
 
 
 class DepthLift(nn.Module):
@@ -51,18 +83,13 @@ class DepthLift(nn.Module):
         return f"patch_size={self.patch_size}, units={self.units!r}"
 
 
-def check_metres(depth: Tensor) -> None:
-    """Refuse depth in whole numbers, which is in millimetres or steps of some file, and not in metres."""
-    if not depth.is_floating_point():
-        raise ValueError(f"depth is in metres, as floats, got {depth.dtype}: for millimetres pass depth.float() / 1000")
-
-
 def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
-    """Unit surface normals in the camera frame, pointing to the camera: depth (b, H, W) to (b, 3, H, W).
+    """Unit surface normals in the camera frame, pointing to the camera: depth (b, H, W) in metres to (b, 3, H, W).
 
     Cross product of the differences between back-projected neighbours. Zero where the pixel or a neighbour is a hole.
-    intrinsics: (3, 3) or (b, 3, 3); without, the centre is the middle and the focal length the width of the image.
+    intrinsics: (3, 3) or (b, 3, 3); by default the centre is the middle and the focal length the width of the image.
     """
+    check_metres(depth)
     _, height, width = depth.shape
     if intrinsics is None:
         focal = float(width)

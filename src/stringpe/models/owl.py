@@ -1,4 +1,4 @@
-"""OWL-ViT: open-vocabulary detection with one box and one comparison with every query for every image token.
+"""OWL-ViT: open-vocabulary detection. Every image token predicts one box and is compared with every query.
 
     detector = OwlViT(vit("vit_base_patch16", encoding="cayley"), TextTower(vocab=32000, width=768))
     found = detector(images, tokens)         # images (b, 3, S, S) padded squares in [−1, 1], tokens (q, n) of texts
@@ -6,6 +6,7 @@
 Boxes are (cx, cy, w, h) in [0, 1] on the padded square; `square.from_square` brings them back to the image.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -14,22 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..geometry.boxes import giou, iou, to_corners
-from .class_head import ClassHead, unit
+from .initialise import fan_in_, initialise, zero_
 from .text import TextTower
 from .vit import ViT
+
+PRIOR = 0.01
+"""Probability that a token shows a query, before anything is learned: most tokens show none."""
 
 ANCHORS = {"centre": 0.5, "corner": 1.0}
 """Where in its patch a token's box starts. "corner" (right, bottom) is how OWL-ViT was trained; at the last row and
 column it saturates the sigmoid, so new models start from the centre."""
 
-_EPS = 1e-4
-_NEAR = 0.8  # of the best overlap: boxes this good compete for being the query
+_UNIT_EPS = 1e-6
+_LOGIT_EPS = 1e-4
+_NEARLY_BEST = 0.8  # of the best overlap: from these boxes the query is chosen
 
 
 class Detections(NamedTuple):
-    """logits (b, n, q) for every token and query; boxes (b, n, 4), cxcywh in [0, 1] on the padded square; unit
-    embeddings (b, n, e); objectness logits (b, n), of OWLv2 alone; and the query embeddings that were given or read,
-    before any index."""
+    """What a detector predicts: logits (b, n, q) for every token and query; boxes (b, n, 4), cxcywh in [0, 1] on the
+    padded square; unit embeddings (b, n, e) of the tokens; objectness logits (b, n), of OWLv2 only; and the embeddings
+    of all queries, before any index."""
 
     logits: Tensor
     boxes: Tensor
@@ -38,15 +43,86 @@ class Detections(NamedTuple):
     queries: Tensor | None = None
 
 
+class Named(NamedTuple):
+    """What a class head returns: logits (b, n, q), and the tokens' unit embeddings (b, n, e), which can be queries."""
+
+    logits: Tensor
+    embeddings: Tensor
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors (…, e) of length one; the zero vector stays zero."""
+    return x / (x.norm(dim=-1, keepdim=True) + _UNIT_EPS)
+
+
+class ClassHead(nn.Module):
+    """logit = (cos(e, q) + shift(x)) · (elu(scale(x)) + 1), e = W x, for tokens x (b, n, dim) and query embeddings q.
+
+    shift and scale are linear in x and start the same for every token: the scale so that the factor behind it is
+    `factor`, the shift so that a cosine of 0 has the probability `PRIOR`. OWL-ViT starts at a factor of 1, where the
+    logit is the cosine + logit(PRIOR); towers that are new learn classes sooner from a larger one, such as SigLIP's 10.
+    """
+
+    def __init__(self, dim: int, query_dim: int, *, factor: float = 1.0):
+        super().__init__()
+        if factor < 1:
+            raise ValueError(f"the factor of the logits must start at 1 or above, got {factor}")
+        self.query_dim, self.factor = query_dim, factor
+        self.project = nn.Linear(dim, query_dim)
+        self.shift, self.scale = nn.Linear(dim, 1), nn.Linear(dim, 1)
+        initialise(self)
+
+    def reset_parameters(self) -> None:
+        """Shift and scale; the projection starts as all linear layers do."""
+        for layer in (self.shift, self.scale):
+            zero_(layer)
+        nn.init.constant_(self.scale.bias, self.factor - 1)  # elu(x) + 1 = x + 1 from 0 on
+        nn.init.constant_(self.shift.bias, math.log(PRIOR / (1 - PRIOR)) / self.factor)
+
+    def forward(
+        self, tokens: Tensor, queries: Tensor, mask: Tensor | None = None, *, normalised: bool = False
+    ) -> Named:
+        """queries: (q, e), the same for every image, or (b, q, e). mask: (q,) or (b, q), true where there is a query;
+        the others get the lowest logit of the dtype. normalised: queries are used as they are, unit vectors or means of
+        unit vectors: the logit of a mean is the mean of the logits, which is how prompt templates are averaged."""
+        self._check(tokens, queries, mask)
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 has too few digits to rank hundreds of boxes
+            tokens, queries = (x.to(self.project.weight.dtype) for x in (tokens, queries))
+            embeddings = unit(self.project(tokens))
+            cosine = embeddings @ (queries if normalised else unit(queries)).mT  # (b, n, q)
+            logits = (cosine + self.shift(tokens)) * (F.elu(self.scale(tokens)) + 1)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[..., None, :], torch.finfo(logits.dtype).min)
+        return Named(logits, embeddings)
+
+    def _check(self, tokens: Tensor, queries: Tensor, mask: Tensor | None) -> None:
+        good = queries.ndim in (2, 3) and queries.shape[-1] == self.query_dim and queries.shape[-2] > 0
+        if not good or (queries.ndim == 3 and len(queries) != len(tokens)):
+            raise ValueError(
+                f"queries must be (q, {self.query_dim}) or ({len(tokens)}, q, {self.query_dim}) with at least one "
+                f"query, got {tuple(queries.shape)}"
+            )
+        if mask is None:
+            return
+        shapes = [(queries.shape[-2],), (len(tokens), queries.shape[-2])]
+        if mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
+            raise ValueError(f"mask must be bool {shapes[0]} or {shapes[1]}, got {mask.dtype} {tuple(mask.shape)}")
+
+
 class BoxHead(nn.Module):
     """An MLP of three layers with GELU; the last starts at zero, so that a box starts as its token's patch."""
 
     def __init__(self, dim: int, out: int = 4):
         super().__init__()
-        last = nn.Linear(dim, out)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        self.layers = nn.ModuleList([nn.Linear(dim, dim), nn.Linear(dim, dim), last])
+        self.layers = nn.ModuleList([nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, out)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The first two layers keep the size of what goes through them; the last starts at zero."""
+        first, second, last = self.layers
+        fan_in_(first, gain=1.0)  # type: ignore[arg-type]
+        fan_in_(second, gain=1.0)  # type: ignore[arg-type]
+        zero_(last)  # type: ignore[arg-type]
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.gelu(self.layers[0](tokens))
@@ -54,18 +130,18 @@ class BoxHead(nn.Module):
 
 
 def patch_bias(size: tuple[int, int], anchor: str = "centre", device: torch.device | None = None) -> Tensor:
-    """The logits (n, 4) of every patch's place and size (cx, cy, w, h) on a grid of `size` rows and columns."""
+    """The logits (n, 4) of every patch's position and size (cx, cy, w, h) on a grid of `size` rows and columns."""
     rows, columns = size
     inside = ANCHORS[anchor]
     y = (torch.arange(rows, device=device) + inside) / rows
     x = (torch.arange(columns, device=device) + inside) / columns
     centre = torch.stack([x.repeat(rows), y.repeat_interleave(columns)], -1)
     box = torch.cat([centre, centre.new_tensor([1 / columns, 1 / rows]).expand_as(centre)], -1)
-    return torch.log(box + _EPS) - torch.log1p(_EPS - box)
+    return torch.log(box + _LOGIT_EPS) - torch.log1p(_LOGIT_EPS - box)
 
 
 class Detector(nn.Module, ABC):
-    """Image tokens and texts through the two heads of OWL-ViT. What the towers are is a subclass's matter."""
+    """Image tokens and texts through the two heads of OWL-ViT. Abstract: subclasses bring the towers."""
 
     anchor = "centre"
 
@@ -82,7 +158,7 @@ class Detector(nn.Module, ABC):
     @property
     @abstractmethod
     def patch_size(self) -> int:
-        """Image sides are multiples of it."""
+        """Side of a patch, of which image sides are multiples."""
 
     @abstractmethod
     def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
@@ -102,9 +178,9 @@ class Detector(nn.Module, ABC):
         mask: Tensor | None = None,
         depth: Tensor | None = None,
     ) -> Detections:
-        """Of images (b, 3, H, W) in [−1, 1], depth (b, H, W) in metres or None, and either text or queries.
+        """Detect in images (b, 3, H, W) in [−1, 1], with depth (b, H, W) in metres or None, what text or queries name.
 
-        text: token numbers (k, n). index: (b, q), which of the k texts are an image's own queries; without, all are.
+        text: token numbers (k, n). index: (b, q), which of the k texts are an image's queries; by default all are.
         queries: embeddings in place of text, (q, e) or (b, q, e), used as they are: unit vectors, or means of them.
         mask: (q,) or (b, q), true where there is a query."""
         if (text is None) == (queries is None):
@@ -124,9 +200,10 @@ class Detector(nn.Module, ABC):
     def image_queries(self, image: Tensor, box: Tensor | None = None, depth: Tensor | None = None) -> Tensor:
         """Unit query embeddings (b, e) of what query images (b, 3, H, W) show, for detection by example.
 
-        box: corners (b, 4) in [0, 1] on the padded square; without, the token that looks most like an object where the
-        model knows (OWLv2), else the whole square. Of the tokens whose boxes overlap it almost as well as the best one,
-        the one whose embedding is least like the image's mean is taken, as in OWL-ViT: the mean is background."""
+        box: corners (b, 4) in [0, 1] on the padded square. By default it is the whole square; OWLv2, which predicts
+        objectness, takes the token with the highest. Among the tokens whose boxes overlap the box almost as well as the
+        best one, the one whose embedding is least like the image's mean is chosen, as in OWL-ViT: the mean is
+        background."""
         tokens, size = self.see(image, depth)
         with torch.autocast(tokens.device.type, enabled=False):
             embeddings = self.class_head.project(tokens.float())
@@ -135,11 +212,11 @@ class Detector(nn.Module, ABC):
             best = objectness.argmax(1)
         else:
             whole = tokens.new_tensor([0.0, 0.0, 1.0, 1.0]).expand(len(tokens), 4)
-            best = _chosen(to_corners(self._boxes(tokens, size)), embeddings, whole if box is None else box)
+            best = _choose_token(to_corners(self._boxes(tokens, size)), embeddings, whole if box is None else box)
         return unit(embeddings[torch.arange(len(best), device=best.device), best])
 
     def _boxes(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        with torch.autocast(tokens.device.type, enabled=False):  # bf16 would round a box by half a percent
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 would move a box by half a percent
             moved = self.box_head(tokens.to(self.class_head.project.weight.dtype))
             return (moved + patch_bias(size, self.anchor, tokens.device)).sigmoid()
 
@@ -151,13 +228,15 @@ class Detector(nn.Module, ABC):
 
 
 class OwlViT(Detector):
-    """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width. factor:
-    where that of the class logits starts, as in `ClassHead`."""
+    """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width.
+
+    image: read through its `trunk`, so that it keeps its classifier and its pooling. factor: where the factor of the
+    class logits starts, as in `ClassHead`.
+    """
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
         super().__init__(image.dim, text.width, factor=factor)
-        self.image, self.text = image, text
-        image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
+        self.image, self.text = image.trunk(), text
 
     @property
     def context(self) -> int:
@@ -175,11 +254,11 @@ class OwlViT(Detector):
         return self.text(text)
 
 
-def _chosen(found: Tensor, embeddings: Tensor, box: Tensor) -> Tensor:
+def _choose_token(found: Tensor, embeddings: Tensor, box: Tensor) -> Tensor:
     """The token (b,) that stands for a box (b, 4), from boxes (b, n, 4) as corners and embeddings (b, n, e)."""
     overlap = iou(found, box[:, None])
     none = (overlap == 0).all(1, keepdim=True)
     overlap = torch.where(none, giou(found, box[:, None]), overlap)
-    good = overlap >= overlap.amax(1, keepdim=True) * _NEAR
+    good = overlap >= overlap.amax(1, keepdim=True) * _NEARLY_BEST
     alike = (embeddings * embeddings.mean(1, keepdim=True)).sum(-1)
     return torch.where(good, alike, torch.inf).argmin(1)

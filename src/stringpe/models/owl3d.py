@@ -5,7 +5,7 @@
     loss = detection_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
 
 A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
-offset to the patch is added, and no camera is known to the model.
+offset to the patch is added, and the model does not know the camera.
 """
 
 import math
@@ -17,28 +17,27 @@ from torch import Tensor, nn
 
 from ..geometry import box3d
 from ..metrics.average_precision3d import Detections
-from .class_head import ClassHead, unit
-from .focal_loss import focal, focal_cost
-from .matching import match, take
-from .owl_loss import class_target
+from .initialise import fan_in_
+from .owl import ClassHead, unit
+from .owl_loss import class_target, focal, focal_cost, match, take
 from .text import TextTower
 from .vit import ViT
 
 START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
-"""The box that every token predicts, nearly, before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
+"""Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
 
-_ELEMENTS = 2**26  # differences between predictions and objects that exist at a time
+_ELEMENTS = 2**26  # differences between predictions and objects that are formed at a time
 
 
 class Found(NamedTuple):
-    """What a detector says of b images with n tokens, for q queries: logits (b, n, q) and boxes (b, n, 12)."""
+    """What a detector predicts for b images with n tokens and q queries: logits (b, n, q) and boxes (b, n, 12)."""
 
     logits: Tensor
     boxes: Tensor
 
 
 class Losses(NamedTuple):
-    """The three terms of the loss, means over images, and what was matched: tokens (b, m), −1 where none was."""
+    """The three terms of the loss, means over images, and the matched tokens (b, m), −1 where there is none."""
 
     label: Tensor
     box: Tensor
@@ -51,34 +50,32 @@ class Losses(NamedTuple):
 
 
 class BoxHead3D(nn.Module):
-    """A three-layer MLP with GELU, one box (…, 12) for every token (…, dim).
+    """A three-layer MLP with GELU: one box (…, 12) per token (…, dim).
 
-    Centre and columns are what the last layer says; sizes go through a softplus, so that no box is inside out. The bias
-    of the last layer starts at `start`, its weights small: tokens differ, but all begin in front of the camera.
+    Centre and columns are the last layer's outputs; sizes go through a softplus, so that they are positive. The bias of
+    the last layer starts at `start` and its weights small: tokens differ, but all begin in front of the camera.
     """
 
     def __init__(self, dim: int, *, start: tuple[float, ...] = START):
         super().__init__()
         if len(start) != 12 or min(start[9:]) <= 0:
-            raise ValueError(f"a start is 12 numbers, the last three sizes above 0, got {start}")
+            raise ValueError(f"start must be 12 numbers, the last three (sizes) above 0, got {start}")
         self.start = start
         self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 12))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for layer in self.mlp:
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
-        last = self.mlp[-1]
-        assert isinstance(last, nn.Linear)
+        """The first two layers keep the size of what goes through them; the last starts near `start`."""
+        first, second, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
+        fan_in_(first, gain=1.0)
+        fan_in_(second, gain=1.0)
+        fan_in_(last, gain=0.1)
+        sizes = [math.log(math.expm1(size)) for size in self.start[9:]]  # softplus of these gives the sizes
         with torch.no_grad():
-            last.weight.mul_(0.1)
-            sizes = [math.log(math.expm1(size)) for size in self.start[9:]]  # softplus of these are the sizes
             last.bias.copy_(torch.tensor([*self.start[:9], *sizes]))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        with torch.autocast(tokens.device.type, enabled=False):  # bf16 knows a distance of 4 m to 16 mm only
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 rounds a distance of 4 m to 16 mm
             raw = self.mlp(tokens.float())
             return torch.cat([raw[..., :9], F.softplus(raw[..., 9:])], dim=-1)
 
@@ -86,23 +83,23 @@ class BoxHead3D(nn.Module):
 class Detector3D(nn.Module):
     """A ViT or ViTD, a text tower, and the class and box heads on every patch token.
 
-    factor: where the factor of the class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained
-    learn names much faster from 10, where SigLIP's temperature starts.
+    image: read through its `trunk`, so that it keeps its classifier and its pooling. factor: where the factor of the
+    class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained learn names much faster from
+    10, where SigLIP's temperature starts.
     """
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
         super().__init__()
-        self.image, self.text = image, text
+        self.image, self.text = image.trunk(), text
         self.class_head = ClassHead(image.dim, text.width, factor=factor)
         self.box_head = BoxHead3D(image.dim)
-        image.map_pool, image.head = None, nn.Identity()  # tokens are all that is looked at: no parameters without use
 
     def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:
         """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
-        templates, over which logits are averaged; or embeddings (q, e), as `embed` gives them."""
+        templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them."""
         tokens = self.image.features(image, depth).tokens
-        known = queries if queries.is_floating_point() else self.embed(queries)
-        return Found(self.class_head(tokens, known, normalised=True).logits, self.box_head(tokens))
+        embeddings = queries if queries.is_floating_point() else self.embed(queries)
+        return Found(self.class_head(tokens, embeddings, normalised=True).logits, self.box_head(tokens))
 
     def embed(self, queries: Tensor) -> Tensor:
         """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
@@ -114,10 +111,11 @@ class Detector3D(nn.Module):
 
 @torch.no_grad()
 def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
-    """The token of every object, (b, m): the Hungarian matching whose cost is class + L1 + corners, as the loss.
+    """The token of every object, (b, m): the Hungarian matching whose cost is class + L1 + corners, as in the loss.
 
-    labels: (b, m), −1 where there is no object. −1 too where there are more objects than tokens."""
-    return _assigned(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
+    labels: (b, m), −1 where there is no object. An object without a token, where there are more objects than tokens,
+    gets −1 too."""
+    return _match(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
 
 
 def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
@@ -128,18 +126,18 @@ def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
     weighed 1, 1, 1, and a mean over images.
     """
     predicted, wanted = _numbers(found.boxes), _numbers(boxes)
-    matched = _assigned(found.logits, predicted, labels, wanted)  # (b, m)
+    matched = _match(found.logits, predicted, labels, wanted)  # (b, m)
     there = matched >= 0
     positives = there.sum(1).clamp(min=1)
     label = focal(found.logits, class_target(found.logits, matched, labels)).sum((1, 2)) / positives
-    # What has no match stays in, as zero: how many there are must not be asked of the device.
+    # Objects without a match stay in, as zeros: counting them would wait for the device.
     apart = (take(predicted, matched) - wanted).masked_fill(~there[..., None], 0).abs().sum(1)  # (b, 36)
     apart = (apart / positives[:, None]).mean(0)
     return Losses(label.mean(), apart[:12].sum(), apart[12:].sum(), matched)
 
 
 @torch.no_grad()
-def _assigned(logits: Tensor, predicted: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
+def _match(logits: Tensor, predicted: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
     return match(focal_cost(logits, labels) + _apart(predicted, objects), labels >= 0)
 
 
@@ -150,7 +148,7 @@ def _numbers(boxes: Tensor) -> Tensor:
 
 
 def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
-    """L1 (b, n, m) of vectors (b, n, c) and (b, m, c), so many images at a time that memory stays small; `cdist` takes
+    """L1 distances (b, n, m) of vectors (b, n, c) and (b, m, c), a few images at a time to bound memory; `cdist` takes
     a hundred times as long on a GPU."""
     each = max(1, _ELEMENTS // max(1, predicted[0].numel() * objects.shape[1]))
     pieces = zip(predicted.split(each), objects.split(each), strict=True)
@@ -159,7 +157,7 @@ def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
 
 @torch.no_grad()
 def detections(found: Found, most: int = 100) -> list[Detections]:
-    """The `most` best pairs of token and query of every image, with probabilities as scores and proper rotations."""
+    """The `most` best pairs of token and query per image, with probabilities as scores and proper rotations."""
     scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
     best = scores.topk(min(most, scores.shape[1]), dim=1)
     token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]

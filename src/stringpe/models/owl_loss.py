@@ -1,23 +1,31 @@
-"""The loss of OWL-ViT in 2D: objects are matched to tokens, matched tokens learn their class and box, the others that
-they show none of the queries."""
+"""The loss of OWL-ViT in 2D, and the parts of it that detection in 3D shares: focal loss and Hungarian matching.
 
-from typing import NamedTuple
+Objects are matched to tokens; a matched token learns its class and box, the others that they show none of the queries.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..geometry.boxes import area, giou, intersection, to_corners
-from .focal_loss import focal, focal_cost
-from .matching import match, take
 from .owl import Detections
 
-_IN_A_CROWD = 0.5  # of a box's area: as in COCO's evaluation
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ALPHA, GAMMA = 0.3, 2.0
+
+_IN_A_CROWD = 0.5  # of a box's area, as in COCO's evaluation
 
 
 class Truth(NamedTuple):
-    """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), an image's query numbers;
-    valid (b, m), false for padding; crowd (b, m), true for regions where nothing is known one by one (COCO's iscrowd,
-    VOC's difficult, objects mostly cut off): they are no targets, and tokens in them are not wrong."""
+    """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), numbers of queries;
+    valid (b, m), false for padding; crowd (b, m), true for regions without separate annotations (COCO's iscrowd, VOC's
+    difficult, objects mostly cut off): they are not targets, and tokens in them are not counted as wrong."""
 
     boxes: Tensor
     labels: Tensor
@@ -69,7 +77,7 @@ def matching_cost(found: Detections, truth: Truth) -> Tensor:
 def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
     """(b, n, q), 1 where token index (b, m) is matched to an object of query labels (b, m), else 0."""
     b, n, q = logits.shape
-    # What has no match goes to a place beyond the last, so that no number of matches must be asked of the device.
+    # Objects without a match go to a place beyond the last: counting the matches would wait for the device.
     place = torch.where(index >= 0, index * q + labels, n * q)
     target = torch.zeros(b, n * q + 1, device=logits.device).scatter_(1, place, 1.0)
     return target[:, :-1].unflatten(1, (n, q))
@@ -77,7 +85,7 @@ def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _known(found: Detections, truth: Truth, mask: Tensor | None, exhaustive: Tensor | None) -> Tensor:
-    """(b, n, q): whether an unmatched token is known to be wrong about a query."""
+    """(b, n, q): whether an unmatched token is known not to show a query."""
     known = torch.ones_like(found.logits, dtype=torch.bool)
     for good in (mask, exhaustive):
         if good is not None:
@@ -89,3 +97,82 @@ def _known(found: Detections, truth: Truth, mask: Tensor | None, exhaustive: Ten
     labels = truth.labels.clamp(min=0)[:, None].expand_as(within)
     inside = torch.zeros_like(found.logits).scatter_add_(2, labels, within.to(found.logits.dtype))
     return known & (inside == 0)
+
+
+def focal(logits: Tensor, target: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
+    """Focal sigmoid cross-entropy of every logit, for targets of the same shape that are 0 or 1: with p the probability
+    given to the target, −w (1 − p)^γ log p, w = α for 1 and 1 − α for 0."""
+    there = target > 0.5
+    wrong = torch.where(there, -logits.float(), logits.float())  # the logit of what the target is not
+    return torch.where(there, alpha, 1 - alpha) * wrong.sigmoid() ** gamma * F.softplus(wrong)
+
+
+def focal_cost(logits: Tensor, labels: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
+    """The class cost of matching a token to object j, with labels (b, m): logits (b, n, q) to (b, n, m), its loss as a
+    positive minus its loss as a negative."""
+    logits = logits.float().gather(2, labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1))
+    p = logits.sigmoid()
+    negative = (1 - alpha) * p**gamma * F.softplus(logits)
+    return alpha * (1 - p) ** gamma * F.softplus(-logits) - negative
+
+
+@torch.no_grad()
+def match(cost: Tensor, valid: Tensor) -> Tensor:
+    """The prediction of every object, (b, m) int64, such that the sum of costs is smallest: Hungarian matching, image
+    by image on the CPU's threads.
+
+    cost: (b, n, m), of prediction i for object j. valid: (b, m), true for objects, false for padding, whose costs are
+    ignored. The result is −1 for padding, and for the objects that are left over where an image has more of them than
+    predictions.
+    """
+    if cost.ndim != 3 or valid.shape != (len(cost), cost.shape[-1]) or valid.dtype != torch.bool:
+        raise ValueError(
+            f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} and "
+            f"{valid.dtype} {tuple(valid.shape)}"
+        )
+    # One transfer from the GPU for all. Padding is 0 here, so that whatever is not finite belongs to an object.
+    table = cost.masked_fill(~valid[:, None], 0).float().cpu()
+    objects = valid.cpu()
+    if not bool(table.isfinite().all()):
+        image = int((~table.isfinite()).flatten(1).any(1).nonzero()[0, 0])
+        raise ValueError(
+            f"a matching cost of image {image} is NaN or infinite: a prediction or a box is not finite; "
+            f"lower optim.lr, raise optim.warmup_steps, or check the boxes"
+        )
+    found = torch.full(valid.shape, -1)
+    tables, masks, rows = table.numpy(), objects.numpy(), found.numpy()
+    threads = min(16, torch.get_num_threads())
+    if threads == 1:
+        _assign(tables, masks, rows)
+        return found.to(cost.device)
+
+    def assign(first: int) -> None:
+        every = slice(first, None, threads)
+        _assign(tables[every], masks[every], rows[every])
+
+    list(_threads(threads).map(assign, range(threads)))  # a list, so that what a thread raises is raised here
+    return found.to(cost.device)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """The rows (b, m, …) of x (b, n, …) at the matches index (b, m); row 0 where there is no match."""
+    rows = index.clamp(min=0)
+    return x.gather(1, rows.view(*rows.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:]))
+
+
+def _assign(costs: "NDArray[Any]", valid: "NDArray[Any]", found: "NDArray[Any]") -> None:
+    """Write the matches of several images (b, n, m) into found (b, m)."""
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+    for cost, mask, row in zip(costs, valid, found, strict=True):
+        objects = np.flatnonzero(mask)
+        if len(objects):
+            predictions, places = linear_sum_assignment(cost[:, objects])
+            row[objects[places]] = predictions
+
+
+@lru_cache(maxsize=1)
+def _threads(threads: int) -> ThreadPoolExecutor:
+    """Threads, as many as torch may use, kept between steps; scipy releases the interpreter's lock while it assigns."""
+    return ThreadPoolExecutor(threads, "matching")

@@ -1,4 +1,4 @@
-"""The text tower: token numbers become vectors, go through blocks of attention that look both ways, and are pooled.
+"""The text tower: token numbers become vectors, go through blocks of bidirectional attention, and are pooled.
 
 tower = TextTower(vocab=8000, dim=256, layers=4, num_heads=4, width=256)
 embedding = tower(tokens)             # tokens (b, n) as `Tokenizer.encode` gives them; (b, width)
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention
-from ..baselines import LearnedAbsolute, SinCos
 from ..encoding import PositionEncoding
-from ..encoding import names as encoding_names
-from .vit import ABSOLUTE, MapPool, encodings, stack, start_linear, through
+from .initialise import initialise
+from .positions import absolute_embedding, build_encodings, check_encoding
+from .vit import MapPool, stack, through
 
 POOLS = ("map", "last", "mean")
 
 
 class TextFeatures(NamedTuple):
-    """What a text tower reads: tokens (b, n, dim), one pooled vector (b, dim), and mask (b, n), False at padding."""
+    """What a text tower returns: tokens (b, n, dim), one pooled vector (b, dim), and mask (b, n), False at padding."""
 
     tokens: Tensor
     pooled: Tensor
@@ -28,12 +28,12 @@ class TextFeatures(NamedTuple):
 
 
 class TextTower(nn.Module):
-    """A transformer over tokens of text, each of which sees all others; padding is seen by none.
+    """A transformer over tokens of text. Every token attends to all others, and none to padding.
 
     vocab: number of tokens. padding: the token that fills up short texts. context: the longest text, in tokens.
     encoding: "absolute" (a learned table, as SigLIP) or "sincos", added to the tokens; a name of `stringpe.names()` or
-        an encoding object with coord_dim=1, whose coordinate is the place in the text; or "none".
-    encoding_options: handed to the named encoding.
+        an encoding object with coord_dim=1, whose coordinate is the position in the text; or "none".
+    encoding_options: passed to the named encoding.
     pool: "map" (attention pooling), "last" (the last token that is not padding) or "mean".
     width: of the embedding; 0 leaves the pooled vector as it is.
     """
@@ -60,44 +60,38 @@ class TextTower(nn.Module):
         self.dim, self.width, self.vocab, self.context = dim, width or dim, vocab, context
         self.pool, self.padding = pool, padding
         self.embedding = nn.Embedding(vocab, dim)
-        self.absolute: nn.Module | None = None
-        if encoding in ABSOLUTE:
-            self.absolute = LearnedAbsolute(dim, [context]) if encoding == "absolute" else SinCos(dim, coord_dim=1)
+        self.absolute = absolute_embedding(encoding, dim, [context], coord_dim=1)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 1}
-        each = encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
+        each = build_encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
         mlp_dim = int(dim * mlp_ratio)
         heads = (Attention(dim, num_heads, encoding=e) for e in each)
         self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.projection = nn.Linear(dim, width) if width else nn.Identity()
-        self._initialise()
-
-    def _initialise(self) -> None:
-        start_linear(self)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (b, width), not normalised."""
         return self.projection(self.features(tokens).pooled)
 
     def features(self, tokens: Tensor) -> TextFeatures:
-        """Every token's vector, the pooled one, and which tokens are text."""
+        """The vector of every token, the pooled one, and which tokens are text."""
         self._check_input(tokens)
         mask = tokens != self.padding
-        # A row of padding alone, as unused queries are, sees its first token: softmax over nothing is no number.
+        # A row of nothing but padding, such as an unused query, attends to its first token: softmax needs one.
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
-        place = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)[:, None]  # (n, 1)
+        coords = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)[:, None]  # (n, 1)
         x = self.embedding(tokens)
         if self.absolute is not None:
-            x = x + self.absolute(place).to(x.dtype)
-        looked_at = mask[:, None, None]  # (b, 1, 1, n), the same for all heads and queries
-        x = self.norm(through(self.blocks, x, place, looked_at))
-        return TextFeatures(x, self._pooled(x, mask, looked_at), mask)
+            x = x + self.absolute(coords).to(x.dtype)
+        visible = mask[:, None, None]  # (b, 1, 1, n), the same for all heads and queries
+        x = self.norm(through(self.blocks, x, coords, visible))
+        return TextFeatures(x, self._pool(x, mask, visible), mask)
 
-    def _pooled(self, x: Tensor, mask: Tensor, looked_at: Tensor) -> Tensor:
+    def _pool(self, x: Tensor, mask: Tensor, visible: Tensor) -> Tensor:
         if self.map_pool is not None:
-            return self.map_pool(x, looked_at)
+            return self.map_pool(x, visible)
         if self.pool == "mean":
             share = mask.to(x.dtype) / mask.sum(1, keepdim=True)
             return (x * share[..., None]).sum(1)
@@ -108,18 +102,18 @@ class TextTower(nn.Module):
     def _check_input(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.dtype.is_floating_point or not 1 <= tokens.shape[1] <= self.context:
             raise ValueError(
-                f"tokens must be (b, n) whole numbers with n from 1 to the context of {self.context}, got "
+                f"tokens must be (b, n) integers with n from 1 to the context of {self.context}, got "
                 f"{tuple(tokens.shape)} {tokens.dtype}: encode texts with context={self.context}"
             )
 
 
 def _check(encoding: str | PositionEncoding, pool: str, vocab: int, padding: int, context: int) -> None:
-    known = (*encoding_names(), *ABSOLUTE, "none")
+    check_encoding(encoding)
     if pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
-    if isinstance(encoding, str) and encoding not in known:
-        raise ValueError(f"encoding must be one of {', '.join(known)}, got {encoding!r}")
     if isinstance(encoding, PositionEncoding) and encoding.coord_dim != 1:
         raise ValueError(f"text has one coordinate, the encoding has {encoding.coord_dim}: build it with coord_dim=1")
     if not 0 <= padding < vocab or context < 1:
-        raise ValueError(f"padding must be a token below vocab={vocab}, context at least 1; got {padding}, {context}")
+        raise ValueError(
+            f"padding must be a token number below vocab={vocab} and context at least 1, got {padding} and {context}"
+        )

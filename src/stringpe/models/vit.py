@@ -5,7 +5,9 @@ encoding, and out through a pooled head.
     logits = model(image, depth)          # image (b, 3, H, W), depth (b, H, W) in metres or None
 """
 
+import copy
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,11 +17,13 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
 from ..coords import UNITS, grid, valid_depth, with_prefix
-from ..encoding import PositionEncoding, create, names
+from ..encoding import PositionEncoding
 from ..linear_attention import LinearAttention
 from ..projection import Prepared, is_whole, prepare
-from .depth import DepthLift, check_metres, surface_normals
-from .stem import stem as make_stem
+from .depth import DepthLift, check_depth, looks_like_millimetres, surface_normals
+from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
+from .positions import absolute_embedding, build_encodings, check_encoding
+from .stem import build_stem
 
 SIZES = {  # dim, layers, heads
     "test": (32, 2, 2),
@@ -29,14 +33,13 @@ SIZES = {  # dim, layers, heads
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
-ABSOLUTE = ("absolute", "sincos")
 DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
 POOLS = ("mean", "cls", "map")
 
 
 class Features(NamedTuple):
-    """What a ViT sees: patch tokens (b, n, dim) row by row on the `size` grid of patches, one pooled vector (b, dim),
-    and the patches' coordinates (n, c) or (b, n, c)."""
+    """What a ViT returns: patch tokens (b, n, dim), row by row on the grid of `size` patches, one pooled vector
+    (b, dim), and the patches' coordinates (n, c) or (b, n, c)."""
 
     tokens: Tensor
     pooled: Tensor
@@ -51,6 +54,7 @@ class Block(nn.Module):
         self, dim: int, attention: Attention | LinearAttention, mlp_dim: int, dropout: float, drop_path: float
     ):
         super().__init__()
+        check_rates(dropout, drop_path)
         self.attention = attention
         self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
@@ -63,6 +67,12 @@ class Block(nn.Module):
         options = {name: value for name, value in given.items() if value is not None}
         x = x + self._branch(self.attention(self.norm1(x), coords, **options))
         return x + self._branch(self.mlp(self.norm2(x)))
+
+    def residual_outputs(self) -> list[nn.Linear]:
+        """The layers whose outputs are added to the residual stream."""
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        return [self.attention.out, last]
 
     def _branch(self, x: Tensor) -> Tensor:
         x = self.dropout(x)
@@ -80,22 +90,13 @@ def stack(
     dropout: float,
     drop_path: float,
 ) -> nn.ModuleList:
-    """Blocks around these layers of attention; drop_path grows with depth from 0."""
+    """Blocks around these layers of attention; drop_path grows linearly, from 0 in the first to its full value."""
     rates = (drop_path * i / max(layers - 1, 1) for i in range(layers))
     return nn.ModuleList(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
 
 
-def start_linear(model: nn.Module) -> None:
-    """Xavier's weights and no biases in every linear layer."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-
 class MapPool(nn.Module):
-    """Attention pooling: one learned query looks at all tokens, then a residual MLP (SigLIP's head)."""
+    """Attention pooling: one learned query attends to all tokens, then a residual MLP (SigLIP's head)."""
 
     def __init__(self, dim: int, num_heads: int, mlp_dim: int):
         super().__init__()
@@ -103,33 +104,36 @@ class MapPool(nn.Module):
         self.attention = Attention(dim, num_heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
-        nn.init.trunc_normal_(self.query, std=0.02)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(b, n, dim) to (b, dim); mask: boolean, False where a token is not to be looked at, as in `Attention`."""
+        """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
         x = self.attention(self.query.expand(tokens.shape[0], -1, -1).to(tokens.dtype), context=tokens, mask=mask)
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 class ViT(nn.Module):
-    """A vision transformer over RGB or RGB-D images of any size that the patches divide.
+    """A vision transformer over RGB or RGB-D images of any size that is a multiple of the patch size.
 
-    encoding: a name of `stringpe.names()`, built for every layer on its own; an encoding object, shared by all layers;
-        "absolute" (a learned table, interpolated at other sizes) or "sincos", added to the tokens; or "none".
-    encoding_options: handed to the named encoding, for example {"block_size": 32, "share_heads": True}.
-    share_layers: one encoding for all layers in place of one each.
-    coord_dim: 2, or 3 for (row, column, depth).
-    depth: what to do with depth: "none"; "channel", as a fourth image channel; "lift", as third coordinate; "normals",
-        surface normals as a second set of tokens through the same embedding; "lift+channel" or "lift+normals". A lift
-        alone tells differences of depth, a channel depth itself. By default "lift" with coord_dim=3, "none" with 2.
-        A model that takes depth runs without it too.
+    encoding: a name of `stringpe.names()` or "liere", built separately for every layer; an encoding object, shared by
+        all layers; "absolute" (a learned table, interpolated for images of another size) or "sincos", added to the
+        tokens; or "none", a model without positions.
+    encoding_options: passed to the named encoding, for example {"block_size": 32, "share_heads": True}.
+    share_layers: one encoding for all layers in place of one per layer.
+    depth: how the model uses depth: "none"; "channel", as a fourth image channel; "lift", as third coordinate of the
+        patches; "normals", surface normals as a second set of tokens through the same embedding; "lift+channel" or
+        "lift+normals". A lift alone shows differences of depth, a channel shows depth itself. A model that takes depth
+        also runs without it.
+    coord_dim: 2, or 3 for (row, column, depth). It follows from `depth`, and depth="lift" follows from coord_dim=3:
+        give either.
     pool: "mean" over patches, "cls" (a class token at the origin) or "map" (attention pooling).
-    registers: learned tokens at the origin that see everything and are thrown away.
+    registers: learned tokens at the origin that take part in attention and are then dropped.
     units: of the patch grid: "index" extrapolates to larger images, "normalised" interpolates, "centred".
-    image_size: for which the "absolute" table is made; nothing else depends on it.
+    image_size: the size for which the "absolute" table is made; nothing else depends on it.
     attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
-    stem: "patch", linear, or "conv", convolutions, which need less data: `stringpe.models.stem`.
-    num_classes: 0 returns pooled features from `forward`.
+    stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
+    num_classes: 0 makes `forward` return pooled features.
+
+    Parameters start as `stringpe.models.initialise` says; another start is a call of its functions on the new model.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class ViT(nn.Module):
         encoding: str | PositionEncoding = "cayley",
         encoding_options: Mapping[str, Any] | None = None,
         share_layers: bool = False,
-        coord_dim: int = 2,
+        coord_dim: int | None = None,
         depth: str | None = None,
         num_classes: int = 0,
         pool: str = "mean",
@@ -157,21 +161,24 @@ class ViT(nn.Module):
         stem: str = "patch",
     ):
         super().__init__()
-        depth = depth or ("lift" if coord_dim == 3 else "none")
-        _check(encoding, coord_dim, depth, pool, units, attention)
+        _check_choices(encoding, pool, units, attention)
+        coord_dim, depth = _agree(encoding, coord_dim, depth)
+        if "normals" in depth and pool == "cls":
+            raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
+        _check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.pool, self.units = depth, pool, units
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
-        self.patch = make_stem(stem, 4 if "channel" in depth else 3, dim, patch_size)
+        self.patch, self.depth_patch = build_stem(stem, dim, patch_size, depth="channel" in depth)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
         self.prefix = nn.Parameter(torch.empty(1, self.front, dim)) if self.front else None
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
-        self.absolute = _absolute(encoding, dim, coord_dim, self.table_size)
+        self.absolute = absolute_embedding(encoding, dim, self.table_size, coord_dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
-        each = encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
+        each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
         make = Attention if attention == "softmax" else LinearAttention
         heads = (make(dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
@@ -179,15 +186,15 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
-        self._initialise()
+        self._depth_judged = False
+        initialise(self)
 
-    def _initialise(self) -> None:
-        start_linear(self)
-        for tokens in (self.prefix, self.kind):
-            if tokens is not None:
-                nn.init.trunc_normal_(tokens, std=0.02)
+    def reset_parameters(self) -> None:
+        """What starts otherwise than `stringpe.models.initialise` says in general."""
         if isinstance(self.head, nn.Linear):
-            nn.init.zeros_(self.head.weight)
+            zero_(self.head)
+        if self.depth_patch is not None:
+            fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
 
     def forward(self, image: Tensor, depth: Tensor | None = None) -> Tensor:
         """Logits (b, num_classes), or pooled features (b, dim) without classes."""
@@ -196,6 +203,7 @@ class ViT(nn.Module):
     def features(self, image: Tensor, depth: Tensor | None = None, *, coords: Tensor | None = None) -> Features:
         """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own."""
         self._check_input(image, depth)
+        self._check_coords(coords)
         size = (image.shape[2] // self.patch_size, image.shape[3] // self.patch_size)
         tokens = self._embed(image, depth)
         own = self.coordinates(size, depth, image.device)
@@ -213,23 +221,33 @@ class ViT(nn.Module):
         if self.fuse is not None:
             normals = x[:, count:] if depth is not None else torch.zeros_like(x)
             x = self.fuse(torch.cat([x[:, :count], normals], dim=-1))
-        return Features(x, self._pooled(front, x), coords, size)
+        return Features(x, self._pool(front, x), coords, size)
 
     def coordinates(self, size: tuple[int, int], depth: Tensor | None, device: torch.device) -> Tensor:
-        """The patches' own coordinates: (n, c), or (b, n, 3) where depth lifts them."""
+        """The patches' own coordinates for a grid of `size`: (n, c), or (b, n, 3) where depth lifts them."""
         if self.lift is not None and depth is not None:
             return self.lift(depth)
         plane = grid(*size, units=self.units, device=device)
         return plane if self.lift is None else self.lift.flat(plane)
 
+    def trunk(self) -> "ViT":
+        """This model up to its tokens: the same modules and parameters, without classifier and attention pooling, for
+        models that read tokens alone. This one stays as it is."""
+        trunk = copy.copy(self)
+        trunk._modules = dict(self._modules) | {"head": nn.Identity(), "map_pool": None}
+        trunk.pool = "cls" if self.pool == "cls" else "mean"
+        return trunk
+
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
-        if "channel" in self.depth:
-            channel = torch.zeros_like(image[:, :1]) if depth is None else _filled(depth)[:, None].to(image.dtype)
-            image = torch.cat([image, channel], dim=1)
-        return self.patch(image).flatten(2).mT
+        if "channel" not in self.depth:
+            return self.patch(image).flatten(2).mT
+        channel = torch.zeros_like(image[:, :1]) if depth is None else _fill_holes(depth)[:, None].to(image.dtype)
+        if self.depth_patch is None:
+            return self.patch(torch.cat([image, channel], dim=1)).flatten(2).mT
+        return (self.patch(image) + self.depth_patch(channel)).flatten(2).mT
 
     def _with_normals(self, tokens: Tensor, coords: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        """The paper's section 4.4: normals through the same embedding, concatenated; both sets at the same places."""
+        """The paper's section 4.4: normals through the same embedding, concatenated; both sets at the same coords."""
         assert self.kind is not None
         normals = self.patch(surface_normals(depth.float()).to(tokens.dtype)).flatten(2).mT
         return torch.cat([tokens + self.kind[0], normals + self.kind[1]], dim=1), torch.cat([coords, coords], dim=-2)
@@ -238,12 +256,11 @@ class ViT(nn.Module):
         assert self.absolute is not None
         if isinstance(self.absolute, LearnedAbsolute):  # the table spans the image, whatever its size
             plane = grid(*size, units="normalised", device=coords.device)
-            table = torch.tensor(self.table_size, device=coords.device)
-            flat = self.absolute((plane + 1) / 2 * table - 0.5)
-            return flat if self.coord_dim == 2 else flat + SinCos(self.dim, coord_dim=1)(coords[..., 2:])
+            plane = (plane + 1) / 2 * torch.tensor(self.table_size, device=coords.device) - 0.5
+            coords = torch.cat([plane.expand(*coords.shape[:-1], 2), coords[..., 2:]], dim=-1)
         return self.absolute(coords)
 
-    def _pooled(self, front: Tensor, tokens: Tensor) -> Tensor:
+    def _pool(self, front: Tensor, tokens: Tensor) -> Tensor:
         if self.map_pool is not None:
             return self.map_pool(tokens)
         return front[:, 0] if self.pool == "cls" else tokens.mean(1)
@@ -256,34 +273,46 @@ class ViT(nn.Module):
             return
         if self.depth == "none":
             raise ValueError("this model takes no depth: build it with coord_dim=3, or depth='channel' or 'normals'")
-        if depth.shape != (image.shape[0], *image.shape[2:]):
-            wanted = (image.shape[0], *image.shape[2:])
-            raise ValueError(f"depth must be {wanted}, one value a pixel in metres, got {tuple(depth.shape)}")
-        check_metres(depth)
+        check_depth(depth, (image.shape[0], image.shape[2], image.shape[3]))
+        if not torch.compiler.is_compiling() and not self._depth_judged:  # once: it makes a GPU wait
+            self._depth_judged = True
+            if looks_like_millimetres(depth):
+                warnings.warn(
+                    "half of this depth lies beyond 100 m, which looks like millimetres: depth is in metres, so divide "
+                    "it by 1000",
+                    UserWarning,
+                    stacklevel=3,
+                )
+
+    def _check_coords(self, coords: Tensor | None) -> None:
+        """Refuse coordinates that would be ignored."""
+        if coords is None or isinstance(self.absolute, SinCos):
+            return
+        if all(block.attention.encoding is None for block in _blocks(self.blocks)):
+            kind = "no positions" if self.absolute is None else "a learned table of absolute embeddings"
+            raise ValueError(f"this model has {kind} and would ignore coords: leave them out, or use an encoding")
 
 
-def encodings(
-    encoding: str | PositionEncoding, options: Mapping[str, Any], layers: int, sizes: Mapping[str, int], *, shared: bool
-) -> list[PositionEncoding | None]:
-    """One encoding a layer: named ones of their own (or one, if shared), an object for all, None for other names."""
-    if isinstance(encoding, PositionEncoding):
-        return [encoding] * layers
-    if encoding not in names():
-        return [None] * layers
-    if shared:
-        return [create(encoding, **sizes, **options)] * layers
-    return [create(encoding, **sizes, **options) for _ in range(layers)]
+def check_rates(dropout: float, drop_path: float) -> None:
+    """Refuse rates at which nothing is left to learn from."""
+    for name, rate in (("dropout", dropout), ("drop_path", drop_path)):
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
 
 
 def through(blocks: nn.ModuleList, x: Tensor, coords: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Tokens (b, n, dim) at coords through all blocks; bases of all layers are made at once where that can be done."""
-    chain = [block for block in blocks if isinstance(block, Block)]
+    """Tokens (b, n, dim) at coords through all blocks. The bases of all layers are formed at once where possible."""
+    chain = _blocks(blocks)
     layers = [block.attention for block in chain]
     together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
     prepared = prepare(layers) if together else [None] * len(chain)
     for block, own in zip(chain, prepared, strict=True):
         x = block(x, None if block.attention.encoding is None else coords, own, mask)
     return x
+
+
+def _blocks(blocks: nn.ModuleList) -> list[Block]:
+    return [block for block in blocks if isinstance(block, Block)]
 
 
 def vit(name: str, **options: Any) -> ViT:
@@ -295,30 +324,46 @@ def vit(name: str, **options: Any) -> ViT:
     return ViT(**({"dim": dim, "layers": layers, "num_heads": heads, "patch_size": int(match[2])} | options))
 
 
-def _filled(depth: Tensor) -> Tensor:
+def _fill_holes(depth: Tensor) -> Tensor:
     """Depth with its holes at zero."""
     return torch.where(valid_depth(depth), depth, 0)
 
 
-def _absolute(encoding: str | PositionEncoding, dim: int, coord_dim: int, size: tuple[int, int]) -> nn.Module | None:
-    if encoding == "absolute":
-        return LearnedAbsolute(dim, size)
-    return SinCos(dim, coord_dim=coord_dim) if encoding == "sincos" else None
+def _agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None) -> tuple[int, str]:
+    """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
+    if depth is not None and depth not in DEPTHS:
+        raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")
+    if coord_dim is None and depth is None and isinstance(encoding, PositionEncoding):
+        coord_dim = encoding.coord_dim
+    if depth is None:
+        depth = "lift" if coord_dim == 3 else "none"
+    if coord_dim is None:
+        coord_dim = 3 if "lift" in depth else 2
+    if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
+        raise ValueError(
+            f"coord_dim={coord_dim} contradicts depth={depth!r}: 3 coordinates go with 'lift' (or 'lift+…') and 2 with "
+            f"the others; give one of the two and leave the other out"
+        )
+    if isinstance(encoding, PositionEncoding) and encoding.coord_dim != coord_dim:
+        raise ValueError(
+            f"the encoding was built with coord_dim={encoding.coord_dim}, depth={depth!r} gives patches {coord_dim} "
+            f"coordinates: build the encoding with coord_dim={coord_dim}"
+        )
+    if coord_dim == 3 and encoding == "none":
+        raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel'")
+    return coord_dim, depth
 
 
-def _check(encoding: str | PositionEncoding, coord_dim: int, depth: str, pool: str, units: str, attention: str) -> None:
-    choices = {"depth": (depth, DEPTHS), "pool": (pool, POOLS), "units": (units, UNITS)}
-    choices["attention"] = (attention, ("softmax", "linear"))
-    if isinstance(encoding, str):
-        choices["encoding"] = (encoding, (*names(), *ABSOLUTE, "none"))
+def _check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str) -> None:
+    check_encoding(encoding)
+    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, ("softmax", "linear"))}
     for what, (value, allowed) in choices.items():
         if value not in allowed:
             raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
-    if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
-        raise ValueError(
-            f"coord_dim=3 goes with depth='lift' (or 'lift+…'), 2 with the others; got {coord_dim}, {depth!r}"
-        )
-    if "normals" in depth and pool == "cls":
-        raise ValueError("depth='normals' fuses patch tokens, which pool='cls' does not look at: use 'mean' or 'map'")
-    if coord_dim == 3 and encoding == "none":
-        raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel' with coord_dim=2")
+
+
+def _check_sizes(*, registers: int, **sizes: int) -> None:
+    wrong = [f"{name}={value}" for name, value in sizes.items() if value < 1]
+    wrong += [f"registers={registers}"] if registers < 0 else []
+    if wrong:
+        raise ValueError(f"a ViT needs positive sizes, got {', '.join(wrong)}")

@@ -13,7 +13,9 @@ class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
-    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like."""
+    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like.
+    `init` and `patch_gain`: how new weights start, "truncated_normal", "depth_scaled" or "xavier", and the size of the
+    patch embedding, as in `stringpe.models.initialise.Initialisation`."""
 
     dim: int = 192
     layers: int = 12
@@ -33,6 +35,8 @@ class Model:
     attention: str = "softmax"
     qk_norm: str = ""
     start: str = ""
+    init: str = "truncated_normal"
+    patch_gain: float = 3**-0.5
 
 
 @dataclass(frozen=True)

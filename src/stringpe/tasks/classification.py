@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..data.loader import feed
 from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
-from .backbone import backbone
+from .backbone import backbone, start_new
 from .base import Sample, Task, average
 from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 
@@ -29,6 +29,7 @@ class Classification(Task):
     def model(self) -> nn.Module:
         data = self.recipe.data
         model = backbone(self.recipe.model, image_size=data.image_size, num_classes=data.num_classes)
+        start_new(model, self.recipe)
         assert isinstance(model.head, nn.Linear)
         nn.init.constant_(model.head.bias, self.recipe.loss.head_bias)
         return model

@@ -25,6 +25,7 @@ from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
+from .backbone import start_new
 from .base import Sample, Task, add_up
 from .detectors import tokenizer_of
 from .retrieval import towers
@@ -194,6 +195,7 @@ _COLUMNS = 10  # template, 8 for colour, flip
 def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
     """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
     model = _new(recipe, tokenizer)
+    start_new(model, recipe)
     folder = start_folder(recipe)
     if folder is not None:
         start_model(model, recipe, folder)

@@ -9,6 +9,7 @@ from ..models.owl import Detector, OwlViT
 from ..models.owl_checkpoints import KINDS, TransformersOwl, empty_owl, load_owl, load_owl_tokenizer
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
+from .backbone import start_new
 from .retrieval import towers
 from .start import start_folder, start_model, start_tokenizer
 
@@ -38,7 +39,7 @@ def detector(recipe: Recipe, tokenizer: Tokenizer) -> Detector:
     """The recipe's model: with the towers of `model.start`, all of it where that is a detector itself."""
     folder = start_folder(recipe)
     if folder is None:
-        return _ours(recipe, tokenizer)
+        return _started(recipe, tokenizer)
     if is_owl(folder):
         return load_owl(folder)
     model_folder = checkpoints.model_folder(folder)
@@ -46,7 +47,7 @@ def detector(recipe: Recipe, tokenizer: Tokenizer) -> Detector:
         model: Detector = empty_owl(json.loads((model_folder / OWL).read_text(encoding="utf-8")))
         model.load_state_dict(checkpoints.read_model(folder)[1])
         return model
-    model = _ours(recipe, tokenizer)
+    model = _started(recipe, tokenizer)
     start_model(model, recipe, folder)
     return model
 
@@ -92,6 +93,12 @@ def load(path: str | Path) -> tuple[Detector, Tokenizer, int]:
         model = _ours(recipe, tokenizer)
     model.load_state_dict(weights)
     return model.eval(), tokenizer, recipe.data.image_size
+
+
+def _started(recipe: Recipe, tokenizer: Tokenizer) -> OwlViT:
+    model = _ours(recipe, tokenizer)
+    start_new(model, recipe)
+    return model
 
 
 def _ours(recipe: Recipe, tokenizer: Tokenizer) -> OwlViT:

@@ -19,7 +19,7 @@ from ..data.place import Batch, Place
 from ..data.rendered import Frames, frames, places, with_room
 from ..data.transforms import to_unit
 from ..recipes.schema import Recipe
-from .backbone import backbone
+from .backbone import backbone, start_new
 from .base import Sample, Task, average
 from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
 
@@ -31,8 +31,13 @@ class Namer(nn.Module):
         super().__init__()
         self.vit = backbone(recipe.model, image_size=recipe.data.image_size)
         self.head = nn.Linear(self.vit.dim, classes)
+        self.head_bias = recipe.loss.head_bias
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The classifier starts at zero, with the recipe's bias."""
         nn.init.zeros_(self.head.weight)
-        nn.init.constant_(self.head.bias, recipe.loss.head_bias)
+        nn.init.constant_(self.head.bias, self.head_bias)
 
     def forward(self, image: Tensor, depth: Tensor | None, query: Tensor) -> Tensor:
         """Logits (b, q, classes) for queries (b, q, 2), x and y in [−1, 1] from corner to corner of the image."""
@@ -63,7 +68,9 @@ class Objects(Task):
         return len(self.frames["rgb"])
 
     def model(self) -> nn.Module:
-        return Namer(self.recipe, self.classes)
+        model = Namer(self.recipe, self.classes)
+        start_new(model, self.recipe)
+        return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         seed, batch, queries = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.data.queries

@@ -16,7 +16,7 @@ from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder
 from ..robots.policies.policy import Net, Policy, Spec, read_spec
-from .backbone import backbone
+from .backbone import backbone, start_new
 from .start import filled, resampled
 
 _SIGLIP = "siglip:"
@@ -26,8 +26,14 @@ _TABLE = "absolute.weight"
 
 def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy:
     """The policy of a recipe. pretrained=False leaves the encoder at random: its weights come from a checkpoint."""
-    p = recipe.policy
     encoder = image_encoder(recipe, pretrained=pretrained)
+    policy = _build(recipe, spec, encoder)
+    start_new(policy, recipe, skip=[encoder])
+    return policy
+
+
+def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> Policy:
+    p = recipe.policy
     net = Net(
         dim=p.dim,
         num_heads=p.heads,
@@ -75,6 +81,7 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
     if where.startswith(_SIGLIP):
         return _siglip(Path(where.removeprefix(_SIGLIP)), recipe, freeze, pretrained)
     vit = backbone(recipe.model, image_size=recipe.data.image_size)
+    start_new(vit, recipe)
     if pretrained and where:
         old, weights = read_model(Path(where))
         if old.model.encoding != recipe.model.encoding:

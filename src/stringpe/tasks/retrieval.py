@@ -18,7 +18,7 @@ from ..models.contrastive_loss import KINDS, clip, siglip, within
 from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import backbone
+from .backbone import backbone, start_new
 from .base import Sample, Task, broadcast
 from .start import start_folder, start_model, start_tokenizer
 
@@ -56,6 +56,7 @@ class Retrieval(Task):
 
     def model(self) -> nn.Module:
         model = towers(self.recipe, self.feed.tokenizer)
+        start_new(model, self.recipe)
         folder = start_folder(self.recipe)
         if folder is not None:
             start_model(model, self.recipe, folder)

@@ -1,6 +1,7 @@
 """Towers that start from another run: `model.start`, a folder in which {encoding}, {seed} and {depth} are filled in."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from ..baselines import LearnedAbsolute
 from ..coords import grid
 from ..io import checkpoint as checkpoints
-from ..models.class_head import ClassHead
+from ..models.owl import ClassHead
 from ..models.stem import prefixes
+from ..models.vit import ViT
 from ..recipes.schema import Recipe
 
 TOWERS = ("image.", "text.")
@@ -89,6 +91,20 @@ def _start_projection(head: ClassHead, old: Recipe, weights: dict[str, Tensor]) 
     if old.model.pool == "mean" and "projection.weight" in weights:
         names = {"weight": "projection.weight", "bias": "projection.bias"}
         head.project.load_state_dict({name: weights[key] for name, key in names.items()})
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load all weights of a run into a model of its recipe, perhaps one for images of another size: a learned table of
+    absolute embeddings, which spans the image whatever its size, is then read at this model's patches."""
+    fitted = dict(weights)
+    for name, module in model.named_modules():
+        key = f"{name}.absolute.weight".lstrip(".")
+        if not isinstance(module, ViT) or not isinstance(module.absolute, LearnedAbsolute) or key not in weights:
+            continue
+        side = math.isqrt(len(weights[key]))
+        if weights[key].shape != module.absolute.weight.shape and side * side == len(weights[key]):
+            fitted[key] = resampled(weights[key], (side, side), module.table_size)
+    model.load_state_dict(fitted)
 
 
 def resampled(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

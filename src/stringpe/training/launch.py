@@ -81,6 +81,7 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     """
     from ..metrics.statistics import wilson
     from ..recipes.overrides import override
+    from ..tasks.start import load_weights
 
     recipe, weights = checkpoints.read_model(Path(path))
     folder = checkpoints.model_folder(Path(path))
@@ -91,7 +92,7 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     accelerator = accelerator_for(recipe)
     task = build(recipe)
     model = task.model()
-    model.load_state_dict(weights)
+    load_weights(model, weights)
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
     with torch.no_grad():
         metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))

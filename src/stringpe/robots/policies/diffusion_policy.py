@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...baselines import SinCos
+from ...models.initialise import fan_in_
 from .diffusion import ddim_step, noise_of, noised, squared_cosine, trailing
 from .layers import ChunkDecoder, repeated
 from .observer import ImageEncoder
@@ -44,6 +45,12 @@ class DiffusionPolicy(Policy):
         self.decoder = ChunkDecoder(spec.action_dim, spec.action_dim, **sizes)  # type: ignore[arg-type]
         self.step = SinCos(net.dim, coord_dim=1)
         self.step_mlp = nn.Sequential(nn.Linear(net.dim, net.dim), nn.SiLU(), nn.Linear(net.dim, net.dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The layers that read the denoising step; zero-initialised gates learn as fast as their condition is large."""
+        fan_in_(self.step_mlp[0], gain=1.0)  # type: ignore[arg-type]
+        fan_in_(self.step_mlp[2], gain=1.0)  # type: ignore[arg-type]
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
         """Mean squared error of the predicted noise or chunk, at steps drawn evenly."""

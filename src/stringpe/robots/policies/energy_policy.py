@@ -111,8 +111,14 @@ class EnergyPolicy(Policy):
         sizes = {"dim": net.dim, "layers": net.decoder_layers, "num_heads": net.num_heads, "mlp_ratio": net.mlp_ratio}
         self.proposal = ChunkDecoder(1, 2 * modes * spec.action_dim + modes, **sizes)  # type: ignore[arg-type]
         self.correction = ChunkDecoder(spec.action_dim, 1, **sizes)  # type: ignore[arg-type]
-        self.condition = nn.Parameter(torch.randn(1, net.dim))  # at zero, the layers that read it would never learn
-        self.start = nn.Parameter(0.5 * torch.randn(modes, 1, spec.action_dim))  # modes must differ to part
+        self.condition = nn.Parameter(torch.empty(1, net.dim))
+        self.start = nn.Parameter(torch.empty(modes, 1, spec.action_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """At zero, the layers that read the condition would never learn, and modes must differ to part."""
+        nn.init.normal_(self.condition)
+        nn.init.normal_(self.start, std=0.5)
 
     def propose(self, seen: Tensor) -> Mixture:
         """q(y|x)."""

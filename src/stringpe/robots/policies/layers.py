@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...encoding import create
+from ...models.initialise import fan_in_, initialise, zero_
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (b, h, n, d) of what is observed, for every layer: worked out once, looked at in every step."""
@@ -43,8 +44,11 @@ class ChunkBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
         self.norms = nn.ModuleList(nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False) for _ in range(3))
         self.modulate = nn.Linear(dim, 9 * dim)
-        nn.init.zeros_(self.modulate.weight)
-        nn.init.zeros_(self.modulate.bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The modulation starts at zero, so that the block is the identity."""
+        zero_(self.modulate)
 
     def forward(self, x: Tensor, condition: Tensor, times: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
         parts = self.modulate(F.silu(condition))[:, None].chunk(9, dim=-1)
@@ -66,8 +70,12 @@ class ChunkDecoder(nn.Module):
         self.place = SinCos(dim, coord_dim=1)
         self.blocks = nn.ModuleList(ChunkBlock(dim, num_heads, mlp_ratio) for _ in range(layers))
         self.norm, self.leave = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, outputs)
-        nn.init.zeros_(self.leave.weight)
-        nn.init.zeros_(self.leave.bias)
+        initialise(self)
+
+    def reset_parameters(self) -> None:
+        """Actions enter as large as the sines of their position, and the outputs start at zero."""
+        fan_in_(self.enter)
+        zero_(self.leave)
 
     def memory(self, context: Tensor) -> Memory:
         """Keys and values of the observed tokens (b, n, dim)."""

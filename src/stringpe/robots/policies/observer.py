@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import grid
+from ...models.initialise import fan_in_, initialise
 from ...models.vit import Block, ViT
 
 WORDS = 16  # of a task text that are read
@@ -91,8 +92,13 @@ class Observer(nn.Module):
         hidden = int(mlp_ratio * dim)
         self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads), hidden, 0.0, 0.0) for _ in range(layers))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        nn.init.trunc_normal_(self.camera, std=0.02)
-        nn.init.trunc_normal_(self.word.weight, std=0.02)
+        initialise(self, skip=[encoder])  # which may be trained
+
+    def reset_parameters(self) -> None:
+        """Image tokens and the robot's state enter about as large as the sines of positions beside them."""
+        fan_in_(self.enter)
+        fan_in_(self.state[0])  # type: ignore[arg-type]
+        fan_in_(self.state[2])  # type: ignore[arg-type]
 
     def forward(self, image: Tensor, depth: Tensor | None, state: Tensor, words: Tensor) -> Tensor:
         """image (b, k, 3, S, S) in [−1, 1], depth (b, k, S, S) or None, state (b, s) normalised, words (b, w)."""
