@@ -7,7 +7,6 @@ are plain rotations. The batch is dynamic; so is the resolution, in whole patche
 """
 
 import copy
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from .encoding import Encoding
 from .hosts import attached_layers
 from .hosts.attach import fold
 from .models.vit import ViT
-from .pretrained import from_pretrained
 
 FORMATS = ("onnx", "torch-export")
 AGREES = 1e-4
@@ -47,28 +45,6 @@ class _Plain(nn.Module):
         for _, layer in attached_layers(self.model):
             layer.token_coords[0].coords = None
         return tuple(part for part in parts if isinstance(part, Tensor))
-
-
-def load(checkpoint: str | Path) -> tuple[nn.Module, int | None]:
-    """The model in a folder, and the image size that it was trained at where the folder says so. Of a run it is the
-    vision transformer, with its classes if it has any."""
-    path = Path(checkpoint)
-    config = path / "config.json"
-    if config.exists() and "calls" in json.loads(config.read_text(encoding="utf-8")):
-        return from_pretrained(path), None
-    from .io.checkpoint import read_model
-    from .models.stem import prefixes
-    from .tasks.backbone import backbone
-
-    recipe, weights = read_model(path)
-    starts = prefixes(weights)
-    if len(starts) != 1:
-        raise ValueError(f"export takes a run with one vision transformer, this {recipe.task} has {len(starts)}")
-    own = {name.removeprefix(starts[0]): t for name, t in weights.items() if name.startswith(starts[0])}
-    classes = len(own["head.weight"]) if starts == [""] and "head.weight" in own else 0
-    model = backbone(recipe.model, image_size=recipe.data.image_size, num_classes=classes)
-    model.load_state_dict({name: own[name] for name in model.state_dict()})
-    return model.eval(), recipe.data.image_size
 
 
 def bake(model: nn.Module) -> nn.Module:

@@ -13,9 +13,9 @@ from stringpe.data import omni3d
 from stringpe.data.boxes3d import box_set
 from stringpe.data.place import Place
 from stringpe.tasks import create
-from stringpe.tasks.figure3d import figure, main, spread
-from stringpe.tasks.predict import Asked, predict, predictor
-from stringpe.training.launch import train
+from stringpe.tasks.figure3d import draw_figure, spread_frames
+from stringpe.tasks.predict import Query, load_predictor, predict
+from stringpe.training.launch import evaluate, train
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ class TestFigure:
         from PIL import Image
 
         folder, _ = run
-        path = figure({"one": folder, "two": folder}, tmp_path / "a.png", rows=3)
+        path = draw_figure({"one": folder, "two": folder}, tmp_path / "a.png", rows=3)
         with Image.open(path) as picture:
             assert picture.width > 2 * 96
             assert picture.height > 3 * 96
             colours = {c for _, c in picture.getcolors(1 << 20)}
         assert any(g > 150 > max(r, b) + 40 for r, g, b in colours)  # green
         assert any(b > 150 > max(r, g) for r, g, b in colours)  # blue
-        assert figure({"one": folder}, tmp_path / "b.png", frames=[1], threshold=0.001).exists()
+        assert draw_figure({"one": folder}, tmp_path / "b.png", frames=[1], threshold=0.001).exists()
 
     def test_frames_of_every_family(self, recipe):
         kept = box_set(recipe.data, "val", True)
-        assert set(kept.group[spread(kept, 4)].tolist()) == {0, 1, 2, 3}
+        assert set(kept.group[spread_frames(kept, 4)].tolist()) == {0, 1, 2, 3}
 
     def test_command(self, run, tmp_path, capsys):
         main([str(run[0]), f"mine={run[0]}", "--rows", "1", "--out", str(tmp_path / "c.png")])
@@ -59,7 +59,7 @@ class TestPredict:
 
         Image.new("RGB", (64, 40), (90, 120, 60)).save(tmp_path / "a.jpg")
         Image.new("I;16", (32, 20), 1500).save(tmp_path / "depth.png")
-        asked = Asked(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
+        asked = Query(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
         written, drawn, found = predict(run[0], tmp_path / "a.jpg", asked, tmp_path / "out")
         record = json.loads(written.read_text())
         assert drawn.exists()
@@ -72,25 +72,42 @@ class TestPredict:
             torch.tensor(one["bbox3D"]), omni3d.corners(torch.tensor(one["box"])), atol=1e-4, rtol=0
         )
 
+    def test_the_step_of_depth_is_that_of_the_data_set(self, run, tmp_path):
+        """`stringpe data scenes` writes steps of 0.2 mm, and says so in the JSON file beside the map."""
+        from PIL import Image
+
+        model, picture = load_predictor(run[0]), Image.new("RGB", (64, 40), (90, 120, 60))
+
+        def boxes(value, **options):
+            Image.new("I;16", (64, 40), value).save(tmp_path / "7.depth.png")
+            found = model(picture, Query(("a mug",), threshold=0.0, top=3, depth=tmp_path / "7.depth.png", **options))
+            return torch.tensor([one["box"] for one in found])
+
+        metres = boxes(1500)
+        torch.testing.assert_close(boxes(7500, depth_step=0.0002), metres)
+        (tmp_path / "7.json").write_text(json.dumps({"depth_step": 0.0002}))
+        torch.testing.assert_close(boxes(7500), metres)
+        assert not torch.allclose(boxes(1500), metres)
+
     def test_bad_input(self, run, tmp_path):
         from PIL import Image
 
-        model, picture = predictor(run[0]), Image.new("RGB", (64, 40))
+        model, picture = load_predictor(run[0]), Image.new("RGB", (64, 40))
         with pytest.raises(ValueError, match="asked for by text"):
-            model(picture, Asked(query_image=tmp_path / "q.jpg"))
-        with pytest.raises(ValueError, match="text 0 of 2 is empty"):
-            model(picture, Asked(("", "mug")))
+            model(picture, Query(query_image=tmp_path / "q.jpg"))
+        with pytest.raises(ValueError, match="text 1 of 2 is empty"):
+            model(picture, Query(("", "mug")))
         Image.new("L", (64, 40)).save(tmp_path / "grey.png")
         with pytest.raises(ValueError, match="not 16-bit"):
-            model(picture, Asked(("mug",), depth=tmp_path / "grey.png"))
+            model(picture, Query(("mug",), depth=tmp_path / "grey.png"))
         Image.new("I;16", (40, 64), 1500).save(tmp_path / "tall.png")
         with pytest.raises(ValueError, match="40 × 64"):
-            model(picture, Asked(("mug",), depth=tmp_path / "tall.png"))
+            model(picture, Query(("mug",), depth=tmp_path / "tall.png"))
         Image.new("I;16", (64, 40), 1).save(tmp_path / "unit.png")
         with pytest.raises(ValueError, match="median depth"):
-            model(picture, Asked(("mug",), depth=tmp_path / "unit.png"))
+            model(picture, Query(("mug",), depth=tmp_path / "unit.png"))
         with pytest.raises(ValueError, match="fx and fy above 0"):
-            model(picture, Asked(("mug",), intrinsics=(0, 1, 1, 1)))
+            model(picture, Query(("mug",), intrinsics=(0, 1, 1, 1)))
 
 
 def exported(tmp_path, recipe, count=6, depth=True):
@@ -122,15 +139,13 @@ def exported(tmp_path, recipe, count=6, depth=True):
     content = omni3d.dataset(pictures, scenes.kinds(), range(10, 10 + len(scenes.kinds())))
     (tmp_path / "images.json").write_text(json.dumps(content))
     where = str(tmp_path / "images")
-    data = replace(recipe.data, source="omni3d", train=where, val=where, train_size=0, val_size=0)
+    data = replace(recipe.data, source="omni3d", train=where, val=where, train_size=0, val_size=0, cache="")
     return replace(recipe, data=data), content
 
 
 class TestOmni3D:
     def test_reads_trains_and_writes_results(self, tmp_path, recipe):
         own, content = exported(tmp_path, recipe)
-        results = tmp_path / "results.json"
-        own = replace(own, data=replace(own.data, results=str(results)))
         kept = box_set(own.data, "train", True)
         assert len(kept) == 6
         assert kept.ids.tolist() == [100, 101, 102, 103, 104, 105]
@@ -141,7 +156,8 @@ class TestOmni3D:
         assert kept.camera[0, 0, 0] / kept.intrinsics[0, 0, 0] == pytest.approx(48 / 32)
         outcome = train(own, tmp_path / "run", quiet=True)
         assert outcome["metrics"]["count"] == len(content["annotations"])
-        entries = json.loads(results.read_text())
+        evaluate(tmp_path / "run", out=tmp_path / "evaluation")
+        entries = json.loads((tmp_path / "evaluation" / "results.json").read_text())
         assert {e["image_id"] for e in entries} == set(range(100, 106))
         assert {e["category_id"] for e in entries} <= set(range(10, 10 + len(scenes.kinds())))
 

@@ -10,7 +10,7 @@ from host_families import FAMILIES
 import stringpe
 from cases import perturbed
 from stringpe.cli import main as cli
-from stringpe.export import bake, export, load
+from stringpe.export import bake, export
 from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
@@ -70,28 +70,28 @@ def test_the_command_exports_a_saved_model(monkeypatch, tmp_path, capsys):
     assert program(torch.randn(3, 3, 32, 32), torch.rand(3, 32, 32))[0].shape == (3, 1000)
 
 
-def test_a_run_is_exported_without_its_data(tmp_path):
+@pytest.mark.parametrize(("task", "answer"), [("classification", (1, 4)), ("objects", (1, 32))])
+def test_a_run_is_exported_without_its_data(task, answer, tmp_path):
     from stringpe.io.checkpoint import Checkpoint, write
     from stringpe.recipes.schema import Data, Model, Recipe
-    from stringpe.tasks.backbone import backbone
+    from stringpe.tasks import task_class
+    from stringpe.tasks.base import Parts
+    from stringpe.tasks.build import load_vit
 
     recipe = Recipe(
+        task=task,
         model=replace(Model(), dim=32, layers=1, heads=2, patch_size=8, depth="lift"),
         data=Data(source="shards", train="gone.tar", image_size=32, num_classes=4),
     )
-    vit = backbone(recipe.model, image_size=32, num_classes=4).eval()
-    for prefix, answer in (("", (1, 4)), ("vit.", (1, 32))):
-        state = {f"{prefix}{name}": value for name, value in vit.state_dict().items()}
-        write(
-            tmp_path / f"run{prefix}",
-            Checkpoint(1, recipe, state, None, {"state": {}, "param_groups": []}, {"cpu": torch.zeros(1)}, {}),
-            keep=1,
-        )
-        model, size = load(tmp_path / f"run{prefix}")
-        assert size == 32
-        image, depth = torch.randn(1, 3, 32, 32), torch.rand(1, 32, 32)
-        assert model(image, depth).shape == answer
-        assert torch.equal(model.features(image, depth).pooled, vit.features(image, depth).pooled)
+    model = task_class(task).build(recipe, Parts()).eval()
+    vit = getattr(model, "vit", model)
+    state = {"state": {}, "param_groups": []}
+    write(tmp_path, Checkpoint(1, recipe, model.state_dict(), None, state, {"cpu": torch.zeros(1)}, {}), keep=1)
+    found, size = load_vit(tmp_path)
+    assert size == 32
+    image, depth = torch.randn(1, 3, 32, 32), torch.rand(1, 32, 32)
+    assert found(image, depth).shape == answer
+    assert torch.equal(found.features(image, depth).pooled, vit.features(image, depth).pooled)
 
 
 def test_errors(tmp_path):

@@ -26,14 +26,16 @@ RECIPE = Recipe(
         decoder_layers=2,
         repeats=2,
         sample_steps=4,
-        negatives=4,
-        candidates=2,
-        langevin_steps=3,
         held_out=0.25,
     ),
     optim=Optim(lr=2e-3, beta1=0.95, weight_decay=1e-6, warmup_steps=2, ema=0.99, ema_power=0.75),
     loop=Loop(batch_size=8, steps=6, log_every=3, eval_every=3, save_every=3, tensorboard=False),
 )
+ENERGY = [
+    *("policy.kind=energy", "policy.repeats=1", "policy.sample_steps=10"),
+    *("policy.negatives=4", "policy.candidates=2", "policy.langevin_steps=3"),
+]
+"""The changes that make it a recipe of an energy policy."""
 
 
 def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, **options):

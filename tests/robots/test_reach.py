@@ -66,7 +66,7 @@ def main():
     warnings.filterwarnings("ignore", ".*image encoder starts at random")
     torch.set_num_threads(1)
     print(f"going to the middle: {sum(successes(Constant).values())} of 50")
-    energy = ("policy.kind=energy", "policy.negatives=16")
+    energy = ("policy.kind=energy", "policy.repeats=1", "policy.sample_steps=10")
     for name, steps, changes in (("diffusion", 500, ()), ("energy", 800, energy)):
         for seed in range(3):
             with TemporaryDirectory() as folder:

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from stringpe.tasks.start import load_weights
 
 from stringpe.recipes.schema import Data, Loop, Model, Recipe
 from stringpe.tasks import create
 from stringpe.tasks.backbone import backbone
-from stringpe.tasks.start import load_weights
 from stringpe.training import evaluate, train
 
 ENCODINGS = ["absolute", "sincos", "none", "rope", "rope_mixed", "cayley", "circulant", "liere"]

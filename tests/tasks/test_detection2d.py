@@ -216,11 +216,9 @@ def test_what_cannot_be_is_refused_in_words(recipe):
 
 
 def test_the_text_tower_learns_at_its_own_rate(task, recipe):
-    from stringpe.training.loop import _optimizer
-
     model = task.model()
     optim = replace(recipe.optim, lr=1e-3, text_lr_scale=0.1, weight_decay=0.1)
-    groups = _optimizer(model, replace(recipe, optim=optim), torch.device("cpu")).param_groups
+    groups = Detection2D(replace(recipe, optim=optim)).parameter_groups(model)
     text = {id(p) for p in model.text.parameters()}
     for group in groups:
         assert len({id(p) in text for p in group["params"]}) == 1

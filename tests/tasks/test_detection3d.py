@@ -9,7 +9,8 @@ from stringpe import box3d, scenes
 from stringpe.data.boxes3d import box_set
 from stringpe.data.place import Place
 from stringpe.tasks import create
-from stringpe.tasks.detection3d import chosen, load, mirrored
+from stringpe.tasks.build import load_run
+from stringpe.tasks.detection3d import chosen, mirrored
 from stringpe.training.comparison import compare
 from stringpe.training.launch import evaluate, train
 
@@ -45,10 +46,10 @@ class TestSet:
         assert not torch.equal(a.rgb[0], b.rgb[0])
 
     def test_another_source_is_refused(self, recipe):
-        with pytest.raises(ValueError, match="is scenes or omni3d, got 'folder'"):
+        with pytest.raises(ValueError, match="for the task detection3d is scenes or omni3d, got 'folder'"):
             create(replace(recipe, data=replace(recipe.data, source="folder")))
         with pytest.raises(ValueError, match=r"needs data.train, .* there is no file ''"):
-            create(replace(recipe, data=replace(recipe.data, source="omni3d")))
+            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
 
 
 class TestBatches:
@@ -175,7 +176,7 @@ class TestTask:
         assert task.counters() == {}
 
     def test_nothing_to_ask_for_is_refused(self, recipe):
-        with pytest.raises(ValueError, match=r"data.queries is the number of objects .* got 0"):
+        with pytest.raises(ValueError, match=r"data.queries must be at least 1, got 0"):
             create(replace(recipe, data=replace(recipe.data, queries=0)))
 
     @staticmethod
@@ -215,7 +216,7 @@ class TestStart:
             recipe,
             task="retrieval",
             loss=replace(recipe.loss, kind="siglip"),
-            data=replace(recipe.data, train_size=8, val_size=8),
+            data=replace(recipe.data, train_size=8, val_size=8, queries=8),
             loop=replace(recipe.loop, steps=1, save_every=1),
         )
         train(pairs, tmp_path / "cayley-0", quiet=True)
@@ -233,14 +234,14 @@ class TestStart:
     def test_of_an_earlier_run_of_its_own(self, recipe, run):
         folder, _ = run
         started = create(replace(recipe, model=replace(recipe.model, start=str(folder)))).model()
-        model, tokenizer, own = load(folder)
+        model, own, parts = load_run(folder)
         assert torch.equal(started.box_head.mlp[-1].weight, model.box_head.mlp[-1].weight)
         assert own.task == "detection3d"
-        assert len(tokenizer) > 100
+        assert len(parts.tokenizer) > 100
 
     def test_other_runs_are_refused(self, recipe, tmp_path):
         from stringpe.recipes import load as recipe_named
 
         train(recipe_named("scenes", ["data.train_size=8", "data.val_size=8", "loop.steps=1"]), tmp_path, quiet=True)
-        with pytest.raises(ValueError, match="which finds no boxes in 3D"):
-            load(tmp_path)
+        with pytest.raises(ValueError, match="a run of the task 'objects': a run of 'detection3d' is needed"):
+            load_run(tmp_path, "detection3d")

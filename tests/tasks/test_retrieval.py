@@ -16,7 +16,8 @@ from stringpe.models.contrastive_loss import within
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
-from stringpe.tasks.retrieval import Retrieval, distinguished, load
+from stringpe.tasks.build import load_run
+from stringpe.tasks.retrieval import Retrieval, distinguished
 from stringpe.training import evaluate, train
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
@@ -80,9 +81,9 @@ def test_a_run_leaves_towers_that_are_used_without_its_data(recipe, tmp_path, ki
     assert again["mean_recall"] == pytest.approx(metrics["mean_recall"])
     for file in ("train.tar", "val.tar"):
         (tmp_path / file).unlink()
-    model, tokenizer, saved = load(tmp_path / "run")
+    model, saved, parts = load_run(tmp_path / "run")
     assert saved.name == "animals"
-    assert model.embed_text(tokenizer.encode(["a dog left"], model.text.context)).shape == (1, 12)
+    assert model.embed_text(parts.tokenizer.encode(["a dog left"], model.text.context)).shape == (1, 12)
 
 
 def test_evaluation_uses_the_tokeniser_of_the_run(recipe, tmp_path):

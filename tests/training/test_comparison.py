@@ -78,9 +78,27 @@ def test_finished_runs_are_not_run_again(done):
 
 
 def test_a_failing_row_does_not_stop_the_others(toy, tmp_path):
-    with pytest.raises(ValueError, match=r"(?s)2 of 4 runs failed.*circulant:block_size=5 seed 0: .*block"):
-        compare(toy, ["rope", "circulant:block_size=5"], seeds=2, out=tmp_path, jobs=2, quiet=True)
+    with pytest.raises(ValueError, match=r"(?s)2 of 4 runs failed.*circulant:optim.lr=1e30 seed 0: the loss is"):
+        compare(toy, ["rope", "circulant:optim.lr=1e30"], seeds=2, out=tmp_path, jobs=2, quiet=True)
     assert len(list(tmp_path.glob("runs/rope/*/result.json"))) == 2
+
+
+def test_a_row_that_cannot_be_built_is_refused_before_anything_is_made(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("stringpe.training.comparison.build", lambda _: pytest.fail("the data was asked for"))
+    for row, text in (("circulant:block_size=5", "block_size must be even"), ("caley", "did you mean 'cayley'")):
+        with pytest.raises(ValueError, match=text):
+            compare(toy, ["rope", row], seeds=1, out=tmp_path, jobs=1, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_is_a_name_or_a_function_with_options_and_changes():
+    assert row_changes("circulant:block_size=8,model.depth=none") == [
+        *("model.encoding=circulant", "model.encoding_options.block_size=8", "model.depth=none"),
+    ]
+    assert row_changes("my_module:spiral") == ["model.encoding=my_module:spiral"]
+    assert row_changes("my_module:spiral:turns=3,seed=1") == [
+        *("model.encoding=my_module:spiral", "model.encoding_options.turns=3", "model.encoding_options.seed=1"),
+    ]
 
 
 def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):

@@ -116,7 +116,7 @@ def predict(
     """
     from ..tasks import predict as tasks_predict
 
-    asked = tasks_predict.Asked(text, query_image, query_box, depth, threshold, top, nms, intrinsics)
+    asked = tasks_predict.Query(text, query_image, query_box, depth, 0.0, threshold, top, nms, intrinsics)
     written, drawn, found = tasks_predict.predict(checkpoint, image, asked, out)
     print(f"{len(found)} found; wrote {written} and {drawn}")
     for one in found[:10]:
@@ -241,9 +241,15 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
         size: Height and width of the images, in pixels; by default those that the model was made for.
     """
     from ..export import export as write
-    from ..export import load
+    from ..io.files import read_json
+    from ..pretrained import from_pretrained
+    from ..tasks.build import load_vit
 
-    model, trained = load(checkpoint)
+    config = checkpoint / "config.json"
+    if config.exists() and "calls" in read_json(config):
+        model, trained = from_pretrained(checkpoint), None
+    else:
+        model, trained = load_vit(checkpoint)
     path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
     done = write(model, path, to=to, size=size or trained)
     sizes = "any size in whole patches" if done.any_size else "this size only"

@@ -11,10 +11,12 @@ from ..io.registry import unknown
 from .overrides import override
 from .schema import Recipe
 
+_MACHINERY = ("check", "overrides", "schema")
+
 
 def names() -> list[str]:
     """The recipes that there are."""
-    return sorted(module.name for module in iter_modules(__path__) if module.name not in ("overrides", "schema"))
+    return sorted(module.name for module in iter_modules(__path__) if module.name not in _MACHINERY)
 
 
 def load(name: str, changes: Iterable[str] = ()) -> Recipe:

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .check import check_values
 from .schema import OptionValue, Recipe
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
@@ -19,6 +20,7 @@ def override(recipe: Recipe, changes: Iterable[str]) -> Recipe:
         if not equals or not key:
             raise ValueError(f"an override is key=value, for example optim.lr=3e-4; got {change!r}")
         recipe = _replaced(recipe, key.split("."), text, key)
+    check_values(recipe)
     return recipe
 
 

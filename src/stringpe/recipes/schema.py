@@ -8,6 +8,16 @@ from typing import Any
 OptionValue = bool | int | float | str
 
 
+def bounded(default: float, **rule: float) -> Any:
+    """A field for a number with a range: least, most (themselves allowed), above, below (not)."""
+    return field(default=default, metadata=rule)
+
+
+def one_of(*choices: str) -> Any:
+    """A field for one of a few words; the first is the default."""
+    return field(default=choices[0], metadata={"choices": choices})
+
+
 @dataclass(frozen=True)
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
@@ -17,21 +27,21 @@ class Model:
     `init` and `patch_gain`: how new weights start, "truncated_normal", "depth_scaled" or "xavier", and the size of the
     patch embedding, as in `stringpe.models.initialise.Initialisation`."""
 
-    dim: int = 192
-    layers: int = 12
-    heads: int = 3
-    patch_size: int = 16
+    dim: int = bounded(192, least=1)
+    layers: int = bounded(12, least=1)
+    heads: int = bounded(3, least=1)
+    patch_size: int = bounded(16, least=1)
     stem: str = "patch"
     encoding: str = "cayley"
     encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
     share_layers: bool = False
     depth: str = "none"
     pool: str = "mean"
-    registers: int = 0
+    registers: int = bounded(0, least=0)
     units: str = "index"
-    mlp_ratio: float = 4.0
-    dropout: float = 0.0
-    drop_path: float = 0.0
+    mlp_ratio: float = bounded(4.0, above=0)
+    dropout: float = bounded(0.0, least=0, below=1)
+    drop_path: float = bounded(0.0, least=0, below=1)
     attention: str = "softmax"
     qk_norm: str = ""
     start: str = ""
@@ -45,19 +55,19 @@ class Text:
     "last" or "mean". `width`: of the embeddings that texts share with images. `tokenizer`: a tokenizer.json; without
     one, a BPE of `vocab` tokens is trained on the training captions. `context`: the longest text in tokens."""
 
-    dim: int = 192
-    layers: int = 4
-    heads: int = 3
+    dim: int = bounded(192, least=1)
+    layers: int = bounded(4, least=1)
+    heads: int = bounded(3, least=1)
     encoding: str = "absolute"
     encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
     pool: str = "map"
-    width: int = 192
+    width: int = bounded(192, least=1)
     tokenizer: str = ""
-    vocab: int = 8000
-    context: int = 64
-    mlp_ratio: float = 4.0
-    dropout: float = 0.0
-    drop_path: float = 0.0
+    vocab: int = bounded(8000, least=1)
+    context: int = bounded(64, least=1)
+    mlp_ratio: float = bounded(4.0, above=0)
+    dropout: float = bounded(0.0, least=0, below=1)
+    drop_path: float = bounded(0.0, least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -81,19 +91,19 @@ class Data:
     source: str = "synthetic"
     train: str = ""
     val: str = ""
-    image_size: int = 64
-    num_classes: int = 10
-    train_size: int = 0
-    val_size: int = 0
+    image_size: int = bounded(64, least=1)
+    num_classes: int = bounded(10, least=1)
+    train_size: int = bounded(0, least=0)
+    val_size: int = bounded(0, least=0)
     cache: str = ""
     in_memory: bool = True
-    workers: int = 0
-    queries: int = 8
-    depth_step: float = 0.001
+    workers: int = bounded(0, least=0)
+    queries: int = bounded(8, least=1)
+    depth_step: float = bounded(0.001, above=0)
     seed: int = 0
     train_boxes: str = ""
     val_boxes: str = ""
-    negatives: int = 50
+    negatives: int = bounded(50, least=0)
 
 
 @dataclass(frozen=True)
@@ -103,14 +113,14 @@ class Augment:
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: pixels
     by which a policy's cameras are moved at most."""
 
-    crop: float = 1.0
+    crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False
-    colour: float = 0.0
-    randaugment: int = 0
-    magnitude: float = 15.0
-    mixup: float = 0.0
+    colour: float = bounded(0.0, least=0)
+    randaugment: int = bounded(0, least=0)
+    magnitude: float = bounded(15.0, least=0, most=30)
+    mixup: float = bounded(0.0, least=0)
     mosaic: str = ""
-    shift: int = 0
+    shift: int = bounded(0, least=0)
 
 
 @dataclass(frozen=True)
@@ -121,12 +131,12 @@ class Loss:
     belong together, as views of a room do. Detection: factor: start of the class logits' factor."""
 
     kind: str = "softmax"
-    label_smoothing: float = 0.0
+    label_smoothing: float = bounded(0.0, least=0, below=1)
     head_bias: float = 0.0
     pair_bias: str = "-10"
-    chunk: int = 0
-    within: float = 0.0
-    factor: float = 1.0
+    chunk: int = bounded(0, least=0)
+    within: float = bounded(0.0, least=0)
+    factor: float = bounded(1.0, above=0)
 
 
 @dataclass(frozen=True)
@@ -140,28 +150,28 @@ class Policy:
     frames of episodes, on which all else depends and of which an episode has but one. held_out: share of the episodes
     that validate, where data.val is not given."""
 
-    kind: str = "diffusion"
+    kind: str = one_of("diffusion", "energy")
     cameras: str = ""
     encoder: str = ""
     freeze: bool = False
-    chunk: int = 50
-    execute: int = 25
-    blind: float = 0.0
-    dim: int = 256
-    heads: int = 4
-    encoder_layers: int = 2
-    decoder_layers: int = 4
-    train_steps: int = 100
-    sample_steps: int = 10
-    repeats: int = 1
+    chunk: int = bounded(50, least=1)
+    execute: int = bounded(25, least=1)
+    blind: float = bounded(0.0, least=0, most=1)
+    dim: int = bounded(256, least=1)
+    heads: int = bounded(4, least=1)
+    encoder_layers: int = bounded(2, least=0)
+    decoder_layers: int = bounded(4, least=1)
+    train_steps: int = bounded(100, least=1)
+    sample_steps: int = bounded(10, least=1)
+    repeats: int = bounded(1, least=1)
     prediction: str = "epsilon"
-    modes: int = 4
-    negatives: int = 16
-    candidates: int = 8
-    langevin_steps: int = 12
-    langevin_rate: float = 0.1
-    stride: int = 1
-    first: float = 0.0
+    modes: int = bounded(4, least=1)
+    negatives: int = bounded(16, least=1)
+    candidates: int = bounded(8, least=1)
+    langevin_steps: int = bounded(12, least=0)
+    langevin_rate: float = bounded(0.1, above=0)
+    stride: int = bounded(1, least=1)
+    first: float = bounded(0.0, least=0, most=1)
     held_out: float = 0.1
 
 
@@ -170,17 +180,17 @@ class Optim:
     """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
     a model's text tower. ema: decay of the average of the weights, 0 for none; ema_power: how it gets there."""
 
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    warmup_steps: int = 0
-    encoding_lr_scale: float = 1.0
-    text_lr_scale: float = 1.0
-    ema: float = 0.0
-    ema_power: float = 0.0
+    lr: float = bounded(1e-3, least=0)
+    beta1: float = bounded(0.9, least=0, below=1)
+    beta2: float = bounded(0.999, least=0, below=1)
+    eps: float = bounded(1e-8, above=0)
+    weight_decay: float = bounded(0.0, least=0)
+    clip: float = bounded(1.0, least=0)
+    warmup_steps: int = bounded(0, least=0)
+    encoding_lr_scale: float = bounded(1.0, least=0)
+    text_lr_scale: float = bounded(1.0, least=0)
+    ema: float = bounded(0.0, least=0, below=1)
+    ema_power: float = bounded(0.0, least=0)
 
 
 @dataclass(frozen=True)
@@ -189,17 +199,17 @@ class Loop:
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
     checkpoints that are not removed."""
 
-    batch_size: int = 64
-    epochs: int = 1
-    steps: int = 0
-    accumulate: int = 1
-    precision: str = "no"
+    batch_size: int = bounded(64, least=1)
+    epochs: int = bounded(1, least=1)
+    steps: int = bounded(0, least=0)
+    accumulate: int = bounded(1, least=1)
+    precision: str = one_of("no", "bf16")
     compile: bool = False
-    log_every: int = 10
-    eval_every: int = 0
-    eval_batch: int = 256
-    save_every: int = 1000
-    keep: int = 2
+    log_every: int = bounded(10, least=1)
+    eval_every: int = bounded(0, least=0)
+    eval_batch: int = bounded(256, least=1)
+    save_every: int = bounded(1000, least=1)
+    keep: int = bounded(2, least=1)
     tensorboard: bool = True
 
 

@@ -1,5 +1,6 @@
-"""Tasks: data, model, loss and evaluation of a recipe. A new task is one class here and a recipe that names it."""
+"""Tasks: data, model, loss and evaluation of a recipe. A new task is one file here and a recipe that names it."""
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from ..io.registry import look_up
@@ -16,19 +17,26 @@ _TASKS = {
 }
 
 
-_STARTED = ("retrieval", "detection2d", "detection3d")
-
-
 def names() -> list[str]:
     """The names that a recipe's `task` can have."""
     return list(_TASKS)
 
 
-def create(recipe: Recipe) -> Task:
-    """The task of a recipe."""
-    module, name = look_up("task", recipe.task, _TASKS)
-    if recipe.model.start and recipe.task not in _STARTED:
-        other = " A policy's encoder starts from policy.encoder." if recipe.task == "policy" else ""
-        raise ValueError(f"model.start is for {', '.join(_STARTED)}; the task {recipe.task} starts at random.{other}")
-    task: Task = getattr(import_module(f".{module}", __name__), name)(recipe)
+def task_class(name: str) -> type[Task]:
+    """The class of a task by its name in recipes."""
+    module, found = look_up("task", name, _TASKS)
+    task: type[Task] = getattr(import_module(f".{module}", __name__), found)
     return task
+
+
+def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
+    """The task of a recipe, with its data. given: of a recipe that was read from a run, the keys that were changed
+    since; only these must be keys that the task reads. All must be by default."""
+    found = task_class(recipe.task)
+    found.check(recipe, given)
+    return found(recipe)
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse a recipe that cannot be run as it says, in one line, before any data is read or made."""
+    task_class(recipe.task).check(recipe)

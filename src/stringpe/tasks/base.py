@@ -1,18 +1,32 @@
 """What the loop trains: data, model, loss and evaluation, behind one abstract class that knows nothing of the loop."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..data.place import Batch, Place
-from ..recipes.schema import Recipe
+from ..encoding import param_groups
+from ..io.checkpoint import TOKENIZER
+from ..models.text import TextTower
+from ..models.tokenizer import Tokenizer
+from ..recipes.check import check_keys, check_values
+from ..recipes.schema import Model, Optim, Recipe
+from .backbone import backbone
 
 Value = TypeVar("Value")
+OWL = "owl.json"
+"""In a checkpoint of a model that came from transformers: its configuration there."""
+
+_MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name != "start")
+_OPTIM = tuple(f"optim.{field.name}" for field in fields(Optim) if field.name != "text_lr_scale")
+_ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*", "data.source", "data.image_size")
 
 
 @dataclass(frozen=True)
@@ -21,6 +35,23 @@ class Sample:
 
     image: Tensor
     caption: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model is built from besides its recipe. A checkpoint keeps the first two in files of their own.
+
+    tokenizer: of models that read texts. owl: the configuration of an OWL-ViT or OWLv2 of transformers, where the model
+    is one. spec: the `robots.policies.policy.Spec` of a policy, which its weights hold."""
+
+    tokenizer: Tokenizer | None = None
+    owl: Mapping[str, Any] | None = None
+    spec: Any = None
+
+    def files(self) -> dict[str, str]:
+        """The files of a checkpoint, by name."""
+        texts = {} if self.tokenizer is None else {TOKENIZER: self.tokenizer.to_json()}
+        return texts if self.owl is None else texts | {OWL: json.dumps(dict(self.owl))}
 
 
 class Task(ABC):
@@ -34,6 +65,11 @@ class Task(ABC):
     counted: ClassVar[bool] = True
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
     interval."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Keys of a recipe that this task reads besides those that every task reads ("data.queries", "text.*"). Others are
+    refused when they are changed."""
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """What `data.source` can be, and the keys that only a task with this source reads."""
     results: Path | None = None
     """The file that `evaluate` writes its predictions to, for tasks that have a format for them; None writes nothing.
     Only the caller sets it: a recipe, which may come from somebody else, names no file to be written."""
@@ -41,14 +77,52 @@ class Task(ABC):
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
 
+    @classmethod
+    def keys(cls, recipe: Recipe) -> tuple[str, ...]:
+        """Every key, as a pattern, that a run of this recipe reads."""
+        source = recipe.data.source
+        if source not in cls.sources:
+            raise ValueError(f"data.source for the task {recipe.task} is {' or '.join(cls.sources)}, got {source!r}")
+        return (*_ALWAYS, *cls.reads, *cls.sources[source])
+
+    @classmethod
+    def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
+        """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
+        that nothing reads (of `given` alone, where it is not None), encodings and sizes that make no model."""
+        check_values(recipe)
+        who = f"the task {recipe.task} with data.source={recipe.data.source}"
+        check_keys(recipe, cls.keys(recipe), who, given)
+        with torch.random.fork_rng(devices=()):
+            cls.check_model(recipe)
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        """Build a model of one layer, for the errors that a wrong encoding, option or size gives."""
+        backbone(replace(recipe.model, layers=1), image_size=recipe.data.image_size)
+
     @property
     @abstractmethod
     def examples(self) -> int:
         """Size of the training set."""
 
+    @classmethod
     @abstractmethod
-    def model(self) -> nn.Module:
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         """A new model, with random parameters from the global generator."""
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What this task's data and `model.start` say about its model."""
+        return Parts()
+
+    def model(self) -> nn.Module:
+        """The model that training begins with."""
+        return self.build(self.recipe, self.parts)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """The groups of the optimiser: with and without weight decay, the encodings' own with a rate of their own."""
+        o = self.recipe.optim
+        return param_groups(model, lr=o.lr, weight_decay=o.weight_decay, encoding_lr_scale=o.encoding_lr_scale)
 
     @abstractmethod
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
@@ -81,7 +155,58 @@ class Task(ABC):
 
     def files(self) -> dict[str, str]:
         """Texts that a checkpoint must hold for its weights to be used, by file name, for example a tokeniser."""
-        return {}
+        return self.parts.files()
+
+
+class TextTask(Task):
+    """A task whose model has a text tower, its part named `text`, which can learn at a rate of its own."""
+
+    reads = ("text.*", "model.start", "optim.text_lr_scale")
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        from .build import start_owl
+
+        if start_owl(recipe) is not None:
+            return  # the towers are those of transformers
+        super().check_model(recipe)
+        text = recipe.text
+        TextTower(
+            vocab=2,
+            dim=text.dim,
+            layers=1,
+            num_heads=text.heads,
+            context=text.context,
+            encoding=text.encoding,
+            encoding_options=text.encoding_options,
+            pool=text.pool,
+            width=text.width,
+            padding=0,
+        )
+
+    def model(self) -> nn.Module:
+        """The model that training begins with; its towers, or all of it, come from `model.start`."""
+        from .build import start
+
+        model = super().model()
+        start(model, self.recipe)
+        return model
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """The groups of every task, with the text tower's parameters apart, at `optim.text_lr_scale` of the rate."""
+        groups, scale = super().parameter_groups(model), self.recipe.optim.text_lr_scale
+        tower = getattr(model, "text", None)
+        if scale == 1 or not isinstance(tower, nn.Module):
+            return groups
+        own = {id(p) for p in tower.parameters()}
+        found = []
+        for group in groups:
+            text = [p for p in group["params"] if id(p) in own]
+            rest = [p for p in group["params"] if id(p) not in own]
+            found += [group | {"params": rest}] if rest else []
+            slow = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
+            found += [group | slow] if text else []
+        return found
 
 
 def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Naming the one thing that an image shows."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +10,25 @@ from ..data.loader import feed
 from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
-from .base import Sample, Task, average
+from .base import Parts, Sample, Task, average
 from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 
 
 class Classification(Task):
     """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
+
+    reads = (
+        *("data.num_classes", "data.train_size", "loss.kind", "loss.label_smoothing", "loss.head_bias"),
+        *("augment.crop", "augment.flip", "augment.colour", "augment.randaugment", "augment.magnitude"),
+        "augment.mixup",
+    )
+    sources: ClassVar = {
+        "synthetic": ("data.seed", "data.val_size"),
+        "shards": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers", "data.cache"),
+        "folder": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers"),
+        "huggingface": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers"),
+        "stream": ("data.train", "data.val", "data.workers"),
+    }
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -26,12 +40,13 @@ class Classification(Task):
     def examples(self) -> int:
         return self.feed.examples
 
-    def model(self) -> nn.Module:
-        data = self.recipe.data
-        model = backbone(self.recipe.model, image_size=data.image_size, num_classes=data.num_classes)
-        start_new(model, self.recipe)
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        data = recipe.data
+        model = backbone(recipe.model, image_size=data.image_size, num_classes=data.num_classes)
+        start_new(model, recipe)
         assert isinstance(model.head, nn.Linear)
-        nn.init.constant_(model.head.bias, self.recipe.loss.head_bias)
+        nn.init.constant_(model.head.bias, recipe.loss.head_bias)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:

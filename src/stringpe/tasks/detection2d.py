@@ -5,7 +5,7 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,14 @@ from ..data.transforms import colour, to_unit
 from ..geometry.square import from_square
 from ..io.files import write_json
 from ..metrics.average_precision import average_precision
-from ..models.owl import Detections
+from ..models.owl import Detections, OwlViT
+from ..models.owl_checkpoints import empty_owl
 from ..models.owl_loss import Truth, detection_loss
+from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Sample, Task, broadcast
-from .detectors import context_of, detector, files_of, owl_config, tokenizer_of
+from .backbone import start_new
+from .base import Parts, Sample, TextTask, broadcast
+from .build import build_towers, choose_tokenizer, start_owl
 
 TEMPLATES = (
     "itap of a {}.",
@@ -42,9 +45,10 @@ TOP = 300
 
 _FEW = 1024  # prompts that are read in every step whether asked for or not, which saves waiting for the device
 _PART = 512  # prompts read at a time in evaluation
+_OWL_CONTEXT = 16  # what transformers leaves out of a configuration
 
 
-class Detection2D(Task):
+class Detection2D(TextTask):
     """Open-vocabulary detection with the loss, mosaics, negatives and prompts of OWL-ViT; AP and AP50 as COCO's.
 
     The validation set may have other classes than the training set: they are asked for by their names."""
@@ -52,6 +56,18 @@ class Detection2D(Task):
     metric = "AP"
     metric_name = "AP"
     counted = False
+    reads = (
+        *TextTask.reads,
+        *("data.negatives", "loss.factor", "data.train_size", "data.val_size"),
+        *("augment.crop", "augment.flip", "augment.colour", "augment.mosaic"),
+    )
+    sources: ClassVar = {
+        "coco": (
+            *("data.train", "data.val", "data.train_boxes", "data.val_boxes"),
+            *("data.in_memory", "data.workers"),
+        ),
+        "scenes": ("data.cache", "data.seed"),
+    }
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -72,15 +88,30 @@ class Detection2D(Task):
         return boxed(self.recipe.data, "val")
 
     @cached_property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         names = self.train_set.coco.names
-        return tokenizer_of(self.recipe, [text for row in prompts(names, TEMPLATES) for text in row])
+        return choose_tokenizer(self.recipe, [text for row in prompts(names, TEMPLATES) for text in row])
 
-    def model(self) -> nn.Module:
-        return detector(self.recipe, self.tokenizer)
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        if parts.owl is not None:
+            return empty_owl(parts.owl)
+        assert parts.tokenizer is not None
+        both = build_towers(recipe, parts.tokenizer)
+        model = OwlViT(both.image, both.text, factor=recipe.loss.factor)
+        start_new(model, recipe)
+        return model
 
-    def files(self) -> dict[str, str]:
-        return files_of(owl_config(self.recipe), self.tokenizer)
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self.tokenizer, start_owl(self.recipe))
+
+    @property
+    def context(self) -> int:
+        """The longest text that the model reads, in tokens."""
+        if self.parts.owl is None:
+            return self.recipe.text.context
+        return int(self.parts.owl.get("text_config", {}).get("max_position_embeddings", _OWL_CONTEXT))
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         recipe, pictures = self.recipe, self.train_set.pictures.to(place.device)
@@ -183,12 +214,12 @@ class Detection2D(Task):
     @cached_property
     def _prompts(self) -> Tensor:
         names = self.train_set.coco.names
-        return prompt_tokens(self.tokenizer, names, context_of(self.recipe), TEMPLATES).flatten(0, 1)
+        return prompt_tokens(self.tokenizer, names, self.context, TEMPLATES).flatten(0, 1)
 
     def _queries(self, model: nn.Module, image: Tensor) -> Tensor:
         """Query embeddings (classes, e) of the validation classes, whose logits are means over the templates. Read by
         whole calls of the model, beside one image: a wrapped model can do nothing else."""
-        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, context_of(self.recipe), TEMPLATES)
+        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, self.context, TEMPLATES)
         parts = tokens.flatten(0, 1).to(image.device).split(_PART)
         read = torch.cat([model(image, part).queries for part in parts])
         return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +18,17 @@ from ..data.order import Order, generator
 from ..data.place import Batch, Place
 from ..data.prompts import prompt_tokens, prompts
 from ..data.transforms import augment
-from ..io import checkpoint as checkpoints
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import start_new
-from .base import Sample, Task, add_up
-from .detectors import tokenizer_of
-from .retrieval import towers
-from .start import start_folder, start_model
+from .base import Parts, Sample, TextTask, add_up
+from .build import build_towers, choose_tokenizer
 
 
-class Detection3D(Task):
+class Detection3D(TextTask):
     """OWL-ViT with boxes in 3D. Queries are the names of all labels; in training each image asks for `data.queries` of
     its objects, drawn anew in every step (12 in the paper), in evaluation for all.
 
@@ -44,6 +40,19 @@ class Detection3D(Task):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
+    reads = (
+        *TextTask.reads,
+        "data.queries",
+        "loss.factor",
+        "augment.flip",
+        "augment.colour",
+        "data.train_size",
+        "data.val_size",
+    )
+    sources: ClassVar = {
+        "scenes": ("data.cache", "data.seed"),
+        "omni3d": ("data.train", "data.val", "data.train_boxes", "data.val_boxes", "data.depth_step"),
+    }
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -67,18 +76,27 @@ class Detection3D(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return tokenizer_of(self.recipe, [text for row in prompts(self.names) for text in row])
+        return choose_tokenizer(self.recipe, [text for row in prompts(self.names) for text in row])
 
     @cached_property
     def queries(self) -> Tensor:
         """Tokens (names, templates, n)."""
         return prompt_tokens(self.tokenizer, self.names, self.recipe.text.context)
 
-    def model(self) -> nn.Module:
-        return detector3d(self.recipe, self.tokenizer)
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        assert parts.tokenizer is not None
+        both = build_towers(recipe, parts.tokenizer)
+        model = Detector3D(both.image, both.text, factor=recipe.loss.factor)
+        start_new(model, recipe)
+        return model
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self.tokenizer)
 
     def files(self) -> dict[str, str]:
-        return {checkpoints.TOKENIZER: self.tokenizer.to_json(), NAMES: json.dumps(self.names)}
+        return super().files() | {NAMES: json.dumps(self.names)}
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
@@ -149,9 +167,9 @@ class Detection3D(Task):
         return shown
 
     def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
-        from .figure3d import figure
+        from .figure3d import draw_figure
 
-        return figure(runs, out / "figure.png")
+        return draw_figure(runs, out / "figure.png")
 
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems)
@@ -190,32 +208,6 @@ NAMES = "names.json"
 """In a checkpoint: the names that it was trained to find."""
 
 _COLUMNS = 10  # template, 8 for colour, flip
-
-
-def detector3d(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
-    """The recipe's model: with random weights, or the towers of `model.start`, and its heads where it has them too."""
-    model = _new(recipe, tokenizer)
-    start_new(model, recipe)
-    folder = start_folder(recipe)
-    if folder is not None:
-        start_model(model, recipe, folder)
-    return model
-
-
-def load(path: str | Path) -> tuple[Detector3D, Tokenizer, Recipe]:
-    """Model, tokeniser and recipe of a run of detection3d or one of its checkpoints; the data is not needed."""
-    recipe, weights = checkpoints.read_model(Path(path))
-    if recipe.task != "detection3d":
-        raise ValueError(f"{path} holds a run of the task {recipe.task!r}, which finds no boxes in 3D")
-    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / checkpoints.TOKENIZER)
-    model = _new(recipe, tokenizer)
-    model.load_state_dict(weights)
-    return model.eval(), tokenizer, recipe
-
-
-def _new(recipe: Recipe, tokenizer: Tokenizer) -> Detector3D:
-    both = towers(recipe, tokenizer)
-    return Detector3D(both.image, both.text, factor=recipe.loss.factor)
 
 
 def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,8 @@
 """The paper's figure of detection in 3D: frames as rows, runs as columns, ground truth green and predictions blue.
 
-python -m stringpe.tasks.figure3d runs/d3/runs/absolute/seed0 runs/d3/runs/cayley/seed0 --out figure.png
+stringpe figure runs/d3/runs/absolute/seed0 runs/d3/runs/cayley/seed0 --out figure.png
 """
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,12 +16,12 @@ from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import paired_iou
 from ..models.owl3d import assign, detections
 from ..recipes.overrides import override
-from .detection3d import load
+from .build import load_run
 
 _WIDE = 2600  # pixels that a figure's pictures may take side by side, about
 
 
-def figure(
+def draw_figure(
     runs: Mapping[str, str | Path],
     out: str | Path,
     *,
@@ -43,13 +41,13 @@ def figure(
         raise ValueError("a figure needs at least one run of detection3d")
     first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
     kept = box_set(first.data, "val", first.model.depth != "none")
-    shown = torch.tensor(list(frames) or spread(kept, rows))
+    shown = torch.tensor(list(frames) or spread_frames(kept, rows))
     if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
     columns, names = [], []
     scale = min(max(_WIDE // (len(runs) * kept.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
-        found, iou = predicted(folder, shown, threshold, changes)
+        found, iou = predict_frames(folder, shown, threshold, changes)
         columns.append([_picture(kept, int(i), boxes, scale) for i, boxes in zip(shown, found, strict=True)])
         names.append(f"{name}: {100 * iou:.1f} %")
     pictures = [list(row) for row in zip(*columns, strict=True)]
@@ -58,17 +56,18 @@ def figure(
 
 
 @torch.no_grad()
-def predicted(
+def predict_frames(
     folder: str | Path, index: Tensor, threshold: float, changes: Sequence[str] = ()
 ) -> tuple[list[Tensor], float]:
     """Boxes to draw in some validation frames, a list of (k, 12), and the mean IoU of all objects of these frames."""
-    model, tokenizer, recipe = load(folder)
+    model, recipe, parts = load_run(folder, "detection3d")
+    assert parts.tokenizer is not None
     recipe = override(recipe, changes)
     depth = recipe.model.depth != "none"
     kept = box_set(recipe.data, "val", depth)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
-    queries = prompt_tokens(tokenizer, kept.names, recipe.text.context).to(device)
+    queries = prompt_tokens(parts.tokenizer, kept.names, recipe.text.context).to(device)
     batch = kept.batch(index, device)
     found = model(batch["image"], batch["depth"] if depth else None, queries)
     label = batch["label"].masked_fill(batch["ignore"], -1)
@@ -81,7 +80,7 @@ def predicted(
     return boxes, iou
 
 
-def spread(kept: BoxSet, rows: int) -> list[int]:
+def spread_frames(kept: BoxSet, rows: int) -> list[int]:
     """Numbers of `rows` frames, in turn from every group of the set."""
     groups = [(kept.group == g).nonzero()[:, 0].tolist() for g in range(len(kept.groups))]
     turns = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
@@ -93,34 +92,10 @@ def _picture(kept: BoxSet, i: int, boxes: Tensor, scale: int) -> Tensor:
     return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """The command. What a user can mend is said in one line."""
-    parser = argparse.ArgumentParser(prog="python -m stringpe.tasks.figure3d", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", metavar="[NAME=]FOLDER", help="runs of detection3d, with a name to show")
-    parser.add_argument("--out", type=Path, default=Path("figure.png"))
-    parser.add_argument("--rows", type=int, default=4, help="frames to show")
-    parser.add_argument("--frames", type=int, nargs="+", default=[], help="which frames, by number")
-    parser.add_argument("--threshold", type=float, default=0.0, help="draw everything with this score, not the matched")
-    parser.add_argument("--set", nargs="+", default=[], metavar="key=value", help="changes of the runs' recipes")
-    asked = parser.parse_args(words)
-    try:
-        runs = dict(_named(text) for text in asked.runs)
-        path = figure(
-            runs, asked.out, frames=asked.frames, rows=asked.rows, threshold=asked.threshold, changes=asked.set
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"stringpe: {error}")
-    print(f"wrote {path}")
-
-
-def _named(text: str) -> tuple[str, Path]:
-    """NAME=FOLDER, or a folder whose encoding and depth make its name."""
+def name_run(text: str) -> tuple[str, Path]:
+    """The column of a run, from NAME=FOLDER, or from a folder, whose encoding and depth make its name."""
     name, equals, folder = text.partition("=")
-    if equals:
+    if equals and not Path(text).exists():
         return name, Path(folder)
     recipe = checkpoints.read_model(Path(text))[0]
     return f"{recipe.model.encoding}, {'RGB' if recipe.model.depth == 'none' else 'RGB-D'}", Path(text)
-
-
-if __name__ == "__main__":
-    main()

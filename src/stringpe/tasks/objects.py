@@ -7,6 +7,7 @@ matters.
 
 import itertools
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from ..data.rendered import Frames, frames, places, with_room
 from ..data.transforms import to_unit
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
-from .base import Sample, Task, average
+from .base import Parts, Sample, Task, average
 from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
 
 
@@ -51,6 +52,8 @@ class Objects(Task):
     """Object naming by place: `data.queries` places a frame, each object of a frame equally likely."""
 
     metric_name = "objects named"
+    reads = ("data.queries", "augment.flip", "loss.kind", "loss.label_smoothing", "loss.head_bias")
+    sources: ClassVar = {"scenes": ("data.train_size", "data.val_size", "data.cache", "data.seed")}
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -67,9 +70,10 @@ class Objects(Task):
     def examples(self) -> int:
         return len(self.frames["rgb"])
 
-    def model(self) -> nn.Module:
-        model = Namer(self.recipe, self.classes)
-        start_new(model, self.recipe)
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        model = Namer(recipe, len(scenes.kinds()))
+        start_new(model, recipe)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:

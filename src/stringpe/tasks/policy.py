@@ -6,6 +6,8 @@ success in simulation: `stringpe eval RUN --env TASK`.
 
 import itertools
 from collections.abc import Iterator
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +22,8 @@ from ..robots.data.pack import Demos
 from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
 from ..robots.policies.observer import words
 from ..robots.policies.policy import FLAT, Spec
-from .base import Sample, Task, average
-from .policy_model import new_policy
+from .base import Parts, Sample, Task, average
+from .policy_model import KINDS, SIGLIP, new_policy
 
 NEAR = 0.05
 """Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right. Joints that stay
@@ -39,6 +41,22 @@ class PolicyTask(Task):
 
     metric = "near"
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
+
+    reads = (
+        *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
+        *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
+        *("policy.stride", "policy.first", "policy.held_out", "augment.shift", "augment.colour"),
+    )
+    sources: ClassVar = {"demos": ("data.train", "data.val", "data.val_size", "data.cache", "data.seed")}
+
+    @classmethod
+    def keys(cls, recipe: Recipe) -> tuple[str, ...]:
+        return (*super().keys(recipe), *KINDS[recipe.policy.kind])
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        if not recipe.policy.encoder.startswith(SIGLIP):  # which brings its own layers
+            super().check_model(recipe)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -59,11 +77,19 @@ class PolicyTask(Task):
     def examples(self) -> int:
         return len(self.train)
 
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        return new_policy(recipe, parts.spec, pretrained=False)
+
+    @cached_property
+    def parts(self) -> Parts:
+        d, size = self.demos, self.recipe.data.image_size
+        return Parts(spec=Spec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks))
+
     def model(self) -> nn.Module:
-        d = self.demos
-        spec = Spec(d.cameras, d.state.shape[1], d.action.shape[1], self.recipe.data.image_size, d.fps, d.tasks)
-        policy = new_policy(self.recipe, spec)
-        policy.set_statistics(d.state, d.action)
+        """A new policy; its image encoder starts from `policy.encoder`."""
+        policy = new_policy(self.recipe, self.parts.spec)
+        policy.set_statistics(self.demos.state, self.demos.action)
         return policy
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:

@@ -1,9 +1,8 @@
-"""From a checkpoint and one picture to what was found: a JSON file, and the picture with it drawn.
+"""Prediction: from a trained detector and one picture to the boxes in it, as a JSON file and drawn.
 
-A task that can predict has a class here: given a folder it makes a `Predictor`. The command asks nothing else of it.
+A task that can predict has a `Predictor` class, listed here; `stringpe predict` needs nothing else of it.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,40 +12,65 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..io import checkpoint as checkpoints
-from .detectors import is_owl
+from ..io.files import new_file, write_json
+from .build import Loaded, load_run
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _PREDICTORS = {"detection2d": ("predict2d", "Predictor2D"), "detection3d": ("predict3d", "Predictor3D")}
 
-Found = dict[str, Any]
-"""{"text", "score", "box": …}: what was asked for, how sure, and where; the box is the task's."""
+Finding = dict[str, Any]
+"""{"text", "score", "box": …}: what was asked for, how sure the model is, and where; the box is the task's."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to find: texts, or what a query image shows (in query_box, corners in its pixels). depth: of the image, for
-    models that take it. threshold: the lowest score. top: the most that is kept, best first. nms: of two boxes of the
-    same query that overlap by more (IoU) the better one is kept; 1 keeps all. intrinsics: of the camera, fx, fy, cx, cy
-    in pixels, with which boxes in 3D are drawn."""
+class Query:
+    """What to find in a picture.
+
+    texts, or query_image: names of the things to find, or a picture of one, within query_box (corners in its pixels).
+    depth: the picture's depth map, for models that take one, in steps of depth_step metres; 0 takes the step from the
+    JSON file beside the map, or else from the recipe. threshold: the lowest score that is kept. top: how many are kept
+    at most, best first. nms: of two boxes of one query whose IoU is larger, only the better is kept; 1 keeps all.
+    intrinsics: of the camera, fx, fy, cx, cy in pixels, to draw boxes in 3D with."""
 
     texts: Sequence[str] = ()
     query_image: Path | None = None
     query_box: tuple[float, float, float, float] | None = None
     depth: Path | None = None
+    depth_step: float = 0.0
     threshold: float = 0.1
     top: int = 100
     nms: float = 0.5
     intrinsics: tuple[float, float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked."""
+        if bool(self.texts) == (self.query_image is not None):
+            raise ValueError('say what to find, in one of two ways: --text "a mug" "a lamp", or --query-image mug.jpg')
+        empty = [i for i, text in enumerate(self.texts, 1) if not text.strip()]
+        if empty:
+            raise ValueError(
+                f"text {empty[0]} of {len(self.texts)} is empty: there is nothing to look for; leave it out"
+            )
+        if self.query_box is not None and self.query_image is None:
+            raise ValueError("a query box lies in a query image: give --query-image as well")
+        if self.top < 1 or not 0 <= self.threshold <= 1 or not 0 <= self.nms <= 1:
+            raise ValueError(
+                f"threshold and nms are from 0 to 1 and top is at least 1, got {self.threshold}, {self.nms}, {self.top}"
+            )
+        if not 0 <= self.depth_step < 1:
+            raise ValueError(f"a step of depth is in metres, for example 0.001, got {self.depth_step:g}")
 
 
 class Predictor(ABC):
     """A trained model that finds things in pictures."""
 
     @abstractmethod
-    def __call__(self, image: "Image", asked: Asked) -> list[Found]:
+    def __init__(self, loaded: Loaded, device: torch.device): ...
+
+    @abstractmethod
+    def __call__(self, image: "Image", query: Query) -> list[Finding]:
         """What was found, best first."""
 
     @abstractmethod
@@ -54,53 +78,37 @@ class Predictor(ABC):
         """The picture with what was found."""
 
 
-def predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
-    """Of a run's folder, one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers."""
-    folder = Path(checkpoint)
-    task = "detection2d" if is_owl(folder) else checkpoints.read_model(folder)[0].task
+def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
+    """The predictor of a run's folder, one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers."""
+    loaded = load_run(checkpoint)
+    task = loaded.recipe.task
     if task not in _PREDICTORS:
-        raise ValueError(f"{folder} holds a run of {task}: predict takes runs of {', '.join(_PREDICTORS)}")
+        raise ValueError(f"{checkpoint} holds a run of {task}: predict takes runs of {', '.join(_PREDICTORS)}")
     module, name = _PREDICTORS[task]
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    made: Predictor = getattr(import_module(f".{module}", __package__), name)(folder, device)
+    made: Predictor = getattr(import_module(f".{module}", __package__), name)(loaded, device)
     return made
 
 
-def predict(checkpoint: Path, image: Path, asked: Asked, out: Path) -> tuple[Path, Path, list[Found]]:
+def predict(checkpoint: Path, image: Path, query: Query, out: Path) -> tuple[Path, Path, list[Finding]]:
     """Write out.json and out.png; returns their paths and what was found."""
-    check(asked)
     picture = open_picture(image)
-    model = predictor(checkpoint)
-    found = model(picture, asked)
+    model = load_predictor(checkpoint)
+    found = model(picture, query)
     record = {
         "image": str(image),
         "width": picture.width,
         "height": picture.height,
         "checkpoint": str(checkpoint),
-        "texts": list(asked.texts),
-        "query_image": None if asked.query_image is None else str(asked.query_image),
+        "texts": list(query.texts),
+        "query_image": None if query.query_image is None else str(query.query_image),
         "found": found,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
     text, drawn = out.with_suffix(".json"), out.with_suffix(".png")
-    text.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    model.draw(picture, found).save(drawn)
+    write_json(text, record)
+    with new_file(drawn) as draft:
+        model.draw(picture, found).save(draft, "png")
     return text, drawn, found
-
-
-def check(asked: Asked) -> None:
-    """Refuse what cannot be asked."""
-    if bool(asked.texts) == (asked.query_image is not None):
-        raise ValueError('say what to find: --text "a mug" "a lamp", or --query-image mug.jpg; one of them')
-    empty = [i for i, text in enumerate(asked.texts, 1) if not text.strip()]
-    if empty:
-        raise ValueError(f"text {empty[0]} of {len(asked.texts)} is empty: there is nothing to look for; leave it out")
-    if asked.query_box is not None and asked.query_image is None:
-        raise ValueError("a query box lies in a query image: give --query-image as well")
-    if asked.top < 1 or not 0 <= asked.threshold <= 1 or not 0 <= asked.nms <= 1:
-        raise ValueError(
-            f"threshold and nms are from 0 to 1 and top is at least 1, got {asked.threshold}, {asked.nms}, {asked.top}"
-        )
 
 
 def open_picture(path: Path) -> "Image":
@@ -110,4 +118,4 @@ def open_picture(path: Path) -> "Image":
     try:
         return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} is no picture that can be read: {error}") from error
+        raise ValueError(f"{path} is not a picture that can be read: {error}") from error

@@ -1,7 +1,6 @@
 """Prediction of boxes in 3D, for texts, in RGB or RGB-D pictures."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +14,9 @@ from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
 from ..geometry.square import depth_to_square, to_square
 from ..metrics.average_precision3d import Detections
-from ..models.owl3d import detections
-from .detection3d import load
-from .predict import Asked, Found, Predictor
+from ..models.owl3d import Detector3D, detections
+from .build import Loaded
+from .predict import Finding, Predictor, Query
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,31 +24,33 @@ if TYPE_CHECKING:
 
 class Predictor3D(Predictor):
     """A run of detection3d. A box is 12 numbers in the camera frame: centre, two columns of the rotation, size; beside
-    it stand Omni3D's fields, and its edges in pixels, for which the camera must be known: without `asked.intrinsics`
+    it stand Omni3D's fields, and its edges in pixels, for which the camera must be known: without `Query.intrinsics`
     the focal length is taken to be the image's long side and the centre its middle. The box itself does not depend on
     it."""
 
-    def __init__(self, folder: Path, device: torch.device):
-        model, self.tokenizer, self.recipe = load(folder)
-        self.model, self.device = model.to(device), device
+    def __init__(self, loaded: Loaded, device: torch.device):
+        assert isinstance(loaded.model, Detector3D)
+        assert loaded.parts.tokenizer is not None
+        self.model, self.device = loaded.model.to(device), device
+        self.tokenizer, self.recipe = loaded.parts.tokenizer, loaded.recipe
 
     @torch.no_grad()
-    def __call__(self, image: "Image", asked: Asked) -> list[Found]:
-        if asked.query_image is not None:
+    def __call__(self, image: "Image", wanted: Query) -> list[Finding]:
+        if wanted.query_image is not None:
             raise ValueError("boxes in 3D are asked for by text: give --text in place of a query image")
         side = self.recipe.data.image_size
         pixels = to_unit(to_square(image, side)[None].to(self.device))
-        text = self.tokenizer.encode(list(asked.texts), self.recipe.text.context).to(self.device)
+        text = self.tokenizer.encode(list(wanted.texts), self.recipe.text.context).to(self.device)
         queries = torch.cat([self.model.embed(part) for part in text.split(256)])
-        found = self.model(pixels, self._depth(image, asked), queries)
-        best = apart(detections(found, most=4 * asked.top)[0], asked.nms)
-        camera = intrinsics(image, asked)
-        chosen = [i for i, score in enumerate(best.score.tolist()) if score >= asked.threshold][: asked.top]
+        found = self.model(pixels, self._depth(image, wanted), queries)
+        best = suppress(detections(found, most=4 * wanted.top)[0], wanted.nms)
+        camera = camera_matrix(image, wanted)
+        chosen = [i for i, score in enumerate(best.score.tolist()) if score >= wanted.threshold][: wanted.top]
         kept = Detections(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
-        entries = omni3d.results(kept, 0, camera, range(len(asked.texts)))
+        entries = omni3d.results(kept, 0, camera, range(len(wanted.texts)))
         return [
             {
-                "text": asked.texts[int(label)],
+                "text": wanted.texts[int(label)],
                 "score": entry["score"],
                 "box": box.tolist(),
                 **{name: entry[name] for name in ("bbox3D", "center_cam", "dimensions", "pose")},
@@ -76,30 +77,36 @@ class Predictor3D(Predictor):
                 )
         return picture
 
-    def _depth(self, image: "Image", asked: Asked) -> Tensor | None:
-        """(1, side, side) metres on the padded square, for a model that takes it; it runs without as well."""
-        if asked.depth is None:
+    def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
+        """(1, side, side) metres on the padded square, for a model that takes depth; None without a map.
+
+        The step of the map is that of the query, of the JSON file that a data set keeps beside it, or of the recipe."""
+        if wanted.depth is None:
             return None
         if self.recipe.model.depth == "none":
             raise ValueError("this model sees RGB alone: leave the depth out")
-        name, step = str(asked.depth), self.recipe.data.depth_step
+        name, step = str(wanted.depth), wanted.depth_step or self.recipe.data.depth_step
+        files = {DEPTH: wanted.depth.read_bytes()}
+        beside = wanted.depth.with_name(wanted.depth.name.removesuffix(f".{DEPTH}") + ".json")
+        if not wanted.depth_step and beside.is_file():
+            files["json"] = beside.read_bytes()
         try:
-            far = fits(depth_of({DEPTH: asked.depth.read_bytes()}, name, step), image, name)
+            far = fits(depth_of(files, name, step), image, name)
         except CorruptImage as error:
             raise ValueError(str(error)) from None
         return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
 
 
-def intrinsics(image: "Image", asked: Asked) -> Tensor:
-    """K (3, 3) as asked, or a guess."""
-    fx, fy, cx, cy = asked.intrinsics or (max(image.size), max(image.size), image.width / 2, image.height / 2)
+def camera_matrix(image: "Image", wanted: Query) -> Tensor:
+    """K (3, 3): as the query says, or a guess."""
+    fx, fy, cx, cy = wanted.intrinsics or (max(image.size), max(image.size), image.width / 2, image.height / 2)
     if fx <= 0 or fy <= 0:
-        raise ValueError(f"intrinsics are fx fy cx cy in pixels with fx and fy above 0, got {asked.intrinsics}")
+        raise ValueError(f"intrinsics are fx fy cx cy in pixels with fx and fy above 0, got {wanted.intrinsics}")
     return torch.tensor([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
-def apart(found: Detections, most: float) -> Detections:
-    """Without detections that overlap a better one of the same label by more than `most` (IoU)."""
+def suppress(found: Detections, most: float) -> Detections:
+    """Keep the best of detections of one label that overlap by an IoU of more than `most`."""
     order = found.score.argsort(descending=True)
     box, label, score = found.box[order], found.label[order], found.score[order]
     if most < 1:

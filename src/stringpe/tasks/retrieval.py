@@ -1,8 +1,8 @@
 """Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -11,19 +11,16 @@ from torch import Tensor, nn
 from ..data.loader import shares
 from ..data.pair_loader import PairFeed, pair_feed
 from ..data.place import Batch, Place
-from ..io import checkpoint as checkpoints
 from ..metrics.recall import recall
-from ..models.contrastive import Contrastive, Embeddings, start_bias
+from ..models.contrastive import Embeddings, start_bias
 from ..models.contrastive_loss import KINDS, clip, siglip, within
-from ..models.text import TextTower
-from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import backbone, start_new
-from .base import Sample, Task, broadcast
-from .start import start_folder, start_model, start_tokenizer
+from .backbone import start_new
+from .base import Parts, Sample, TextTask, broadcast
+from .build import build_towers, keep_tokenizer
 
 
-class Retrieval(Task):
+class Retrieval(TextTask):
     """Contrastive learning on captioned images; recall@1, 5 and 10 both ways, whose mean is the number for tables.
 
     The loss compares all pairs of the global batch, whatever the number of processes. `loop.accumulate` would compare
@@ -32,6 +29,17 @@ class Retrieval(Task):
 
     metric = "mean_recall"
     metric_name = "mean recall"
+    reads = (
+        *TextTask.reads,
+        *("loss.kind", "loss.pair_bias", "loss.chunk", "loss.within"),
+        *("augment.crop", "augment.flip", "augment.colour", "data.train_size", "data.val_size"),
+    )
+    sources: ClassVar = {
+        "scenes": ("data.cache", "data.seed"),
+        "shards": ("data.train", "data.val", "data.depth_step"),
+        "folder": ("data.train", "data.val", "data.depth_step"),
+        "stream": ("data.train", "data.val", "data.depth_step", "data.workers"),
+    }
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -43,7 +51,7 @@ class Retrieval(Task):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed: PairFeed = pair_feed(_with_tokenizer(recipe), self.depth)
+        self.feed: PairFeed = pair_feed(keep_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
@@ -54,13 +62,17 @@ class Retrieval(Task):
     def examples(self) -> int:
         return self.feed.examples
 
-    def model(self) -> nn.Module:
-        model = towers(self.recipe, self.feed.tokenizer)
-        start_new(model, self.recipe)
-        folder = start_folder(self.recipe)
-        if folder is not None:
-            start_model(model, self.recipe, folder)
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        assert parts.tokenizer is not None
+        bias = start_bias(recipe.loss.pair_bias, recipe.loop.batch_size)
+        model = build_towers(recipe, parts.tokenizer, bias)
+        start_new(model, recipe)
         return model
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self.feed.tokenizer)
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         return self.feed.train(start, place)
@@ -95,9 +107,6 @@ class Retrieval(Task):
         found = {"corrupt": self.feed.corrupt, "truncated": self.feed.tokenizer.truncated}
         return {name: float(count) for name, count in found.items() if count}
 
-    def files(self) -> dict[str, str]:
-        return {checkpoints.TOKENIZER: self.feed.tokenizer.to_json()}
-
     def _embedded(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
         """All images (n, width), all captions (m, width), and the image each caption belongs to (m,)."""
         val, texts = self.feed.val, self.feed.val_texts
@@ -117,13 +126,6 @@ class Retrieval(Task):
         return image[order], text[owner >= 0], owner[owner >= 0]
 
 
-def _with_tokenizer(recipe: Recipe) -> Recipe:
-    """The recipe with the tokeniser of the run that its towers come from, if that has one and it names none itself."""
-    folder = start_folder(recipe)
-    path = None if folder is None or recipe.text.tokenizer else start_tokenizer(folder)
-    return recipe if path is None else replace(recipe, text=replace(recipe.text, tokenizer=str(path)))
-
-
 def distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) -> float:
     """The share of captions that score best with their own image among the `group` images that belong together."""
     first = owner // group * group
@@ -131,39 +133,3 @@ def distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) -> flo
     scores = (image.float()[rivals] * text.float()[:, None]).sum(-1)
     own = scores.gather(1, (owner - first)[:, None])
     return float(((scores >= own).sum(1) == 1).double().mean())
-
-
-def towers(recipe: Recipe, tokenizer: Tokenizer) -> Contrastive:
-    """The two towers that a recipe describes, with random weights."""
-    text = recipe.text
-    tower = TextTower(
-        vocab=len(tokenizer),
-        dim=text.dim,
-        layers=text.layers,
-        num_heads=text.heads,
-        context=text.context,
-        encoding=text.encoding,
-        encoding_options=text.encoding_options,
-        pool=text.pool,
-        width=text.width,
-        padding=tokenizer.padding,
-        mlp_ratio=text.mlp_ratio,
-        dropout=text.dropout,
-        drop_path=text.drop_path,
-    )
-    return Contrastive(
-        backbone(recipe.model, image_size=recipe.data.image_size),
-        tower,
-        bias=start_bias(recipe.loss.pair_bias, recipe.loop.batch_size),
-    )
-
-
-def load(path: str | Path) -> tuple[Contrastive, Tokenizer, Recipe]:
-    """Model, tokeniser and recipe of a retrieval run or one of its checkpoints; the data is not needed."""
-    recipe, weights = checkpoints.read_model(Path(path))
-    if recipe.task != "retrieval":
-        raise ValueError(f"{path} holds a run of the task {recipe.task!r}: its towers are not those of retrieval")
-    tokenizer = Tokenizer.load(checkpoints.model_folder(Path(path)) / checkpoints.TOKENIZER)
-    model = towers(recipe, tokenizer)
-    model.load_state_dict(weights)
-    return model.eval(), tokenizer, recipe

@@ -1,7 +1,10 @@
-"""Classification without training for it: the class is the name whose text is nearest to the image.
+"""Classification by a model that was not trained for it: the class is the name whose text is nearest to the image.
 
-model, tokenizer, recipe = retrieval.load("runs/flickr8k-cayley")
-zero_shot(model, tokenizer, image_set("folder", "photos/"), ["dog", "child", "beach"], size=recipe.data.image_size)
+stringpe eval runs/flickr8k-cayley --zero-shot photos/            # one folder of pictures per class, named after it
+
+model, recipe, parts = load_run("runs/flickr8k-cayley")
+images = image_set("folder", "photos/")
+zero_shot(model, parts.tokenizer, images, ["beach", "child", "dog"], size=recipe.data.image_size)
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ import torch
 
 from ..io.files import read_json, write_json, write_text
 from ..recipes.schema import Recipe
+from ..tasks import check
 from .launch import build, result, versions
 from .measure import measure
 from .runs import Planned, planned, run_all, workers
@@ -55,7 +56,8 @@ def compare(
     out = Path(out)
     began = time.monotonic()
     labels = list(dict.fromkeys(encodings))
-    planned(recipe, labels, seeds, out)  # what is wrong with a row is said before anything runs
+    for run in planned(recipe, labels, seeds, out)[: len(labels)]:
+        check(run.recipe)  # what is wrong with a row is said before anything runs
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
         raise ValueError(f"the baseline {baseline!r} is not among the rows {', '.join(labels)}: add it as a row")

@@ -5,6 +5,7 @@ import csv
 import gc
 import io
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 
 from .. import __version__
 from ..data.place import Place
-from ..io import checkpoint as checkpoints
 from ..io.files import read_json, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
@@ -74,34 +74,30 @@ def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     return found
 
 
-def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, Any]:
+def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | Path | None = None) -> dict[str, Any]:
     """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share.
 
-    changes: overrides of its recipe, for example data on another machine: ["data.val=…"].
+    changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json
+    and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
     """
     from ..metrics.statistics import wilson
-    from ..recipes.overrides import override
-    from ..tasks.start import load_weights
+    from ..tasks.build import open_run
 
-    recipe, weights = checkpoints.read_model(Path(path))
-    folder = checkpoints.model_folder(Path(path))
-    tokenizer = folder / checkpoints.TOKENIZER
-    own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
-    own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
-    recipe = override(recipe, [*own, *(changes or [])])
-    accelerator = accelerator_for(recipe)
-    task = build(recipe)
-    model = task.model()
-    load_weights(model, weights)
+    task, model = open_run(path, changes or ())
+    if out is not None:
+        task.results = Path(out) / "results.json"
+    accelerator = accelerator_for(task.recipe)
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
     with torch.no_grad():
         metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
-    found = {**metrics, "metric": task.metric}
-    if not task.counted:
-        return found
-    count = metrics["count"]
-    share = wilson(min(metrics[task.metric] * count, count), count)
-    return found | {"interval": [share.low, share.high]}
+    found: dict[str, Any] = {**metrics, "metric": task.metric}
+    if task.counted:
+        count = metrics["count"]
+        share = wilson(min(metrics[task.metric] * count, count), count)
+        found["interval"] = [share.low, share.high]
+    if out is not None and accelerator.is_main_process:
+        write_json(Path(out) / "metrics.json", found)
+    return found
 
 
 def build(recipe: Recipe) -> Task:

@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.state_dict import (
 
 from ..data.order import derive
 from ..data.place import Batch, Place
-from ..encoding import param_groups
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
 from ..recipes.overrides import differences
@@ -58,7 +57,7 @@ class Run:
         if recipe.loop.compile:
             _compile(model)
         self.model: nn.Module
-        self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, recipe, accelerator.device))
+        self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, task, accelerator.device))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.ema = Ema(self.bare, recipe.optim.ema, recipe.optim.ema_power) if recipe.optim.ema else None
         self.clock = Clock()
@@ -244,24 +243,7 @@ def _untyped(state: Any) -> dict[str, Any]:
     return state
 
 
-def _optimizer(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
-    o = recipe.optim
-    groups = param_groups(model, lr=o.lr, weight_decay=o.weight_decay, encoding_lr_scale=o.encoding_lr_scale)
-    groups = _with_slower_text(groups, model, o.text_lr_scale)
+def _optimizer(model: nn.Module, task: Task, device: torch.device) -> torch.optim.Optimizer:
+    o, groups = task.recipe.optim, task.parameter_groups(model)
     fused = device.type == "cuda"
     return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
-
-
-def _with_slower_text(groups: list[dict[str, Any]], model: nn.Module, scale: float) -> list[dict[str, Any]]:
-    """The groups, with the parameters of the model's part named `text` in groups of their own."""
-    tower = getattr(model, "text", None)
-    if scale == 1 or not isinstance(tower, nn.Module):
-        return groups
-    own = {id(p) for p in tower.parameters()}
-    found = []
-    for group in groups:
-        text = [p for p in group["params"] if id(p) in own]
-        rest = [p for p in group["params"] if id(p) not in own]
-        found += [group | {"params": rest}] if rest else []
-        found += [group | {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}] if text else []
-    return found

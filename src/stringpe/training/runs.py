@@ -55,8 +55,12 @@ def folder(row: str) -> str:
 
 
 def row_changes(row: str) -> list[str]:
-    """The overrides that a row stands for: "circulant:block_size=8,model.depth=none" is three."""
+    """The overrides that a row stands for: "circulant:block_size=8,model.depth=none" is three. The name of an encoding
+    may have a colon itself, as in "my_module:factory:turns=3": what stands behind a colon without = is a function."""
     name, _, options = row.partition(":")
+    if options and "=" not in options.partition(":")[0]:
+        factory, _, options = options.partition(":")
+        name = f"{name}:{factory}"
     changes = [f"model.encoding={name}"]
     for option in filter(None, options.split(",")):
         changes.append(option if "." in option.partition("=")[0] else f"model.encoding_options.{option}")

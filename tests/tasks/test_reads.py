@@ -1,0 +1,218 @@
+"""A recipe's keys: what a task declares to read is what a run reads, and everything else is refused."""
+
+import dataclasses
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from PIL import Image
+from policy_toy import ENERGY
+from policy_toy import RECIPE as REACH
+from stand_in import demonstration
+from training_toy import TOY
+
+from captioned_files import depth as depth_map
+from captioned_files import picture, shard, words
+from detection_toy import toy_recipe
+from stringpe import recipes, scenes, tasks
+from stringpe.data import omni3d
+from stringpe.recipes import check
+from stringpe.recipes.check import is_read
+from stringpe.recipes.overrides import keys, override
+from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text
+from stringpe.robots.data.dataset import Writer
+from stringpe.training import train
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*image encoder starts at random",
+    "ignore::ResourceWarning",  # a stream that is left leaves its file open
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
+_NOT_READERS = (dataclasses.__file__, check.__file__, "<string>")  # copies, comparisons and hashes read everything
+
+
+@contextmanager
+def recorded():
+    """The keys of every recipe that are read inside."""
+    found = set()
+
+    def patch(owner, prefix):
+        names = {f.name for f in fields(owner)} - set(GROUPS)
+
+        def read(self, name):
+            caller = sys._getframe(1).f_code
+            if name in names and caller.co_filename not in _NOT_READERS and caller.co_name != "check_model":
+                found.add(prefix + name)
+            return object.__getattribute__(self, name)
+
+        owner.__getattribute__ = read
+
+    for name, owner in GROUPS.items():
+        patch(owner, f"{name}.")
+    patch(Recipe, "")
+    try:
+        yield found
+    finally:
+        for owner in (*GROUPS.values(), Recipe):
+            del owner.__getattribute__
+
+
+SMALL = Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope")
+TEXT = Text(dim=16, layers=1, heads=2, width=16, vocab=300, context=16)
+LOOP = replace(TOY.loop, batch_size=4, steps=0, epochs=1, eval_batch=4, eval_every=0)
+OPTIM = replace(TOY.optim, ema=0.5)  # ema_power is only read with an average
+BASE = replace(TOY, model=SMALL, optim=OPTIM, loop=LOOP)
+
+
+def classified(folder):
+    samples = {f"{i}": {"png": picture(10 * i), "cls": str(i % 2).encode()} for i in range(4)}
+    shard(folder / "a.tar", samples)
+    for kind in ("0", "1"):
+        (folder / "folder" / kind).mkdir(parents=True)
+        for i in range(2):
+            (folder / "folder" / kind / f"{i}.png").write_bytes(picture(90 * i))
+    made = Data(image_size=16, num_classes=2, train_size=4, val_size=4)
+    files = replace(made, source="shards", train=str(folder / "a.tar"), val=str(folder / "a.tar"))
+    pictures = replace(made, source="folder", train=str(folder / "folder"), val=str(folder / "folder"))
+    augment = replace(TOY.augment, randaugment=1, mixup=0.2, colour=0.1, flip=True, crop=0.5)
+    for data in (made, files, pictures, replace(files, source="stream", val_size=0)):
+        for in_memory in (True, False) if data.source in ("shards", "folder") else (True,):
+            yield replace(BASE, augment=augment, data=replace(data, in_memory=in_memory))
+
+
+def rendered(folder, task, **groups):
+    data = Data(source="scenes", image_size=16, train_size=4, val_size=4, cache=str(folder / "frames"))
+    return replace(BASE, task=task, data=data, **groups)
+
+
+def paired(folder):
+    loss = Loss(kind="siglip")
+    yield rendered(folder, "retrieval", text=TEXT, loss=loss, model=replace(SMALL, depth="lift"))
+    samples = {f"{i}": {"png": picture(9 * i), "json": words(f"a {i}"), "depth.png": depth_map()} for i in range(4)}
+    path = str(shard(folder / "pairs.tar", samples))
+    model = replace(SMALL, depth="lift")
+    data = Data(source="shards", image_size=16, train=path, val=path, train_size=4, val_size=4)
+    yield (asked := replace(BASE, task="retrieval", text=TEXT, loss=loss, model=model, data=data))
+    folder = folder / "pairs"
+    folder.mkdir()
+    for name, files in samples.items():
+        for kind, content in files.items():
+            (folder / f"{name}.{kind}").write_bytes(content)
+    yield replace(asked, data=replace(data, source="folder", train=str(folder), val=str(folder)))
+    from stringpe.models.tokenizer import Tokenizer
+
+    Tokenizer.train(["a 1"], vocab=300).save(folder / "tokenizer.json")
+    text = replace(TEXT, tokenizer=str(folder / "tokenizer.json"))
+    path = str(shard(folder / "more.tar", samples))
+    yield replace(asked, text=text, data=replace(data, source="stream", train=path, val=path))
+
+
+def boxed(folder):
+    yield rendered(folder, "detection2d", text=TEXT)
+    asked = toy_recipe(folder)
+    asked = replace(asked, optim=OPTIM, loop=LOOP, data=replace(asked.data, train_size=4, val_size=4))
+    for in_memory in (True, False):
+        yield replace(asked, data=replace(asked.data, in_memory=in_memory))
+
+
+def boxed3d(folder):
+    model = replace(SMALL, depth="lift")
+    asked = rendered(folder, "detection3d", text=TEXT, model=model)
+    yield asked
+    pictures = []
+    (folder / "images").mkdir()
+    frames = scenes.render(scenes.sample(5, range(4)), (16, 16))
+    for i in range(4):
+        pixels = (frames.rgb[i] * 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+        Image.fromarray(pixels).save(folder / f"images/{i}.png")
+        Image.fromarray((frames.depth[i] * 1000).to(torch.uint16).numpy()).save(folder / f"images/{i}.depth.png")
+        some = (frames.pixels[i] > 2).nonzero()[:2, 0]
+        labels, boxes, camera = frames.kind[i][some], frames.box3d[i][some].double(), frames.intrinsics[i].double()
+        pictures.append(omni3d.Picture(i, f"{i}.png", 16, 16, camera, boxes, labels, torch.zeros(len(some)).bool()))
+    content = omni3d.dataset(pictures, scenes.kinds(), range(len(scenes.kinds())))
+    (folder / "images.json").write_text(json.dumps(content))
+    where, boxes = str(folder / "images"), str(folder / "images.json")
+    yield replace(asked, data=Data("omni3d", where, where, image_size=16, train_boxes=boxes, val_boxes=boxes))
+
+
+def demonstrated(folder):
+    with Writer(folder / "reach", fps=10) as writer:
+        for seed in range(4):
+            writer.add(demonstration(seed, depth=True), task="reach", seed=seed)
+    data = replace(REACH.data, train=str(folder / "reach"), cache=str(folder / "packs"), val_size=4)
+    loop = replace(LOOP, batch_size=32)
+    asked = replace(REACH, data=data, loop=loop)
+    yield asked
+    yield replace(asked, data=replace(data, val=str(folder / "reach")))
+    yield override(asked, ENERGY)
+
+
+FAMILIES = {
+    "classification": classified,
+    "objects": lambda folder: [rendered(folder, "objects")],
+    "retrieval": paired,
+    "detection2d": boxed,
+    "detection3d": boxed3d,
+    "policy": demonstrated,
+}
+SOURCES = {
+    "classification": {"synthetic", "shards", "folder", "stream"},  # huggingface reads what folder does
+    "objects": {"scenes"},
+    "retrieval": {"scenes", "shards", "folder", "stream"},
+    "detection2d": {"coco", "scenes"},
+    "detection3d": {"scenes", "omni3d"},
+    "policy": {"demos"},
+}
+
+
+LOOKED_AT = {
+    # Looked at in code that several sources share, without any effect for this one.
+    ("classification", "synthetic"): {"data.in_memory"},
+    ("classification", "folder"): {"data.cache"},
+    ("retrieval", "scenes"): {"data.in_memory"},
+    ("retrieval", "shards"): {"data.in_memory"},
+    ("retrieval", "folder"): {"data.in_memory"},
+    ("detection2d", "scenes"): {"data.workers"},
+    ("detection3d", "scenes"): {"augment.crop"},
+    ("detection3d", "omni3d"): {"augment.crop"},
+}
+UNREAD = {
+    # Augmentations of classification that one way of loading has and another has not.
+    ("classification", "synthetic"): {"augment.randaugment", "augment.magnitude"},
+    ("classification", "stream"): {"augment.colour"},
+    ("retrieval", "stream"): {"text.vocab"},  # a stream needs text.tokenizer, and then no vocabulary is made
+}
+
+
+@pytest.mark.parametrize("task", tasks.names())
+def test_what_is_declared_is_what_is_read(task, tmp_path):
+    declared, read = {}, {}
+    for number, recipe in enumerate(FAMILIES[task](tmp_path)):
+        kind = recipe.policy.kind if task == "policy" else recipe.data.source
+        with recorded() as found:
+            train(recipe, tmp_path / f"run{number}", quiet=True)
+        patterns = tasks.task_class(task).keys(recipe)
+        declared[kind] = {key for key in keys() if is_read(key, patterns)}
+        read[kind] = read.get(kind, set()) | found
+    assert set(read) == SOURCES[task] or task == "policy"
+    clean = dict.fromkeys(read, set())
+    more = {kind: read[kind] - declared[kind] - LOOKED_AT.get((task, kind), set()) for kind in read}
+    assert more == clean, "read, not declared"
+    fewer = {kind: declared[kind] - read[kind] - UNREAD.get((task, kind), set()) for kind in read}
+    assert fewer == clean, "declared, not read"
+
+
+def test_every_task_is_tested():
+    assert set(FAMILIES) == set(tasks.names())
+    for task in tasks.names():
+        assert set(tasks.task_class(task).sources) - {"huggingface"} == SOURCES[task]
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_shipped_recipes_hold_nothing_that_is_not_read(name):
+    tasks.check(recipes.load(name))
