@@ -9,12 +9,15 @@ from pkgutil import iter_modules
 
 from ..io.registry import unknown
 from .overrides import override
+from .design import Design
 from .schema import Recipe
+
+_PARTS = ("design", "overrides", "schema")
 
 
 def names() -> list[str]:
     """The recipes that there are."""
-    return sorted(module.name for module in iter_modules(__path__) if module.name not in ("overrides", "schema"))
+    return sorted(module.name for module in iter_modules(__path__) if module.name not in _PARTS)
 
 
 def load(name: str, changes: Iterable[str] = ()) -> Recipe:
@@ -23,6 +26,14 @@ def load(name: str, changes: Iterable[str] = ()) -> Recipe:
         raise unknown("recipe", name, names())
     recipe: Recipe = import_module(f".{name}", __name__).RECIPE
     return override(recipe, changes)
+
+
+def design(name: str) -> Design:
+    """How a recipe's encodings are compared: its own `DESIGN`, or the usual one."""
+    if name not in names():
+        raise unknown("recipe", name, names())
+    found: Design = getattr(import_module(f".{name}", __name__), "DESIGN", Design())
+    return found
 
 
 def describe(name: str) -> str:

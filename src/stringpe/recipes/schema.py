@@ -13,7 +13,8 @@ class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
-    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like."""
+    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like.
+    `freeze`: "qk" keeps the query and key projections of the task relations as they start."""
 
     dim: int = 192
     layers: int = 12
@@ -33,6 +34,7 @@ class Model:
     attention: str = "softmax"
     qk_norm: str = ""
     start: str = ""
+    freeze: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Text:
 @dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d" or, for the task policy, "demos".
+    "omni3d", for the task policy "demos", or for the task relations "points".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory a class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
@@ -185,7 +187,8 @@ class Optim:
 class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    checkpoints that are not removed."""
+    checkpoints that are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in one
+    step, for tasks that can (relations)."""
 
     batch_size: int = 64
     epochs: int = 1
@@ -199,6 +202,7 @@ class Loop:
     save_every: int = 1000
     keep: int = 2
     tensorboard: bool = True
+    seeds: int = 1
 
 
 @dataclass(frozen=True)

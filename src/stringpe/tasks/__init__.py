@@ -13,6 +13,7 @@ _TASKS = {
     "detection2d": ("detection2d", "Detection2D"),
     "detection3d": ("detection3d", "Detection3D"),
     "policy": ("policy", "PolicyTask"),
+    "relations": ("relations", "Relations"),
 }
 
 
@@ -30,5 +31,9 @@ def create(recipe: Recipe) -> Task:
     if recipe.model.start and recipe.task not in _STARTED:
         other = " A policy's encoder starts from policy.encoder." if recipe.task == "policy" else ""
         raise ValueError(f"model.start is for {', '.join(_STARTED)}; the task {recipe.task} starts at random.{other}")
+    if recipe.loop.seeds < 1:
+        raise ValueError(f"loop.seeds must be at least 1, got {recipe.loop.seeds}")
     task: Task = getattr(import_module(f".{module}", __name__), name)(recipe)
+    if recipe.loop.seeds > 1 and not task.stacks_seeds:
+        raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
     return task

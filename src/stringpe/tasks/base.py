@@ -30,6 +30,12 @@ class Task(ABC):
     metric_name: ClassVar[str] = "top-1 accuracy"
     counted: ClassVar[bool] = True
     """Whether the metric is a share of cases that are right, so that it has Wilson's interval."""
+    capturable: bool = False
+    """Whether `loss` depends on nothing but the model, the batch and torch's own generator, with shapes that never
+    change, so that a step can be captured and replayed."""
+    stacks_seeds: ClassVar[bool] = False
+    """Whether `loop.seeds` models can be trained in one step. Their metrics are then named "seed3/top1", …, beside the
+    means over seeds, and the model has `gradients_by_seed()`, by which each of them is clipped."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

@@ -16,6 +16,8 @@ from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 class Classification(Task):
     """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
 
+    capturable = True
+
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         if recipe.loss.kind not in KINDS:

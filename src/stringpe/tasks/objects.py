@@ -45,6 +45,8 @@ class Namer(nn.Module):
 class Objects(Task):
     """Object naming by place: `data.queries` places a frame, each object of a frame equally likely."""
 
+    capturable = True
+
     metric_name = "objects named"
 
     def __init__(self, recipe: Recipe):
