@@ -13,6 +13,7 @@ from stringpe.metrics.statistics import (
     paired,
     paired_shares,
     row_seed_residual,
+    spreads_alike,
     t_interval,
     wilson,
 )
@@ -125,7 +126,7 @@ def test_the_residual_is_the_one_worked_by_hand():
 def test_the_residual_of_two_rows_is_the_paired_t_test():
     """With two rows, the analysis of variance is the paired t test, whose numbers scipy has."""
     rows = {"a": {0: 46.9, 1: 48.1, 2: 47.2, 3: 49.0}, "b": {0: 45.0, 1: 47.7, 2: 46.9, 3: 47.1}}
-    found = contrast(rows, ["a"], ["b"], row_seed_residual(rows), margin=0.5)
+    found = contrast(rows, ["a"], ["b"], margin=0.5)
     values = [list(row.values()) for row in rows.values()]
     wanted = stats.ttest_rel(*values)
     assert found.p_value == pytest.approx(wanted.pvalue)
@@ -138,35 +139,47 @@ def test_the_residual_of_two_rows_is_the_paired_t_test():
 
 
 def test_a_contrast_weighs_the_rows_of_a_side_equally():
-    residual = row_seed_residual(HAND)
-    found = contrast(HAND, ["b", "c"], ["a"], residual, margin=0.5)
+    assert spreads_alike(HAND | {"c": {0: 13.1, 1: 14.1, 2: 14.8}})
+    alike = {"a": HAND["a"], "b": HAND["b"], "c": {0: 13.1, 1: 14.1, 2: 14.8}}
+    residual = row_seed_residual(alike)
+    found = contrast(alike, ["b", "c"], ["a"], margin=0.5)
     assert found.difference.mean == pytest.approx(3.0)
-    half = stats.t.ppf(0.975, 4) * 0.5 * math.sqrt((0.25 + 0.25 + 1) / 3)
+    half = stats.t.ppf(0.975, 4) * residual.deviation * math.sqrt((0.25 + 0.25 + 1) / 3)
     assert found.difference.half_width == pytest.approx(half)
     with pytest.raises(ValueError, match="different rows on both sides"):
-        contrast(HAND, ["a"], ["a"], residual, margin=0.5)
+        contrast(HAND, ["a"], ["a"], margin=0.5)
+
+
+def test_rows_of_another_spread_do_not_blur_the_others():
+    """A wild row beside two that agree: they are judged by their own pairs."""
+    calm = {"a": {s: 78.0 + s for s in range(5)}, "b": {s: 78.1 + s + 0.02 * (s % 3) for s in range(5)}}
+    wild = {"c": dict(enumerate([50.0, 58.0, 52.0, 61.0, 47.0]))}
+    assert not spreads_alike(calm | wild)
+    together = contrast(calm | wild, ["b"], ["a"], margin=0.5)
+    assert together == contrast(calm, ["b"], ["a"], margin=0.5)
+    assert together.is_equal
 
 
 def test_equal_and_different_are_both_results_and_neither_needs_the_other():
     tight = {"a": {s: 50.0 + 0.01 * s for s in range(5)}, "b": {s: 50.1 + 0.01 * (s * s % 3) for s in range(5)}}
-    found = contrast(tight, ["b"], ["a"], row_seed_residual(tight), margin=0.5)
+    found = contrast(tight, ["b"], ["a"], margin=0.5)
     assert found.differs
     assert found.is_equal
     loose = {"a": {0: 50.0, 1: 52.0, 2: 51.0}, "b": {0: 51.0, 1: 50.0, 2: 52.5}}
-    found = contrast(loose, ["b"], ["a"], row_seed_residual(loose), margin=0.5)
+    found = contrast(loose, ["b"], ["a"], margin=0.5)
     assert not found.differs
     assert not found.is_equal
 
 
 def test_two_seeds_show_nothing_and_one_has_no_interval():
     two = {"a": {0: 10.0, 1: 11.0}, "b": {0: 30.0, 1: 31.0}, "c": {0: 10.0, 1: 11.0}}
-    found = contrast(two, ["b"], ["a"], row_seed_residual(two), margin=0.5)
+    found = contrast(two, ["b"], ["a"], margin=0.5)
     assert found.p_value < 0.05
     assert not found.differs
-    assert not contrast(two, ["c"], ["a"], row_seed_residual(two), margin=0.5).is_equal
+    assert not contrast(two, ["c"], ["a"], margin=0.5).is_equal
     one = {"a": {0: 10.0}, "b": {0: 30.0}}
     assert row_seed_residual(one) is None
-    found = contrast(one, ["b"], ["a"], None, margin=0.5)
+    found = contrast(one, ["b"], ["a"], margin=0.5)
     assert (found.difference.mean, found.difference.low, found.p_value) == (20.0, None, None)
 
 
@@ -182,7 +195,7 @@ def test_one_residual_covers_as_often_as_it_says():
     for _ in range(500):
         effects = [dice.gauss(0, 5) for _ in range(3)]
         table = {f"r{i}": {s: i + effects[s] + dice.gauss(0, 1) for s in range(3)} for i in range(6)}
-        found = contrast(table, ["r5"], ["r2"], row_seed_residual(table), margin=0.5).difference
+        found = contrast(table, ["r5"], ["r2"], margin=0.5).difference
         covered += found.low <= 3 <= found.high
     assert abs(covered / 500 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 500)
 

@@ -122,7 +122,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
     import torch._dynamo
 
-    from stringpe.training.loop import _compile
+    from stringpe.training.capture import compile_layers
 
     graphs = []
     whole = torch.nn.Module.compile
@@ -132,7 +132,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     with torch._dynamo.config.patch(recompile_limit=8):  # not by monkeypatch, which would leave the name undefined
         for name in "abcdefghijkl":
             model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
-            _compile(model)
+            compile_layers(model)
             model[0][0](torch.zeros(2))
     assert len(graphs) == 12
 

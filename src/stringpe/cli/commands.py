@@ -77,5 +77,4 @@ def run_compare(
     """Compare encodings under a recipe and print the table."""
     chosen = recipes.load(recipe, overrides)
     tuning = Tuning(tuple(rates), rates_share) if rates else None
-    rows = encodings or comparison.ENCODINGS
-    comparison.compare(chosen, rows, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)
+    comparison.compare(chosen, encodings, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)

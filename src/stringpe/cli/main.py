@@ -11,11 +11,11 @@ EXTRA = "the command line needs the extra packages of stringpe[cli]: pip install
 
 
 def compare(
-    recipe: str = "scenes",
+    recipe: str = "relations",
     overrides: tuple[str, ...] = (),
     /,
     encodings: tuple[str, ...] = (),
-    seeds: int = 2,
+    seeds: int = 0,
     out: Path = Path("runs/compare"),
     baseline: str = "",
     jobs: int = 0,
@@ -28,17 +28,17 @@ def compare(
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
-        recipe: scenes (runs anywhere), scenes_objects, tiny_imagenet100, imagenet2012, flickr8k, scenes_retrieval,
+        recipe: relations (runs anywhere), scenes, scenes_objects, tiny_imagenet100, imagenet2012, flickr8k, scenes_retrieval,
             voc2007, scenes_detection3d, kuka_small, …; a wrong name lists all of them. Those in _small suit a CPU.
         overrides: Changes of the recipe, key=value: optim.lr=3e-4 data.train=train.tar.
         encodings: Rows: names, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none.
-        seeds: Runs of every row.
+        seeds: Runs of every row; 0 is what the recipe's design says, 5 for relations.
         out: Folder of the runs, the table and report.html; run it again to resume.
         baseline: Row that differences are taken to; absolute if it is there, else the first.
-        jobs: Runs side by side; 0 is one on a GPU and one a core on a CPU.
+        jobs: Runs side by side; 0 is one on a GPU and one per core on a CPU.
         rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
         rates_share: Length of the runs that choose, as a share of the recipe's.
-        costs: Measure step time and memory of each row alone, after training.
+        costs: Measure step time and memory of all rows in turns, after training.
     """
     from .commands import run_compare
 

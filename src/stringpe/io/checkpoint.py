@@ -6,11 +6,14 @@ checkpoints/000500/
   training_state/optimizer.safetensors, optimizer.json, rng.safetensors, progress.json[, weights.safetensors]
 """
 
+import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..recipes.overrides import from_dict
@@ -26,8 +29,8 @@ TOKENIZER = "tokenizer.json"
 @dataclass(frozen=True)
 class Checkpoint:
     """All of a run after `step` steps. model: the weights to use; weights: those in training, where an average is kept
-    beside them, else None. optimizer: {"state": {name: {key: tensor}}, "param_groups": […]}. rng: one row a process.
-    files: texts of the task that go with the model, by file name; written, and read by who needs them."""
+    beside them, else None. optimizer: {"state": {name: {key: tensor}}, "param_groups": […]}. rng: one row per process.
+    files: texts of the task that go with the model, by file name; written here, and read by those who need them."""
 
     step: int
     recipe: Recipe
@@ -40,12 +43,15 @@ class Checkpoint:
 
 
 def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Write to run/checkpoints/<step>, atomically, then remove all but the newest `keep`."""
+    """Write to run/checkpoints/<step>, atomically, then remove all but the newest `keep`. Weights that are not finite are
+    refused, so that a good checkpoint is never removed for a bad one."""
     from safetensors.torch import save_file
 
     path = run / "checkpoints" / f"{checkpoint.step:06d}"
     if path.exists():
         return path
+    for state in (checkpoint.model, checkpoint.weights or {}):
+        check_finite(state, f"the weights after step {checkpoint.step}")
     with new_folder(path) as draft:
         pretrained, training = draft / "pretrained_model", draft / "training_state"
         pretrained.mkdir()
@@ -67,31 +73,76 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in that folder."""
-    from safetensors.torch import load_file
-
+    """The checkpoint in that folder; ValueError that names the file where it is damaged."""
     recipe, model = read_model(path)
     training = path / "training_state"
     raw = training / "weights.safetensors"
-    progress = read_json(training / "progress.json")
-    plain = read_json(training / "optimizer.json")
+    progress = _mapping(training / "progress.json", ("step", "window", "log_bytes"))
+    groups = read_json(_there(training / "optimizer.json"))
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise _damaged(training / "optimizer.json", "it holds no list of parameter groups")
+    weights = read_tensors(raw) if raw.exists() else None
+    check_finite(weights or {}, str(raw))
     return Checkpoint(
         step=progress["step"],
         recipe=recipe,
         model=model,
-        weights=load_file(raw) if raw.exists() else None,
-        optimizer=_join_optimizer(load_file(training / "optimizer.safetensors"), plain),
-        rng=load_file(training / "rng.safetensors"),
+        weights=weights,
+        optimizer=_join_optimizer(read_tensors(training / "optimizer.safetensors"), groups),
+        rng=read_tensors(training / "rng.safetensors"),
         progress=progress,
     )
 
 
 def read_model(path: Path) -> tuple[Recipe, State]:
-    """Recipe and weights of a checkpoint; `path` is its folder, a run's (the newest is taken) or pretrained_model."""
+    """Recipe and weights of a checkpoint; `path` is its folder, a run's (the newest is taken) or pretrained_model.
+
+    Damaged files, and weights that are not finite, are refused with a ValueError that names the file."""
+    folder = model_folder(path)
+    config = folder / "config.json"
+    values = _mapping(config)
+    try:
+        recipe = from_dict(values)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _damaged(config, f"it holds no recipe: {error}") from None
+    weights = read_tensors(folder / "model.safetensors")
+    check_finite(weights, str(folder / "model.safetensors"))
+    return recipe, weights
+
+
+def read_tensors(path: Path) -> State:
+    """The tensors of a safetensors file; ValueError with its name if it is missing or damaged."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = model_folder(path)
-    return from_dict(read_json(folder / "config.json")), load_file(folder / "model.safetensors")
+    try:
+        return load_file(_there(path))
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        raise _damaged(path, str(error).partition("\n")[0]) from None
+
+
+def check_finite(state: Mapping[str, Tensor], what: str) -> None:
+    """Refuse tensors with NaN or infinity."""
+    bad = [name for name, t in state.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    if bad:
+        more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
+        raise ValueError(
+            f"{what}: {bad[0]}{more} hold NaN or infinity, so nothing made with them would mean anything: go back to an "
+            f"earlier checkpoint, or train again with a lower optim.lr"
+        )
+
+
+def digest_weights(source: Path | Mapping[str, Tensor]) -> str:
+    """A digest of weights, 32 hexadecimal digits: equal for equal names, types, shapes and values, whatever file or
+    folder they are in. source: a state dict, or a folder as in `read_model`."""
+    state = read_tensors(model_folder(source) / "model.safetensors") if isinstance(source, Path) else source
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)};".encode())
+        if tensor.numel():
+            digest.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
 def model_folder(path: Path) -> Path:
@@ -109,6 +160,35 @@ def found(run: Path) -> list[Path]:
     return sorted((p for p in (run / "checkpoints").glob("[0-9]*") if p.name.isdigit()), key=lambda p: int(p.name))
 
 
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint that cannot be used, so that it is no longer found and its step can be written again."""
+    aside, number = path.with_name(f"{path.name}.damaged"), 1
+    while aside.exists():
+        aside, number = path.with_name(f"{path.name}.damaged{number}"), number + 1
+    return path.rename(aside)
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"the checkpoint's file {path} is missing: restore it, or use another checkpoint")
+    return path
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is damaged ({why}): restore it, or use another checkpoint")
+
+
+def _mapping(path: Path, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A JSON object with the keys that are needed."""
+    values = read_json(_there(path))
+    if not isinstance(values, dict):
+        raise _damaged(path, "it holds no JSON object")
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise _damaged(path, f"it has no {missing[0]!r}")
+    return values
+
+
 def _apart(tensors: State) -> State:
     """Copies that share no memory: safetensors stores every name on its own (shared encodings have several)."""
     return {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
@@ -116,7 +196,13 @@ def _apart(tensors: State) -> State:
 
 def _split_optimizer(state: dict[str, Any]) -> tuple[State, Any]:
     tensors = {f"{name}/{key}": t for name, entry in state["state"].items() for key, t in entry.items()}
-    return tensors, state["param_groups"]
+    groups = [{k: _plain(v) for k, v in group.items()} for group in state["param_groups"]]
+    return tensors, groups
+
+
+def _plain(value: Any) -> Any:
+    """A learning rate that lives on the device, as a captured step needs it, becomes a number."""
+    return value.item() if isinstance(value, Tensor) else value
 
 
 def _join_optimizer(tensors: State, groups: Any) -> dict[str, Any]:

@@ -161,6 +161,30 @@ def row_seed_residual(scores: Mapping[str, Mapping[int, float]]) -> Residual | N
     return Residual(math.sqrt(squares / freedom), freedom, len(seeds))
 
 
+def spreads_alike(scores: Mapping[str, Mapping[int, float]], level: float = 0.05) -> bool:
+    """Whether one residual may stand for all rows: Bartlett's test of equal spread between the rows' residuals does not
+    reject at `level`. True below three seeds, where spreads say nothing."""
+    rows = list(scores.values())
+    if len(rows) < 2 or len(rows[0]) < 3:
+        return True
+    means = [statistics.fmean(row.values()) for row in rows]
+    # Medians: a wild row must not enter what is taken out of the calm ones.
+    seeds = {s: statistics.median(row[s] - m for row, m in zip(rows, means, strict=True)) for s in rows[0]}
+    left = [[row[s] - seeds[s] for s in seeds] for row in rows]
+    flat = [statistics.pvariance(values) < 1e-18 for values in left]
+    if any(flat):
+        return all(flat)
+    from scipy.stats import bartlett
+
+    return float(bartlett(*left).pvalue) >= level
+
+
+def residual_for(scores: Mapping[str, Mapping[int, float]], rows: Sequence[str]) -> Residual | None:
+    """The residual to judge these rows by: that of the whole table, or of these rows alone where the table's rows spread
+    differently. For two rows alone this is the paired t test."""
+    return row_seed_residual(scores if spreads_alike(scores) else {row: scores[row] for row in rows})
+
+
 @dataclass(frozen=True)
 class Test:
     """A contrast between rows: its estimate, the p-value that it is zero, and the p-value that it lies outside
@@ -188,16 +212,16 @@ def contrast(
     scores: Mapping[str, Mapping[int, float]],
     plus: Sequence[str],
     minus: Sequence[str],
-    residual: Residual | None,
     margin: float,
 ) -> Test:
-    """The mean of the rows `plus` less the mean of the rows `minus`, judged by the table's residual.
+    """The mean of the rows `plus` less the mean of the rows `minus`, judged by `residual_for` these rows.
 
     Every row weighs the same on its side, so the seeds' own means cancel."""
     if not plus or not minus or set(plus) & set(minus):
         raise ValueError(f"a contrast needs different rows on both sides, got {list(plus)} and {list(minus)}")
     means = {row: statistics.fmean(scores[row].values()) for row in (*plus, *minus)}
     gap = statistics.fmean(means[row] for row in plus) - statistics.fmean(means[row] for row in minus)
+    residual = residual_for(scores, [*plus, *minus])
     if residual is None:
         return Test(Estimate(gap, None, None, len(scores[plus[0]])), None, None, margin)
     squares = 1 / len(plus) + 1 / len(minus)

@@ -8,10 +8,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from ..io.registry import unknown
+from .design import Design
 from .overrides import override
 from .schema import Recipe
 
-_MACHINERY = ("check", "overrides", "schema")
+_MACHINERY = ("check", "design", "overrides", "schema")
 
 
 def names() -> list[str]:
@@ -25,6 +26,14 @@ def load(name: str, changes: Iterable[str] = ()) -> Recipe:
         raise unknown("recipe", name, names())
     recipe: Recipe = import_module(f".{name}", __name__).RECIPE
     return override(recipe, changes)
+
+
+def design(name: str) -> Design:
+    """How a recipe's encodings are compared: its own `DESIGN`, or the usual one."""
+    if name not in names():
+        raise unknown("recipe", name, names())
+    found: Design = getattr(import_module(f".{name}", __name__), "DESIGN", Design())
+    return found
 
 
 def describe(name: str) -> str:

@@ -25,7 +25,8 @@ class Model:
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
     {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like.
     `init` and `patch_gain`: how new weights start, "truncated_normal", "depth_scaled" or "xavier", and the size of the
-    patch embedding, as in `stringpe.models.initialise.Initialisation`."""
+    patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk" keeps the query and key
+    projections of the task relations as they start."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
@@ -47,6 +48,7 @@ class Model:
     start: str = ""
     init: str = "truncated_normal"
     patch_gain: float = 3**-0.5
+    freeze: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Text:
 @dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d" or, for the task policy, "demos".
+    "omni3d", for the task policy "demos", or for the task relations "points".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory a class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
@@ -197,7 +199,8 @@ class Optim:
 class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    checkpoints that are not removed."""
+    checkpoints that are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in one
+    step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)
@@ -211,6 +214,7 @@ class Loop:
     save_every: int = bounded(1000, least=1)
     keep: int = bounded(2, least=1)
     tensorboard: bool = True
+    seeds: int = bounded(1, least=1)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ _TASKS = {
     "detection2d": ("detection2d", "Detection2D"),
     "detection3d": ("detection3d", "Detection3D"),
     "policy": ("policy", "PolicyTask"),
+    "relations": ("relations", "Relations"),
 }
 
 

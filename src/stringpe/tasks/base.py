@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
-_MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name != "start")
+_MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name not in ("start", "freeze"))
 _OPTIM = tuple(f"optim.{field.name}" for field in fields(Optim) if field.name != "text_lr_scale")
 _ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*", "data.source", "data.image_size")
 
@@ -73,6 +73,12 @@ class Task(ABC):
     results: Path | None = None
     """The file that `evaluate` writes its predictions to, for tasks that have a format for them; None writes nothing.
     Only the caller sets it: a recipe, which may come from somebody else, names no file to be written."""
+    capturable: bool = False
+    """Whether `loss` depends on nothing but the model, the batch and torch's own generator, with shapes that never
+    change, so that a step can be captured and replayed."""
+    stacks_seeds: ClassVar[bool] = False
+    """Whether `loop.seeds` models can be trained in one step. Their metrics are then named "seed3/top1", …, beside the
+    means over seeds, and the model has `gradients_by_seed()`, by which each of them is clipped."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
@@ -92,6 +98,8 @@ class Task(ABC):
         check_values(recipe)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
+        if recipe.loop.seeds > 1 and not cls.stacks_seeds:
+            raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
             cls.check_model(recipe)
 

@@ -29,6 +29,7 @@ class Classification(Task):
         "huggingface": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers"),
         "stream": ("data.train", "data.val", "data.workers"),
     }
+    capturable = True
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)

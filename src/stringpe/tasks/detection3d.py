@@ -24,6 +24,7 @@ from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
+from .backbone import start_new
 from .base import Parts, Sample, TextTask, add_up
 from .build import build_towers, choose_tokenizer
 

@@ -51,6 +51,8 @@ class Namer(nn.Module):
 class Objects(Task):
     """Object naming by place: `data.queries` places a frame, each object of a frame equally likely."""
 
+    capturable = True
+
     metric_name = "objects named"
     reads = ("data.queries", "augment.flip", "loss.kind", "loss.label_smoothing", "loss.head_bias")
     sources: ClassVar = {"scenes": ("data.train_size", "data.val_size", "data.cache", "data.seed")}

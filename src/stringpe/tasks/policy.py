@@ -60,6 +60,7 @@ class PolicyTask(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
+        self.capturable = recipe.policy.kind == "diffusion"  # the energy policy differentiates inside its loss
         self.demos = demos(recipe, recipe.data.train)
         self.val_demos = demos(recipe, recipe.data.val) if recipe.data.val else self.demos
         episode = self.demos.episode[self.demos.seen]

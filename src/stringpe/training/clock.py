@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
+_OURS = ("VmHWM", "RssFile", "RssShmem")
+
 
 class Clock:
-    """Milliseconds a step, over windows that end where the device has caught up. Pauses do not count."""
+    """Milliseconds per step, over windows that end where the device has caught up. Pauses do not count."""
 
     def __init__(self) -> None:
         self._windows: list[float] = []
@@ -49,11 +51,20 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Largest memory since `reset_peak`: of tensors on a GPU, of the whole process on a CPU; None if nobody knows."""
+    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it cannot
+    be known.
+
+    On a CPU, pages of files (torch's libraries are hundreds of megabytes of them) are left out: the kernel takes them
+    back and reads them again as it likes, so that a peak with them depends on what else the machine does."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
+    kilobytes = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in _OURS
+    }
+    if "VmHWM" not in kilobytes:
+        return None
+    return 1024 * (kilobytes["VmHWM"] - kilobytes.get("RssFile", 0) - kilobytes.get("RssShmem", 0))

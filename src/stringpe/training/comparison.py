@@ -2,41 +2,47 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..io.files import read_json, write_json, write_text
+from .. import recipes
+from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
+from ..metrics.statistics import row_seed_residual, spreads_alike
+from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
 from ..tasks import check
+from ..tasks.base import Task
+from .findings import Finding, Scores, named_findings, paragraphs, verdict
 from .launch import build, result, versions
-from .measure import measure
+from .measure import measure_in_turns
 from .runs import Planned, planned, run_all, workers
 from .table import Summary, as_csv, as_text, summarise
 from .tuning import APART, Tuning, best, tune
 
-ENCODINGS = ("none", "absolute", "rope", "rope_mixed", "circulant", "cayley")
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found: a summary a row, and the files written."""
+    """What a comparison found: one summary per row, the contrasts named beforehand, and the files written."""
 
     summaries: list[Summary]
+    findings: list[Finding]
     text: str
     report: Path
 
 
 def compare(
     recipe: Recipe,
-    encodings: Sequence[str] = ENCODINGS,
-    seeds: int = 3,
+    encodings: Sequence[str] = (),
+    seeds: int = 0,
     out: str | Path = "runs/compare",
     *,
+    design: Design | None = None,
     baseline: str = "",
     jobs: int = 0,
     tuning: Tuning | None = None,
@@ -48,83 +54,166 @@ def compare(
 
     A row is an encoding, with options or changes of the recipe after a colon: "circulant:block_size=8",
     "cayley:model.depth=none". Call it again after a stop: finished runs are only read, others go on.
+    design: columns, contrasts, and the rows and seeds that are taken by default; the recipe's own by default. Its
+        contrasts are written to design.json before anything runs.
     baseline: the row that differences are taken to; "absolute" if it is there, else the first.
-    jobs: processes side by side; 0 is one on a GPU and one a core on a CPU.
+    jobs: processes side by side; 0 is one on a GPU and one per core on a CPU.
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
-    costs: measure step time and memory of each row alone, after training.
+    costs: measure step time and memory of the rows in turns, after training.
     """
-    out = Path(out)
-    began = time.monotonic()
-    labels = list(dict.fromkeys(encodings))
-    for run in planned(recipe, labels, seeds, out)[: len(labels)]:
+    design = design or (recipes.design(recipe.name) if recipe.name in recipes.names() else Design())
+    labels = list(dict.fromkeys(encodings or design.rows))
+    asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), quiet)
+    for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
         raise ValueError(f"the baseline {baseline!r} is not among the rows {', '.join(labels)}: add it as a row")
-    task = build(recipe)  # makes or finds the data once, before many processes want it
-    jobs = jobs or _default_jobs()
-    with workers(jobs) as pool:
-        tried = {} if tuning is None else tune(recipe, labels, out, tuning, task.examples, pool, quiet)
-        plan = planned(recipe, labels, seeds, out, {row: [f"optim.lr={best(s)}"] for row, s in tried.items()})
+    began = time.monotonic()
+    with hold_lock(asked.out / ".lock", f"the comparison in {out}"):
+        claim_folder(asked.out, design.questions(), file="design.json", what="comparison")
+        task = build(recipe)  # makes or finds the data once, before many processes want it
+        plan, tried = _run(asked, task, tuning)
+        measured = _costs(plan, asked) if costs else {}
+        found = _conclude(asked, task, plan, measured, baseline, tuning, tried)
+    if not quiet:
+        print(f"{found.text}\n{time.monotonic() - began:.0f} s; report: {found.report}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A comparison to be made, all defaults filled in."""
+
+    recipe: Recipe
+    design: Design
+    labels: list[str]
+    seeds: int
+    out: Path
+    jobs: int
+    quiet: bool
+
+
+Tried = dict[str, dict[str, float]]
+
+
+def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[Planned], Tried]:
+    """Run what is not finished; the whole plan, and the scores of the rates that were tried."""
+    variants = {"": (), **{c.name: c.changes for c in asked.design.columns if c.changes}}
+    with workers(asked.jobs) as pool:
+        tried: Tried = {}
+        if tuning is not None:
+            tried = tune(asked.recipe, asked.labels, asked.out, tuning, task.examples, pool, asked.quiet)
+        plan = planned(
+            asked.recipe,
+            asked.labels,
+            asked.seeds,
+            asked.out,
+            {row: [f"optim.lr={best(s)}"] for row, s in tried.items()},
+            variants=variants,
+            together=task.stacks_seeds,
+        )
         todo = [p for p in plan if result(p.recipe, p.out) is None]
-        failed = [f"{p.label} seed {p.seed}: {o}" for p, o in run_all(todo, pool, quiet) if isinstance(o, Exception)]
+        outcomes = run_all(todo, pool, asked.quiet)
+    failed = [f"{p.title}: {o}" for p, o in outcomes if isinstance(o, Exception)]
     if failed:
         listed = "\n  ".join(failed)
         raise ValueError(f"{len(failed)} of {len(todo)} runs failed; run it again to go on with them:\n  {listed}")
-    measured = {p.label: _cost(p, out) for p in plan if p.seed == recipe.seed} if costs else {}
-    results = {label: {p.seed: read_json(p.out / "result.json") for p in plan if p.label == label} for label in labels}
+    return plan, tried
+
+
+def _conclude(
+    asked: _Asked,
+    task: Task,
+    plan: Sequence[Planned],
+    measured: dict[str, dict[str, Any]],
+    baseline: str,
+    tuning: Tuning | None,
+    tried: Tried,
+) -> Comparison:
+    """Read the results and write everything that is said about them."""
+    recipe, design, out = asked.recipe, asked.design, asked.out
+    results = [(p, read_json(p.out / "result.json")) for p in plan]
+    scores = {column.name: _scores(column, results, task.metric) for column in design.columns}
     rates = {p.label: p.recipe.optim.lr for p in plan}
-    summaries = summarise(results, measured, rates, task.metric, baseline)
-    notes = _notes(recipe, labels, baseline, seeds, tuning, costs)
-    text = as_text(summaries, task.metric_name, notes)
+    parameters = {p.label: r["parameters"] for p, r in results}
+    summaries = summarise(scores, measured, rates, parameters, baseline, design.margin)
+    findings = named_findings(scores, design)
+    opening = _opening(design, findings, asked.seeds)
+    notes = [*paragraphs(findings, asked.seeds), *_notes(asked, scores, baseline, tuning, bool(measured))]
+    text = as_text(summaries, task.metric_name, [*opening, *notes])
     write_text(out / "table.md", text)
     write_text(out / "table.csv", as_csv(summaries))
-    content = {"recipe": recipe.to_dict(), "tuning": tried, "rates": rates, "results": results, "costs": measured}
-    write_json(out / "results.json", content)
+    by_row: dict[str, dict[str, Any]] = {}
+    for run, found in results:
+        by_row.setdefault(run.label, {})[f"{run.variant} {run.out.name}".strip()] = found
+    content = {"recipe": recipe.to_dict(), "design": design.questions(), "tuning": tried, "rates": rates}
+    write_json(out / "results.json", content | {"scores": scores, "results": by_row, "costs": measured})
     write_text(out / "metrics.jsonl", "".join(line for p in plan for line in _curves(p)))
     from .report import write_report
 
-    curves = {label: [p.out / "metrics.jsonl" for p in plan if p.label == label] for label in labels}
-    figure = task.figure({p.label: p.out for p in plan if p.seed == recipe.seed}, out)
-    report = write_report(out, recipe, summaries, curves, task, notes, versions(), figure)
-    if not quiet:
-        print(f"{text}\n{time.monotonic() - began:.0f} s; report: {report}")
-    return Comparison(summaries, text, report)
+    main = [p for p in plan if not p.variant]
+    curves = {label: [p.out / "metrics.jsonl" for p in main if p.label == label] for label in asked.labels}
+    figure = task.figure({p.label: p.out for p in main if p.seed == recipe.seed}, out)
+    report = write_report(out, recipe, summaries, curves, task, opening, notes, versions(), figure)
+    return Comparison(summaries, findings, text, report)
+
+
+def _scores(column: Column, results: Sequence[tuple[Planned, Any]], metric: str) -> dict[str, dict[int, float]]:
+    """Percent by row and seed."""
+    variant = column.name if column.changes else ""
+    found: dict[str, dict[int, float]] = {}
+    for run, outcome in results:
+        if run.variant == variant:
+            each = run.metrics(outcome)
+            found.setdefault(run.label, {}).update({s: 100 * m[column.metric or metric] for s, m in each.items()})
+    return found
 
 
 def _curves(run: Planned) -> Iterator[str]:
-    """The lines of a run's metrics.jsonl, with its row and seed in front, six digits a number."""
+    """The lines of a run's metrics.jsonl, with its row and seed in front, six digits per number."""
+    own: dict[str, Any] = {"row": run.label, "seed": run.seed} | ({"variant": run.variant} if run.variant else {})
     for line in (run.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in json.loads(line).items()}
-        yield json.dumps({"row": run.label, "seed": run.seed, **values}) + "\n"
+        yield json.dumps({**own, **values}) + "\n"
 
 
 def _default_jobs() -> int:
     return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
-def _cost(run: Planned, out: Path) -> dict[str, Any]:
-    """Step time and memory of a row, measured alone; kept for the next time."""
-    path = out / "costs" / f"{run.out.parent.name}.json"
-    if not path.exists():
-        write_json(path, measure(run.recipe))
-    cost: dict[str, Any] = read_json(path)
-    return cost
+def _costs(plan: Sequence[Planned], asked: _Asked) -> dict[str, dict[str, Any]]:
+    """Step time and memory of the rows, measured in turns; kept for the next time."""
+    path = asked.out / "costs.json"
+    rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}
+    kept: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
+    if list(kept) != list(rows):
+        if not asked.quiet:
+            print(f"measuring steps of {len(rows)} rows in turns", file=sys.stderr, flush=True)
+        single = {label: replace(r, loop=replace(r.loop, seeds=1)) for label, r in rows.items()}
+        kept = measure_in_turns(single)
+        write_json(path, kept)
+    return {label: {**cost, "step_ms": tuple(cost["step_ms"])} for label, cost in kept.items()}
 
 
-def _notes(
-    recipe: Recipe, labels: Sequence[str], baseline: str, seeds: int, tuning: Tuning | None, costs: bool
-) -> list[str]:
-    spread = (
-        f"{seeds} seeds shared by all rows. ± is half of the 95 % t interval over seeds; differences to {baseline} are "
-        f"paired by seed, and * marks those whose interval excludes zero."
-    )
-    single = f"one seed: differences to {baseline} say nothing about chance."
-    notes = [f"Recipe {recipe.name}, {single if seeds == 1 else spread}"]
+def _opening(design: Design, findings: Sequence[Finding], seeds: int) -> list[str]:
+    """The first paragraph: what the comparison is for, what its columns mean, and whether theory's expectations were
+    met."""
+    columns = " ".join(f"{c.name}: {c.about}." for c in design.columns if c.about)
+    said = " ".join(filter(None, [design.about, columns, verdict(findings, seeds)]))
+    return [said] if said else []
+
+
+def _notes(asked: _Asked, scores: Scores, baseline: str, tuning: Tuning | None, costs: bool) -> list[str]:
+    recipe, labels, seeds = asked.recipe, asked.labels, asked.seeds
+    if seeds == 1:
+        notes = [f"Recipe {recipe.name}, one seed: differences to {baseline} say nothing about chance."]
+    else:
+        notes = [_spread_note(scores, seeds, f"Recipe {recipe.name}, {seeds} seeds shared by all rows. ", baseline)]
     if costs:
         notes.append(
-            "Step time and memory were measured for each row alone, after training; memory is of tensors on a GPU and "
-            "of the whole process on a CPU."
+            "Step times are medians (quartiles) of steps taken in turns by all rows after training. Memory is that of "
+            "tensors on a GPU, and of the process on a CPU, above what was there before the row's model."
         )
     if tuning is not None:
         length = "full" if tuning.share == 1 else f"{tuning.share:g} of the"
@@ -137,3 +226,22 @@ def _notes(
     if any(label.split(":")[0] == "absolute" for label in labels) and "lift" in recipe.model.depth:
         notes.append("absolute adds a learned table for the place in the image and sine-cosine features of the depth.")
     return notes
+
+
+def _spread_note(scores: Scores, seeds: int, opening: str, baseline: str) -> str:
+    """How the intervals were made."""
+    left = {column: row_seed_residual(rows) for column, rows in scores.items()}
+    spread = ", ".join(f"{r.deviation:.2f} ({column})" for column, r in left.items() if r is not None)
+    apart = [column for column, rows in scores.items() if not spreads_alike(rows)]
+    stars = "after Holm's correction over all differences in the table" if seeds >= 3 else "(none below three seeds)"
+    text = (
+        f"{opening}± is half of the 95 % interval from one residual standard deviation per column, that of an analysis of "
+        f"variance by rows and seeds: {spread or 'none'} points. * marks differences to {baseline} that are significant at "
+        f"5 % {stars}. The contrasts in words were named before the runs, in design.json, and are not corrected."
+    )
+    if apart:
+        text += (
+            f" Rows spread differently (Bartlett's test, 5 %) in the column {' and '.join(apart)}: there each mean has "
+            f"its own t interval, and each difference is judged by the rows that it is about, paired by seed."
+        )
+    return text

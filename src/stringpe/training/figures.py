@@ -62,22 +62,26 @@ def line_looks(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
-    """SVG: the score of every row with its 95 % interval, and every seed as a dot."""
-    figure = _figure(9.6, 0.9 + 0.36 * len(summaries))
-    ax = figure.subplots()
-    for y, s in enumerate(summaries):
-        half = s.score.half_width or 0.0
-        ax.errorbar(s.score.mean, y, xerr=half, fmt="o", color="#1f4e79", capsize=3, markersize=5, zorder=3)
-        ax.plot(list(s.seeds.values()), [y] * len(s.seeds), "o", color="#888888", markersize=3, zorder=2)
-    ax.set_yticks(range(len(summaries)), [s.label for s in summaries])
-    ax.invert_yaxis()
-    ax.set_xlabel(f"{metric_name} (%), mean and 95 % interval; dots are seeds")
-    ax.grid(alpha=0.25, axis="x")
+    """SVG: the score of every row with its 95 % interval, and every seed as a dot; one panel per column."""
+    columns = list(summaries[0].cells)
+    figure = _figure(max(9.6, 3.4 * len(columns)), 0.9 + 0.36 * len(summaries))
+    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for ax, column in zip(axes, columns, strict=True):
+        for y, summary in enumerate(summaries):
+            cell = summary.cells[column]
+            half = cell.score.half_width or 0.0
+            ax.errorbar(cell.score.mean, y, xerr=half, fmt="o", color="#1f4e79", capsize=3, markersize=5, zorder=3)
+            ax.plot(list(cell.seeds.values()), [y] * len(cell.seeds), "o", color="#888888", markersize=3, zorder=2)
+        ax.set_title(column if len(columns) > 1 else "", fontsize=9)
+        ax.grid(alpha=0.25, axis="x")
+    axes[0].set_yticks(range(len(summaries)), [s.label for s in summaries])
+    axes[0].invert_yaxis()
+    figure.supxlabel(f"{metric_name} (%), mean and 95 % interval; dots are seeds", fontsize=9)
     return _svg(figure)
 
 
 def draw_shares(groups: Mapping[str, Mapping[str, Estimate]], name: str) -> bytes:
-    """SVG: shares with their intervals; a group of bars a setting, a colour a row."""
+    """SVG: shares with their intervals; one group of bars per setting, one colour per row."""
     first, *_ = groups.values()
     figure = _figure(2.2 + 1.5 * len(groups) + 0.1 * len(first), 3.2)
     ax = figure.subplots()

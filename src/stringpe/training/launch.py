@@ -4,8 +4,10 @@ import atexit
 import csv
 import gc
 import io
+import math
 import platform
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,21 @@ import torch
 
 from .. import __version__
 from ..data.place import Place
-from ..io.files import read_json, write_json, write_text
+from ..io import checkpoint as checkpoints
+from ..io.files import hold_lock, read_json, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
+from .identity import digest_data, digest_recipe
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
     """Train in the folder `out`, from its newest checkpoint on; the result of a finished run is only read.
 
     Alone, or in every process of `accelerate launch`. Leaves recipe.json, metrics.jsonl, checkpoints/, summary.csv and
-    result.json.
+    result.json, in which `digest` ties the numbers to the weights, the recipe and the data that made them.
     """
-    from .loop import Run
-
     out = Path(out)
     done = result(recipe, out)
     if done is not None:
@@ -36,6 +38,14 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
         atexit.register(_leave)
+    alone = hold_lock(out / ".lock", f"the run in {out}") if accelerator.is_main_process else nullcontext()
+    with alone:
+        return _train(recipe, out, accelerator, quiet)
+
+
+def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str, Any]:
+    from .loop import Run
+
     reset_peak(accelerator.device)
     task = build(recipe)
     if accelerator.is_main_process:
@@ -49,10 +59,17 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
         "versions": versions(),
     }
     if accelerator.is_main_process:
+        last = checkpoints.found(out)[-1]
+        outcome["digest"] = digest(recipe, checkpoints.digest_weights(last))
         write_text(out / "summary.csv", _summary(recipe, outcome))
         write_json(out / "result.json", outcome)
     accelerator.wait_for_everyone()
     return outcome
+
+
+def digest(recipe: Recipe, weights: str) -> dict[str, str]:
+    """What a number is tied to: digests of the weights, the recipe and the data."""
+    return {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
 
 
 def _leave() -> None:
@@ -71,11 +88,14 @@ def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     if other:
         raise ValueError(f"{out} holds the result of another recipe ({'; '.join(other)}): choose another folder")
     found: dict[str, Any] = read_json(out / "result.json")
+    if not isinstance(found, dict) or "metrics" not in found:
+        raise ValueError(f"{out / 'result.json'} holds no result of a run: restore it, or remove it to repeat the run")
     return found
 
 
 def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | Path | None = None) -> dict[str, Any]:
-    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share.
+    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share, and
+    the digest of weights, recipe and data.
 
     changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json
     and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
@@ -90,7 +110,11 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
     with torch.no_grad():
         metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
-    found: dict[str, Any] = {**metrics, "metric": task.metric}
+    bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise ValueError(f"{bad[0]} of {path} is {metrics[bad[0]]}: the model's outputs are not finite on this data")
+    weights = checkpoints.digest_weights(Path(path))
+    found: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digest(task.recipe, weights)}
     if task.counted:
         count = metrics["count"]
         share = wilson(min(metrics[task.metric] * count, count), count)
@@ -130,7 +154,7 @@ def accelerator_for(recipe: Recipe) -> Any:
     # dimension 64, bf16), where on the same batch the other kernels do not: results/2026-11-16-tiny-imagenet-100.
     torch.backends.cuda.enable_cudnn_sdp(False)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != recipe.loop.precision:
-        AcceleratorState._reset_state()  # Accelerate keeps one precision a process; runs come one after another
+        AcceleratorState._reset_state()  # Accelerate keeps one precision per process; runs come one after another
     return Accelerator(mixed_precision=recipe.loop.precision)
 
 

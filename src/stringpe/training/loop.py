@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -26,13 +27,13 @@ from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
 from . import rng
+from .capture import CapturedStep, Step, ahead, compile_layers
 from .clock import Clock
 from .ema import Ema
 from .log import Log
 from .schedule import cosine
 from .signals import Stopped, sigterm
 
-_ROWS = 256  # compiled forms of one layer
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
 
 
@@ -46,22 +47,26 @@ class Run:
         share = self.place.share(recipe.loop.batch_size)
         if share % recipe.loop.accumulate:
             raise ValueError(
-                f"{share} examples a process do not divide into loop.accumulate={recipe.loop.accumulate} parts: "
+                f"{share} examples per process do not divide into loop.accumulate={recipe.loop.accumulate} parts: "
                 f"change it or loop.batch_size"
             )
         torch.manual_seed(derive(recipe.seed, "model"))  # the same model in every process
         model = task.model().to(accelerator.device)
         for parameter in model.parameters():
-            parameter.requires_grad_(parameter.numel() > 0)  # nothing to learn, and sharding refuses empty gradients
-        self.parameters = sum(p.numel() for p in model.parameters())
+            if parameter.numel() == 0:  # nothing to learn, and sharding refuses empty gradients
+                parameter.requires_grad_(False)
+        self.parameters = sum(p.numel() for p in model.parameters()) // recipe.loop.seeds
         if recipe.loop.compile:
-            _compile(model)
+            compile_layers(model, quiet=quiet)
         self.model: nn.Module
         self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, task, accelerator.device))
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.ema = Ema(self.bare, recipe.optim.ema, recipe.optim.ema_power) if recipe.optim.ema else None
         self.clock = Clock()
         self.window = torch.zeros(2, device=accelerator.device)  # sum and number of losses since the last log
+        self.descend: Step = self._descend
+        if recipe.loop.compile and self.place.world == 1 and self.place.device.type == "cuda" and task.capturable:
+            self.descend = CapturedStep(self._descend, self.place.device)
         torch.manual_seed(derive(recipe.seed, "train", self.place.rank))  # dropout differs between processes
 
     @property
@@ -75,7 +80,7 @@ class Run:
         start, position = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
         with sigterm() as told_to_stop, self._log(title, position) as log:
-            batches = self.task.batches(start, self.place)
+            batches = ahead(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
                 self._after(step + 1, log)
@@ -106,10 +111,20 @@ class Run:
         return metrics
 
     def step(self, step: int, batch: Batch) -> None:
-        """One optimisation step on this process's share."""
+        """One optimisation step on this process's share. Nothing in it waits for the device."""
         factor = cosine(step, self.total, self.recipe.optim.warmup_steps)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+        self.descend(batch)
+        if self.ema:
+            self.ema.update(step)
+        self.clock.tick()
+
+    def _descend(self, batch: Batch) -> None:
+        """Gradients of the batch, clipped, and one step of the optimiser: what can be captured."""
         parts = self.recipe.loop.accumulate
         pieces = [dict(zip(batch, p, strict=True)) for p in zip(*(t.chunk(parts) for t in batch.values()), strict=True)]
         for i, piece in enumerate(pieces):
@@ -120,12 +135,18 @@ class Run:
             self.window[0] += loss.detach()
         self.window[1] += 1
         if self.recipe.optim.clip:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+            self._clip(self.recipe.optim.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.ema:
-            self.ema.update(step)
-        self.clock.tick()
+
+    def _clip(self, limit: float) -> None:
+        """Bring the norm of the gradient down to the limit: that of each seed, where several are trained in one step."""
+        if self.recipe.loop.seeds == 1:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+            return
+        for gradients in self.bare.gradients_by_seed():
+            norm = nn.utils.get_total_norm(gradients)
+            torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))  # as torch clips
 
     def _after(self, done: int, log: Log | None) -> None:
         loop = self.recipe.loop
@@ -134,8 +155,9 @@ class Run:
             self.clock.mark()
             if not math.isfinite(loss):
                 raise ValueError(f"the loss is {loss} before step {done}: lower optim.lr or raise optim.warmup_steps")
-            rate = self.optimizer.param_groups[0]["lr"]
-            self._write(log, done, {"loss": loss / count, "lr": rate, **self.task.counters()})
+            rate = float(self.optimizer.param_groups[0]["lr"])
+            mean = loss / count / loop.seeds
+            self._write(log, done, {"loss": mean, "lr": rate, **self.task.counters()})
             self.window.zero_()
         if loop.eval_every and done % loop.eval_every == 0 and done < self.total:
             metrics = self.evaluate()
@@ -166,6 +188,8 @@ class Run:
         return float(self.accelerator.reduce(flag, "sum")) > 0
 
     def _save(self, step: int, log: Log | None) -> None:
+        """Write a checkpoint, once the weights were found finite."""
+        self._check_finite(step)
         self.window = self.accelerator.reduce(self.window, "mean")  # the same in all, so one number is enough to save
         # Full tensors under plain names, however the model is wrapped or sharded.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -193,12 +217,44 @@ class Run:
         self.accelerator.wait_for_everyone()
         self.clock.resume()
 
-    def _resume(self) -> tuple[int, int]:
-        """Load the newest checkpoint, if there is one; returns its step and its length of metrics.jsonl."""
+    def _check_finite(self, step: int) -> None:
+        """Refuse to save weights, averages or optimiser states with NaN or infinity: all processes alike."""
+        state = [t for entry in self.optimizer.optimizer.state.values() for t in entry.values()]
+        average = list(self.ema.average.values()) if self.ema else []
+        tensors = [t for t in (*self.bare.state_dict().values(), *average, *state) if isinstance(t, torch.Tensor)]
+        own = [_local(t) for t in tensors if t.is_floating_point()]
+        bad = torch.stack([(~t.isfinite()).any().to(self.place.device) for t in own]).any().float()
+        if float(self.accelerator.reduce(bad, "sum")) == 0:
+            return
         saved = checkpoints.found(self.out)
-        if not saved:
+        last = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
+        raise ValueError(
+            f"the weights are no longer finite at step {step}, which is not saved; {last}: lower optim.lr or raise "
+            f"optim.warmup_steps"
+        )
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole. Damaged ones are set aside, with a warning that names them."""
+        for path in reversed(checkpoints.found(self.out)):
+            try:
+                return checkpoints.read(path)
+            except ValueError as error:
+                self.accelerator.wait_for_everyone()  # all have seen it
+                if self.accelerator.is_main_process:
+                    checkpoints.set_aside(path)
+                    warnings.warn(
+                        f"{error}. The run goes on from the checkpoint before; this one is kept as {path.name}.damaged",
+                        RuntimeWarning,
+                        3,
+                    )
+                self.accelerator.wait_for_everyone()
+        return None
+
+    def _resume(self) -> tuple[int, int]:
+        """Load the newest whole checkpoint, if there is one; returns its step and its length of metrics.jsonl."""
+        checkpoint = self._newest()
+        if checkpoint is None:
             return 0, 0
-        checkpoint = checkpoints.read(saved[-1])
         other = differences(checkpoint.recipe, self.recipe)
         if other:
             raise ValueError(
@@ -216,6 +272,8 @@ class Run:
             optim_state_dict=checkpoint.optimizer,
             options=options,
         )
+        for group in self.optimizer.param_groups if isinstance(self.descend, CapturedStep) else ():
+            group["lr"] = torch.tensor(float(group["lr"]), device=self.place.device)
         # Rows are copied: torch reads a state from the start of its storage.
         states = checkpoint.rng.items()
         rows = {name: t[self.place.rank].clone() for name, t in states if len(t) == self.place.world}
@@ -225,17 +283,10 @@ class Run:
         return checkpoint.step, checkpoint.progress["log_bytes"]
 
 
-def _compile(model: nn.Module) -> None:
-    """Compile the layers that a model repeats: equal ones share their code, where compiling the whole model would go
-    through each of them. A model without any is compiled whole."""
-    import torch._dynamo
-
-    # Rows of a comparison that share a process compile the same code, each for its own encoding. Beyond a limit of 8,
-    # torch would go on without compiling, for all of them.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _ROWS)
-    layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
-    for layer in layers or [model]:
-        layer.compile()
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor, which may be sharded."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def _untyped(state: Any) -> dict[str, Any]:
@@ -245,5 +296,10 @@ def _untyped(state: Any) -> dict[str, Any]:
 
 def _optimizer(model: nn.Module, task: Task, device: torch.device) -> torch.optim.Optimizer:
     o, groups = task.recipe.optim, task.parameter_groups(model)
-    fused = device.type == "cuda"
-    return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+    if device.type != "cuda":
+        return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
+    capturable = task.recipe.loop.compile
+    if capturable:  # a captured step reads its learning rates from the device
+        for group in groups:
+            group["lr"] = torch.tensor(group["lr"], device=device)
+    return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=True, capturable=capturable)

@@ -1,8 +1,9 @@
-"""What a step of a recipe costs, measured with nothing else running."""
+"""What a step of each row of a comparison costs, measured in turns with nothing else running."""
 
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +11,68 @@ import torch
 
 from ..recipes.schema import Recipe
 from .clock import peak_bytes, reset_peak
-from .launch import accelerator_for, build, device_name
+from .launch import accelerator_for, build
 
-_SECONDS = 2.0
-_WARM, _MOST = 5, 25
+_WARM, _LEAST, _MOST = 3, 7, 25
+_SECONDS = 2.0  # per row
 
 
-def measure(recipe: Recipe) -> dict[str, Any]:
-    """Median milliseconds of a training step, peak memory, and parameters (all, and the encodings' own)."""
-    from ..encoding import PositionEncoding
-    from .loop import Run
-
-    accelerator = accelerator_for(recipe)
-    device = accelerator.device
-    task = build(recipe)
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(recipe, task, Path(folder), accelerator, quiet=True)
-    own = {id(p): p.numel() for m in run.bare.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
-    batches = task.batches(0, run.place)
-    times: list[float] = []
+def measure_in_turns(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:
+    """By row: median and quartiles of milliseconds per training step, peak memory above what was there before the row's
+    model, and parameters of encodings. Rows take turns, one step each, so that a machine that grows slower or faster
+    does so for all of them."""
+    runs = {label: _Timed(recipe) for label, recipe in recipes.items()}
     began = time.perf_counter()
-    while len(times) < _WARM or (len(times) < _MOST and time.perf_counter() - began < _SECONDS):
-        if len(times) == 1:
-            reset_peak(device)
+    while _wants_more(runs, time.perf_counter() - began):
+        for run in runs.values():
+            run.times.append(run.milliseconds())
+    return {label: run.costs() for label, run in runs.items()}
+
+
+def _wants_more(runs: "Mapping[str, _Timed]", seconds: float) -> bool:
+    done = min((len(run.times) for run in runs.values()), default=_MOST)
+    return done < _LEAST or (done < _MOST and seconds < _SECONDS * len(runs))
+
+
+class _Timed:
+    """A row's run, warm, with the times of its steps."""
+
+    def __init__(self, recipe: Recipe):
+        from ..encoding import PositionEncoding
+        from .loop import Run
+
+        accelerator = accelerator_for(recipe)
+        self.device = accelerator.device
+        reset_peak(self.device)
+        before = peak_bytes(self.device)
+        task = build(recipe)
+        with tempfile.TemporaryDirectory() as folder:
+            self.run = Run(recipe, task, Path(folder), accelerator, quiet=True)
+        own = {
+            id(p): p.numel() for m in self.run.bare.modules() if isinstance(m, PositionEncoding) for p in m.parameters()
+        }
+        self.encoding_parameters = sum(own.values()) // recipe.loop.seeds
+        self.batches = task.batches(0, self.run.place)
+        self.done = 0
+        self.times: list[float] = []
+        for _ in range(_WARM):
+            self.milliseconds()
+        peak = peak_bytes(self.device)
+        self.peak_bytes = None if peak is None or before is None else peak - before
+
+    def milliseconds(self) -> float:
+        """Take one step, its batch included, and say how long it took."""
         start = time.perf_counter()
-        run.step(len(times), next(batches))
-        if device.type != "cpu":
-            torch.get_device_module(device).synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return {
-        "step_ms": statistics.median(times[_WARM:] or times[1:]),
-        "peak_bytes": peak_bytes(device),
-        "parameters": run.parameters,
-        "encoding_parameters": sum(own.values()),
-        "device": device_name(device),
-    }
+        self.run.step(self.done % self.run.total, next(self.batches))
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize()
+        self.done += 1
+        return 1e3 * (time.perf_counter() - start)
+
+    def costs(self) -> dict[str, Any]:
+        low, median, high = statistics.quantiles(self.times, n=4)
+        return {
+            "step_ms": (median, low, high),
+            "peak_bytes": self.peak_bytes,
+            "encoding_parameters": self.encoding_parameters,
+        }

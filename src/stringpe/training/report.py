@@ -12,7 +12,7 @@ from torch import Tensor
 from ..io.files import write_text
 from ..recipes.schema import Recipe
 from ..tasks.base import Sample, Task
-from .table import Summary, cells, headings
+from .table import Summary, cells, difference_rows, headings
 
 _SAMPLES = 12
 _STYLE = """
@@ -34,28 +34,33 @@ def write_report(
     summaries: Sequence[Summary],
     runs: Mapping[str, Sequence[Path]],
     task: Task,
+    opening: Sequence[str],
     notes: Sequence[str],
     versions: Mapping[str, str],
     figure: Path | None = None,
 ) -> Path:
-    """Write curves.svg, scores.svg and report.html to `out`; returns the report's path. runs: metrics.jsonl by row.
-    figure: a PNG of what the runs do, to be shown too."""
+    """Write curves.svg, scores.svg and report.html to `out`; returns the report's path.
+
+    runs: metrics.jsonl by row. opening: paragraphs before the table; notes: those after it. figure: a PNG of what the
+    runs do, to be shown too."""
     figures = _figures(out, summaries, runs, task)
     pictures = [
         f'<img class="figure" alt="{html.escape(name)}" src="{_uri("image/svg+xml", svg)}">'
         for name, svg in figures.items()
     ]
+    samples = task.samples(_SAMPLES)
     body = [
         f"<h1>Position encodings on {html.escape(recipe.name)}</h1>",
-        _table(summaries, task.metric_name),
+        *(f"<p>{html.escape(paragraph)}</p>" for paragraph in opening),
+        _table(headings(summaries, task.metric_name), [cells(s) for s in summaries]),
+        *([_table(*_split(difference_rows(summaries)))] if len(summaries[0].cells) > 1 else []),
         *(f'<p class="note">{html.escape(note)}</p>' for note in notes),
         "<h2>Curves</h2>" if pictures else "",
         *pictures,
         *_shown(figure),
-        "<h2>What the model sees</h2>",
-        f'<div class="samples">{"".join(map(_sample, task.samples(_SAMPLES)))}</div>',
-        "<h2>Recipe</h2>",
-        f"<pre>{html.escape(json.dumps(recipe.to_dict(), indent=1))}</pre>",
+        "<h2>What the model sees</h2>" if samples else "",
+        f'<div class="samples">{"".join(map(_sample, samples))}</div>' if samples else "",
+        f"<details><summary>Recipe</summary><pre>{html.escape(json.dumps(recipe.to_dict(), indent=1))}</pre></details>",
         f'<p class="note">{html.escape(", ".join(f"{k} {v}" for k, v in versions.items()))}</p>',
     ]
     head = f'<meta charset="utf-8"><title>{html.escape(recipe.name)}</title><link rel="icon" href="data:,">'
@@ -96,10 +101,14 @@ def _shown(figure: Path | None) -> list[str]:
     return ["<h2>What the models say</h2>", f'<img class="figure" alt="predictions of every row" src="{picture}">']
 
 
-def _table(summaries: Sequence[Summary], metric_name: str) -> str:
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in headings(metric_name))
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells(s))}</tr>\n" for s in summaries)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    names = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>\n" for row in rows)
+    return f"<table><thead><tr>{names}</tr></thead>\n<tbody>{lines}</tbody></table>"
+
+
+def _split(rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    return rows[0], rows[1:]
 
 
 def _sample(sample: Sample) -> str:

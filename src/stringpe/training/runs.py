@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +21,68 @@ from ..recipes.schema import Recipe
 from .launch import train
 
 Outcome = dict[str, Any] | Exception
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a comparison: a row's label, a seed, the whole recipe, and the folder it goes to."""
+    """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the variant
+    of the recipe that some columns of the table need; "" for the recipe as it is."""
 
     label: str
     seed: int
     recipe: Recipe
     out: Path
+    variant: str = ""
+
+    @property
+    def title(self) -> str:
+        """The run in words."""
+        last = self.seed + self.recipe.loop.seeds - 1
+        seeds = f"seed {self.seed}" if last == self.seed else f"seeds {self.seed} to {last}"
+        return f"{self.label}{', ' + self.variant if self.variant else ''} {seeds}"
+
+    def metrics(self, result: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+        """The metrics of every seed of the run, from its result."""
+        found = result["metrics"]
+        if self.recipe.loop.seeds == 1:
+            return {self.seed: found}
+        seeds = range(self.seed, self.seed + self.recipe.loop.seeds)
+        return {
+            s: {k.removeprefix(f"seed{s}/"): v for k, v in found.items() if k.startswith(f"seed{s}/")} for s in seeds
+        }
 
 
 def planned(
-    recipe: Recipe, rows: Sequence[str], seeds: int, out: Path, extra: Mapping[str, Sequence[str]] | None = None
+    recipe: Recipe,
+    rows: Sequence[str],
+    seeds: int,
+    out: Path,
+    extra: Mapping[str, Sequence[str]] | None = None,
+    *,
+    variants: Mapping[str, Sequence[str]] | None = None,
+    together: bool = False,
 ) -> list[Planned]:
-    """All runs of a comparison, seed by seed, so that an early stop leaves whole seeds. extra: changes by row."""
+    """All runs of a comparison, seed by seed, so that an early stop leaves whole seeds.
+
+    extra: changes by row. variants: changes by the name of a variant, by default the recipe alone. together: all seeds
+    of a row are one run."""
     if seeds < 1 or not rows:
         raise ValueError(f"a comparison needs rows and at least one seed, got {len(rows)} rows and {seeds} seeds")
-    extra = extra or {}
+    extra, first = extra or {}, recipe.seed
+    starts = [first] if together else range(first, first + seeds)
+    own = [f"loop.seeds={seeds}"] if together else []
+    place = f"seeds{first}-{first + seeds - 1}" if together and seeds > 1 else "seed{}"
     return [
         Planned(
             label=row,
             seed=seed,
-            recipe=override(recipe, [*row_changes(row), *extra.get(row, ()), f"seed={seed}"]),
-            out=out / "runs" / folder(row) / f"seed{seed}",
+            recipe=override(recipe, [*row_changes(row), *extra.get(row, ()), *changes, *own, f"seed={seed}"]),
+            out=out / "runs" / folder(f"{row} {variant}".strip()) / place.format(seed),
+            variant=variant,
         )
-        for seed in range(recipe.seed, recipe.seed + seeds)
+        for seed in starts
+        for variant, changes in (variants or {"": ()}).items()
         for row in dict.fromkeys(rows)
     ]
 
@@ -75,8 +113,30 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
         return
     threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
     # Spawned, not forked: CUDA and thread pools do not survive a fork.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+    spawn = get_context("spawn")
+    alive, held = spawn.Pipe(duplex=False)  # this process holds one end; when it ends, the other end closes
+    with ProcessPoolExecutor(jobs, spawn, _prepare_worker, (threads, os.getpid(), alive)) as pool, held:
         yield pool
+
+
+def _prepare_worker(threads: int, parent: int, alive: Connection) -> None:
+    """Set the worker up so that it ends with its parent, whatever ended that: by a signal of the kernel on Linux, and
+    everywhere by a thread that waits for the parent's end of a pipe to close."""
+    torch.set_num_threads(threads)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the signal was asked for
+            os._exit(1)
+    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+
+
+def _end_with(alive: Connection) -> None:
+    try:
+        alive.recv()
+    except (EOFError, OSError):
+        os._exit(1)
 
 
 def run_all(todo: Sequence[Planned], pool: ProcessPoolExecutor | None, quiet: bool) -> list[tuple[Planned, Outcome]]:
@@ -85,7 +145,7 @@ def run_all(todo: Sequence[Planned], pool: ProcessPoolExecutor | None, quiet: bo
     for number, (run, outcome) in enumerate(_outcomes(todo, pool, quiet), 1):
         outcomes.append((run, outcome))
         if not quiet:
-            print(f"{number} / {len(todo)}: {run.label} seed {run.seed}: {_said(outcome)}", file=sys.stderr, flush=True)
+            print(f"{number} / {len(todo)}: {run.title}: {_said(outcome)}", file=sys.stderr, flush=True)
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""The table of a comparison: a row an encoding, with intervals over seeds."""
+"""The table of a comparison: one row per encoding, one column per question, with intervals over seeds."""
 
 import csv
 import io
@@ -6,113 +6,152 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..metrics.statistics import Estimate, paired, t_interval
+from ..io.table import markdown_table
+from ..metrics.statistics import Estimate, Test, contrast, row_seed_residual, spreads_alike, t_interval
+from .findings import Scores, adjusted_p_values
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row in one column, in percent: the mean over seeds, every seed's score, the test of the difference to the
+    baseline (None for the baseline itself) and its p-value after Holm's correction (None below three seeds)."""
+
+    score: Estimate
+    seeds: dict[int, float]
+    difference: Test | None
+    adjusted: float | None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A row: score and paired difference to the baseline (in percent), the score of every seed, the learning rate, and
-    costs, None where they were not measured."""
+    """A row: its cells by column, the learning rate, and costs, None where they were not measured. step_ms: median and
+    quartiles of milliseconds per step, measured in turns with the other rows."""
 
     label: str
-    score: Estimate
-    difference: Estimate | None
-    seeds: dict[int, float]
+    cells: dict[str, Cell]
     rate: float
     parameters: int
-    encoding_parameters: int | None
-    step_ms: float | None
-    peak_bytes: int | None
+    encoding_parameters: int | None = None
+    step_ms: tuple[float, float, float] | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def main(self) -> Cell:
+        """The first column's cell."""
+        return next(iter(self.cells.values()))
 
 
 def summarise(
-    results: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    scores: Scores,
     costs: Mapping[str, Mapping[str, Any]],
     rates: Mapping[str, float],
-    metric: str,
+    parameters: Mapping[str, int],
     baseline: str,
+    margin: float,
 ) -> list[Summary]:
-    """results[label][seed] is a run's result.json; costs[label] what `measure` gave, if it ran; rates[label] its
-    learning rate."""
-    scores = {label: {s: 100 * r["metrics"][metric] for s, r in runs.items()} for label, runs in results.items()}
+    """One summary per row. costs[label]: what `measure_in_turns` gave, if it ran; rates[label]: its learning rate."""
+    adjusted = adjusted_p_values(scores, baseline, margin)
+    residuals = {column: row_seed_residual(rows) if spreads_alike(rows) else None for column, rows in scores.items()}
+
+    def cell(column: str, label: str) -> Cell:
+        rows, residual = scores[column], residuals[column]
+        mean = t_interval(list(rows[label].values()))
+        pooled = mean if residual is None else residual.interval(mean.mean, 1.0)
+        test = None if label == baseline else contrast(rows, [label], [baseline], margin)
+        return Cell(pooled, dict(rows[label]), test, adjusted.get((column, label)))
+
+    first = next(iter(scores.values()))
     return [
         Summary(
             label=label,
-            score=t_interval(list(values.values())),
-            difference=None if label == baseline else paired(values, scores[baseline]),
-            seeds=values,
+            cells={column: cell(column, label) for column in scores},
             rate=rates[label],
-            parameters=next(iter(results[label].values()))["parameters"],
-            encoding_parameters=costs.get(label, {}).get("encoding_parameters"),
-            step_ms=costs.get(label, {}).get("step_ms"),
-            peak_bytes=costs.get(label, {}).get("peak_bytes"),
+            parameters=parameters[label],
+            **costs.get(label, {}),
         )
-        for label, values in scores.items()
+        for label in first
     ]
 
 
-HEADINGS = ("encoding", "{metric} (%)", "difference", "rate", "parameters", "of encodings", "step (ms)", "memory (MiB)")
+def headings(summaries: Sequence[Summary], metric_name: str) -> tuple[str, ...]:
+    """The first line of the table."""
+    columns = list(summaries[0].cells)
+    scores = (f"{metric_name} (%)",) if len(columns) == 1 else tuple(f"{c} (%)" for c in columns)
+    costs = ("rate", "parameters", "of encodings", "step (ms)", "memory (MiB)")
+    return ("encoding", *scores, *(("difference",) if len(columns) == 1 else ()), *costs)
 
 
 def cells(summary: Summary) -> tuple[str, ...]:
     """A row as people read it."""
-    d = summary.difference
+    scores = tuple(_plus_minus(cell.score, "") for cell in summary.cells.values())
+    if len(summary.cells) == 1:
+        scores += (difference(summary.main),)
+    step = summary.step_ms
     return (
         summary.label,
-        _plus_minus(summary.score, ""),
-        "baseline" if d is None else _plus_minus(d, "+") + (" *" if d.excludes_zero else ""),
+        *scores,
         f"{summary.rate:g}",
         f"{summary.parameters:,}",
         "–" if summary.encoding_parameters is None else f"{summary.encoding_parameters:,}",
-        "–" if summary.step_ms is None else f"{summary.step_ms:.1f}",
+        "–" if step is None else f"{step[0]:.1f} ({step[1]:.1f}–{step[2]:.1f})",
         "–" if summary.peak_bytes is None else f"{summary.peak_bytes / 2**20:,.0f}",
     )
 
 
-def headings(metric_name: str) -> tuple[str, ...]:
-    """The first line of the table."""
-    return tuple(h.format(metric=metric_name) for h in HEADINGS)
+def difference(cell: Cell) -> str:
+    """The difference to the baseline, with * where it is significant after Holm's correction."""
+    if cell.difference is None:
+        return "baseline"
+    star = " *" if cell.adjusted is not None and cell.adjusted < 0.05 else ""
+    return _plus_minus(cell.difference.difference, "+") + star
+
+
+def difference_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+    """Head and rows of the table of differences to the baseline, for comparisons of several columns."""
+    head = ("difference", *summaries[0].cells)
+    return [head, *((s.label, *map(difference, s.cells.values())) for s in summaries)]
 
 
 def as_text(summaries: Sequence[Summary], metric_name: str, notes: Sequence[str]) -> str:
     """Markdown, aligned so that it reads well as it is."""
-    rows = [headings(metric_name), *map(cells, summaries)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        sides = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        return f"| {' | '.join(sides)} |"
-
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return "\n".join([line(rows[0]), rule, *map(line, rows[1:]), "", *notes, ""])
+    parts = [markdown_table(headings(summaries, metric_name), [cells(s) for s in summaries]), ""]
+    if len(summaries[0].cells) > 1:
+        head, *rows = difference_rows(summaries)
+        parts += [markdown_table(head, rows), ""]
+    return "\n".join([*parts, *notes, ""])
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
-    """One line a row, all numbers in full."""
+    """One line per row and column, all numbers in full."""
+    lines = [_line(s, column, cell) for s in summaries for column, cell in s.cells.items()]
     text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(summaries[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(map(_columns, summaries))
+    writer.writerows(lines)
     return text.getvalue()
 
 
-def _columns(s: Summary) -> dict[str, Any]:
-    d = s.difference or Estimate(0.0, None, None, s.score.count)
+def _line(s: Summary, column: str, cell: Cell) -> dict[str, Any]:
+    test = cell.difference
+    d = Estimate(0.0, None, None, cell.score.count) if test is None else test.difference
     return {
         "encoding": s.label,
-        "mean": s.score.mean,
-        "low": s.score.low,
-        "high": s.score.high,
+        "column": column,
+        "mean": cell.score.mean,
+        "low": cell.score.low,
+        "high": cell.score.high,
         "difference": d.mean,
         "difference_low": d.low,
         "difference_high": d.high,
+        "p_value": None if test is None else test.p_value,
+        "p_holm": cell.adjusted,
         "rate": s.rate,
         "parameters": s.parameters,
         "encoding_parameters": s.encoding_parameters,
-        "step_ms": s.step_ms,
+        "step_ms": None if s.step_ms is None else s.step_ms[0],
         "peak_bytes": s.peak_bytes,
-        "seeds": " ".join(map(str, s.seeds)),
-        "scores": " ".join(map(str, s.seeds.values())),
+        "seeds": " ".join(map(str, cell.seeds)),
+        "scores": " ".join(map(str, cell.seeds.values())),
     }
 
 

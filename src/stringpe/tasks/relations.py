@@ -1,0 +1,261 @@
+"""Naming the nearest neighbour of every point of a set, in a metric that is tilted against the axes.
+
+A set is 16 points in [0, 8)³, each with one of 8 labels. The answer for a point is the label of the nearest other point,
+where distance is that of diag(1, 0.35, 0.35) in a fixed random frame. Nothing but relative positions matters, and an
+encoding whose frequencies lie along the axes cannot express the metric: the task was chosen for what it can decide.
+
+The model is a small transformer without biases or gains. Several seeds are trained in one step, `loop.seeds` of them:
+every matrix has a leading dimension for the seed, and the encodings of all seeds act as one with more heads.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..baselines import SinCos
+from ..basis import Identity
+from ..catalogue import create
+from ..data.order import derive, generator
+from ..data.place import Batch, Place
+from ..encoding import Encoding, form
+from ..frequencies import random_frames
+from ..linear_attention import linear_mix
+from ..recipes.schema import Model, Recipe
+from ..rotate import rotate, rotate_pair
+from .base import Parts, Sample, Task
+
+POINTS, LABELS, AXES = 16, 8, 3
+SIDE = 8.0
+"""Points lie in a cube of this side."""
+METRIC = (1.0, 0.35, 0.35)
+SHIFT = 32.0
+"""How far all coordinates move, on every axis, for the metric `moved`."""
+_ADDED = {"absolute": 100.0, "sincos": 100.0}  # base of the sine-cosine embedding that is added to tokens
+_ADDED_SCALE, _LABEL_SCALE = 0.5, 0.5
+_ATTENTION = ("softmax", "relu")
+
+
+class PointTransformers(nn.Module):
+    """One transformer over labelled points per seed, computed together: labels (b, s, n) and coordinates (b, s, n, 3) to
+    logits (b, s, n, 8).
+
+    A parameter of seed s starts from a generator of its own, seeded by s and the parameter's name, so that models with
+    one seed and different encodings start from the same values in all that they have in common.
+    """
+
+    def __init__(self, model: Model, seeds: Sequence[int]):
+        super().__init__()
+        if model.attention not in _ATTENTION:
+            raise ValueError(f"model.attention of relations is {' or '.join(_ATTENTION)}, got {model.attention!r}")
+        if model.freeze not in ("", "qk"):
+            raise ValueError(f"model.freeze of relations is '' or 'qk', got {model.freeze!r}")
+        self.seeds, self.attention = tuple(seeds), model.attention
+        self.dim, self.heads, self.head_dim = model.dim, model.heads, model.dim // model.heads
+        hidden = int(model.dim * model.mlp_ratio)
+        self.label = self._matrix("label", LABELS, model.dim, scale=_LABEL_SCALE)
+        self.blocks = nn.ModuleList()
+        for i in range(model.layers):
+            block = nn.ParameterDict()
+            sizes = {"query_key": (2 * model.dim, model.dim), "value": (model.dim, model.dim)}
+            sizes |= {"out": (model.dim, model.dim), "up": (hidden, model.dim), "down": (model.dim, hidden)}
+            for name, (rows, columns) in sizes.items():
+                block[name] = self._matrix(f"blocks.{i}.{name}", rows, columns)
+            block["query_key"].requires_grad_(model.freeze != "qk")
+            self.blocks.append(block)
+        self.head = self._matrix("head", LABELS, model.dim)
+        self.added = (
+            SinCos(model.dim, coord_dim=AXES, base=_ADDED[model.encoding]) if model.encoding in _ADDED else None
+        )
+        self.encodings = nn.ModuleList(nn.ModuleList() for _ in self.blocks)
+        if model.encoding not in ("none", *_ADDED):
+            for i, seed in itertools.product(range(model.layers), self.seeds):
+                layer = self.encodings[i]
+                assert isinstance(layer, nn.ModuleList)
+                layer.append(self._encoding(model, f"{seed}/blocks.{i}.encoding"))
+
+    def _matrix(self, name: str, rows: int, columns: int, *, scale: float | None = None) -> nn.Parameter:
+        """(seeds, rows, columns), normal, by default with standard deviation 1 / √columns."""
+        spread = columns**-0.5 if scale is None else scale
+        each = [torch.randn(rows, columns, generator=generator(seed, "start", name)) for seed in self.seeds]
+        return nn.Parameter(spread * torch.stack(each))
+
+    def _encoding(self, model: Model, name: str) -> Encoding:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(derive(name))
+            options: dict[str, Any] = dict(model.encoding_options)
+            made = create(model.encoding, head_dim=self.head_dim, num_heads=self.heads, coord_dim=AXES, **options)
+        if not isinstance(made, Encoding):
+            raise ValueError(f"relations takes encodings of a basis and frequencies; {model.encoding!r} is not one")
+        return made
+
+    def forward(self, labels: Tensor, coords: Tensor) -> Tensor:
+        b, s, n = labels.shape
+        x = torch.bmm(F.one_hot(labels, LABELS).to(self.label.dtype).transpose(0, 1).reshape(s, b * n, -1), self.label)
+        if self.added is not None:
+            x = x + _ADDED_SCALE * self.added(coords).transpose(0, 1).reshape(s, b * n, -1)
+        side_by_side = coords.transpose(1, 2).flatten(2)  # (b, n, s·3)
+        thetas, bases = self._formed()
+        for block, theta, basis in zip(self.blocks, thetas, bases, strict=True):
+            assert isinstance(block, nn.ParameterDict)
+            y = F.layer_norm(x, (self.dim,))
+            heads = self._attend(block, y, (b, n), side_by_side, theta, basis)
+            x = x + torch.bmm(heads, block["out"].mT)
+            up = F.relu(torch.bmm(F.layer_norm(x, (self.dim,)), block["up"].mT))
+            x = x + torch.bmm(up, block["down"].mT)
+        return torch.bmm(F.layer_norm(x, (self.dim,)), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
+
+    def _formed(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d), None
+        for the identity."""
+        layers, s = len(self.blocks), len(self.seeds)
+        own = [e for layer in self.encodings for e in layer]  # type: ignore[union-attr]
+        if not own:
+            return [None] * layers, [None] * layers
+        theta = torch.stack(form([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
+        apart = torch.eye(s, dtype=theta.dtype, device=theta.device)[:, None, :, None, None]
+        thetas = (theta[:, :, :, None] * apart).flatten(3, 4).flatten(1, 2)
+        if isinstance(own[0].basis, Identity):
+            return list(thetas), [None] * layers
+        return list(thetas), list(torch.stack(form([e.basis for e in own])).unflatten(0, (layers, s)).flatten(1, 2))
+
+    def _attend(
+        self,
+        block: nn.ParameterDict,
+        y: Tensor,
+        size: tuple[int, int],
+        coords: Tensor,
+        theta: Tensor | None,
+        basis: Tensor | None,
+    ) -> Tensor:
+        """Heads (s, b·n, dim) of normalised tokens y (s, b·n, dim)."""
+        weight = block["query_key"]
+        if basis is not None and self.attention == "softmax":  # Pᵀ W: the basis folds into the projection
+            turn = basis.mT.unflatten(0, (len(weight), 1, -1))  # (s, 1, h, d, d)
+            weight = (turn @ weight.unflatten(1, (2, self.heads, self.head_dim))).flatten(1, 3)
+        q, k = (self._split(t, size) for t in torch.bmm(y, weight.mT).chunk(2, dim=-1))
+        v = self._split(torch.bmm(y, block["value"].mT), size)
+        if self.attention == "relu":  # rotated after the feature map, behind which P is not absorbed by W
+            q, k = F.relu(q), F.relu(k)
+            turned = (q, k) if basis is None else (q @ basis, k @ basis)
+            if theta is not None:
+                turned = (rotate(turned[0], coords, theta), rotate(turned[1], coords, theta))
+            heads = linear_mix(q, k, v, turned)
+        else:
+            if theta is not None:
+                q, k = rotate_pair(q, k, coords, theta)
+            heads = F.scaled_dot_product_attention(q, k, v)
+        return heads.unflatten(1, (-1, self.heads)).permute(1, 0, 3, 2, 4).reshape(y.shape)
+
+    def _split(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        """(s, b·n, dim) to (b, s·h, n, d)."""
+        return x.unflatten(2, (self.heads, -1)).unflatten(1, size).permute(1, 0, 3, 2, 4).flatten(1, 2)
+
+    def gradients_by_seed(self) -> list[list[Tensor]]:
+        """The gradients of each seed's own parameters, as views."""
+        apart = list(self.encodings.parameters())
+        shared = [p for p in self.parameters() if p.grad is not None and all(p is not a for a in apart)]
+        found = [[p.grad[i] for p in shared if p.grad is not None] for i in range(len(self.seeds))]
+        for layer in self.encodings:
+            assert isinstance(layer, nn.ModuleList)
+            for i, encoding in enumerate(layer):
+                found[i] += [p.grad for p in encoding.parameters() if p.grad is not None]
+        return found
+
+
+class Relations(Task):
+    """Labels of nearest neighbours. top1: as trained; moved: with all coordinates moved by 32 units on every axis."""
+
+    capturable = True
+
+    metric_name = "neighbours named"
+    stacks_seeds = True
+    reads = ("model.freeze",)
+    sources: ClassVar = {"points": ("data.seed", "data.train_size", "data.val_size")}
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        frame = _frame(recipe.data.seed)
+        self.form = frame @ torch.diag(torch.tensor(METRIC)) @ frame.T  # squared distance is dᵀ form d
+        self.seeds = _seeds(recipe)
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        PointTransformers(replace(recipe.model, layers=1), [recipe.seed])
+
+    @property
+    def examples(self) -> int:
+        return max(self.recipe.data.train_size, 1)  # points are new in every step
+
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        return PointTransformers(recipe.model, _seeds(recipe))
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        size = self.recipe.loop.batch_size
+        metric = self.form.to(place.device)
+        for step in itertools.count(start):
+            made = [draw_points(size, generator(seed, "points", step)) for seed in self.seeds]
+            share = {
+                name: torch.stack(parts, 1).chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+                for name, parts in zip(("labels", "coords"), zip(*made, strict=True), strict=True)
+            }
+            yield share | {"answer": nearest_label(share["labels"], share["coords"], metric)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The sum over seeds of their mean losses: the gradient of each seed is that of training it alone."""
+        logits = model(batch["labels"], batch["coords"])
+        return F.cross_entropy(logits.flatten(0, 2), batch["answer"].flatten()) * len(self.seeds)
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        """The metrics of every seed, as "seed3/top1", and their means over seeds; every process evaluates all sets."""
+        made = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
+        labels, coords = (t[:, None].expand(-1, len(self.seeds), *t.shape[1:]).to(place.device) for t in made)
+        answer = nearest_label(labels, coords, self.form.to(place.device))
+        logits = model(labels, coords)
+        loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
+        each = {
+            "top1": (logits.argmax(-1) == answer).double(),
+            "moved": (model(labels, coords + SHIFT).argmax(-1) == answer).double(),
+            "loss": loss,
+        }
+        by_seed = {name: value.mean((0, 2)).tolist() for name, value in each.items()}
+        means = {name: math.fsum(values) / len(values) for name, values in by_seed.items()}
+        means["count"] = float(answer[:, 0].numel())
+        if len(self.seeds) == 1:
+            return means
+        own = {f"seed{s}/{name}": values[i] for name, values in by_seed.items() for i, s in enumerate(self.seeds)}
+        return means | own
+
+    def samples(self, count: int) -> list[Sample]:
+        return []
+
+
+def draw_points(count: int, dice: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Labels (count, 16) and coordinates (count, 16, 3) of random sets."""
+    labels = torch.randint(LABELS, (count, POINTS), generator=dice)
+    return labels, SIDE * torch.rand(count, POINTS, AXES, generator=dice)
+
+
+def nearest_label(labels: Tensor, coords: Tensor, metric: Tensor) -> Tensor:
+    """The label of the nearest other point: labels (…, n), coords (…, n, c) and a quadratic form (c, c) to (…, n)."""
+    gap = coords[..., :, None, :] - coords[..., None, :, :]  # (…, n, n, c)
+    distance = torch.einsum("...c,cd,...d->...", gap, metric, gap)
+    itself = torch.eye(coords.shape[-2], dtype=torch.bool, device=coords.device)
+    return labels.gather(-1, distance.masked_fill(itself, math.inf).argmin(-1))
+
+
+def _seeds(recipe: Recipe) -> range:
+    return range(recipe.seed, recipe.seed + recipe.loop.seeds)
+
+
+def _frame(seed: int) -> Tensor:
+    """The fixed random frame (3, 3) of the metric."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(derive(seed, "frame"))
+        return random_frames(1, AXES)[0]
