@@ -46,6 +46,8 @@ def sample(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Random q, k (1, h, n, d) and coords (n, c) within ± extent. Coordinates are multiples of 1/64, so that shifting
     them by whole numbers up to 10⁵ is exact in float32 and an error is the encoding's own."""
+    if not isinstance(encoding, PositionEncoding):
+        raise TypeError(f"this takes an encoding, got {type(encoding).__name__}: see stringpe.create")
     device = next(iter([*encoding.parameters(), *encoding.buffers()])).device
     random = torch.Generator().manual_seed(seed)
     shape = (1, encoding.num_heads, tokens, encoding.head_dim)
