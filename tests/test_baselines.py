@@ -260,7 +260,7 @@ class TestLearnedAbsolute:
     @pytest.mark.parametrize(
         ("arguments", "match"),
         [
-            ({"sizes": ()}, "one positive number per axis, got none"),
+            ({"sizes": ()}, r"one positive number per axis, got \(\)"),
             ({"sizes": (3, 0)}, "a size of the table must be at least 1, got 0"),
             ({"sizes": (3, 2.5)}, "a size of the table must be a whole number, got 2.5"),
             ({"sizes": (3, 3), "coord_dim": 1}, r"coord_dim=1 is less than the 2 axes of the table \(3, 3\)"),

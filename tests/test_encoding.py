@@ -392,7 +392,7 @@ class TestBadInput:
             stringpe.create(typed, head_dim=8, num_heads=1)
 
     def test_unknown_method(self):
-        with pytest.raises(ValueError, match="method 'fft' is not one of"):
+        with pytest.raises(ValueError, match="method of Cayley must be one of matmul, solve, got 'fft'"):
             stringpe.cayley(head_dim=8, num_heads=1, method="fft")
 
     def test_parts_for_different_heads(self):

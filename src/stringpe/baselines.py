@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .catalogue import register
-from .checks import check_count, check_number
+from .checks import check_choice, check_count, check_number
 from .encoding import AbsoluteEmbedding, PositionEncoding, check_coords
 from .frequencies import geometric, planes_per_axis, random_frames
 from .rotate import angles, full_precision
@@ -43,8 +43,7 @@ class LieRE(PositionEncoding):
         check_count("block_size", self.block_size, 2)
         if head_dim % self.block_size:
             raise ValueError(f"block_size must divide head_dim={head_dim}, got {self.block_size}")
-        if start not in STARTS:
-            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
+        check_choice("start", start, STARTS)
         self.start = start
         entries = self.block_size * (self.block_size - 1) // 2
         self.weight = nn.Parameter(torch.empty(num_heads, coord_dim, head_dim // self.block_size, entries))
@@ -186,9 +185,9 @@ class LearnedAbsolute(AbsoluteEmbedding):
     """
 
     def __init__(self, dim: int, sizes: Sequence[int], *, coord_dim: int | None = None, bins: int = 16):
+        if not isinstance(sizes, (tuple, list, torch.Size)) or not sizes:
+            raise ValueError(f"sizes must have one positive number per axis, got {sizes!r}")
         sizes = tuple(sizes)
-        if not sizes:
-            raise ValueError("sizes must have one positive number per axis, got none")
         super().__init__(dim, len(sizes) if coord_dim is None else coord_dim)
         for size in sizes:
             check_count("a size of the table", size)
@@ -228,7 +227,7 @@ def sincos(
 ) -> SinCos:
     """`SinCos`, as the catalogue builds it. The grid matters only for the number of its axes, where coord_dim is not
     given."""
-    axes = coord_dim if coord_dim is not None else 2 if sizes is None else len(tuple(sizes))
+    axes = len(sizes or (0, 0)) if coord_dim is None else coord_dim
     return SinCos(dim, coord_dim=axes, base=base)
 
 

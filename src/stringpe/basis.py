@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .checks import check_count, check_heads, check_tensor
+from .checks import check_choice, check_count, check_heads, check_tensor
 from .constants import Constant
 from .rotate import backend, full_precision
 
@@ -35,8 +35,7 @@ class Basis(nn.Module, ABC):
     def __init__(self, head_dim: int, num_heads: int, *, method: str = "matmul"):
         super().__init__()
         check_heads(head_dim, num_heads)
-        if method not in self.methods:
-            raise ValueError(f"method {method!r} is not one of {self.methods} that {type(self).__name__} offers")
+        check_choice(f"method of {type(self).__name__}", method, self.methods)
         self.head_dim, self.num_heads, self.method = head_dim, num_heads, method
 
     @abstractmethod

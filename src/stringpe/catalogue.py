@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
+from .checks import check_choice
 from .io.registry import look_up, suggest
 
 KINDS = ("string", "relative", "absolute")
@@ -39,8 +40,7 @@ def register(name: str, factory: Callable[..., Any], *, kind: str = "string", re
         raise ValueError(f"the name of an encoding must be a word without spaces or punctuation, got {name!r}")
     if not callable(factory):
         raise TypeError(f"the factory of {name!r} must be callable, got {type(factory).__name__}")
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     if name in _ENTRIES and not replace:
         raise ValueError(f"there is an encoding named {name!r} already: take another name, or pass replace=True")
     _ENTRIES[name] = Entry(factory, kind)
@@ -49,9 +49,10 @@ def register(name: str, factory: Callable[..., Any], *, kind: str = "string", re
 def names(*, baselines: bool = False, kind: str | None = None) -> list[str]:
     """The names of encodings of STRING's form; with `baselines`, also those of others that act on queries and keys; or
     those of one kind: "string", "relative" or "absolute"."""
-    kinds = (kind,) if kind else KINDS[:2] if baselines else KINDS[:1]
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind is not None:
+        check_choice("kind", kind, KINDS)
+        return [name for name, entry in _ENTRIES.items() if entry.kind == kind]
+    kinds = KINDS[:2] if baselines else KINDS[:1]
     return [name for one in kinds for name, entry in _ENTRIES.items() if entry.kind == one]
 
 

@@ -1,6 +1,7 @@
 """Checks of what users pass in. Each error says what is wrong, what was received and what to do."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -9,10 +10,26 @@ from torch import Tensor
 
 def check_count(what: str, value: Any, least: int = 1) -> None:
     """Refuse anything but a whole number of at least `least`. Symbolic sizes of a traced model pass."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not (isinstance(value, (int, torch.SymInt)) or _is_numpy_integer(value)):
         raise ValueError(f"{what} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{what} must be at least {least}, got {value}")
+
+
+def _is_numpy_integer(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "__index__") and getattr(value, "ndim", 1) == 0
+
+
+def check_flag(what: str, value: Any) -> None:
+    """Refuse anything but True and False: the text "false" would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} must be True or False, got {value!r}")
+
+
+def check_choice(what: str, value: Any, allowed: Collection[str]) -> None:
+    """Refuse anything but one of some words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def check_heads(head_dim: Any, num_heads: Any) -> None:
@@ -31,11 +48,13 @@ def check_number(what: str, value: Any) -> float:
 
 
 def check_tensor(what: str, value: Any) -> None:
-    """Refuse NumPy arrays, lists and nested tensors."""
+    """Refuse NumPy arrays, lists, and nested or sparse tensors."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{what} must be a torch tensor, got {type(value).__name__}: convert it with torch.as_tensor")
     if value.is_nested:
         raise ValueError(f"{what} must be a plain tensor, got a nested one: pad it, or pass one sample at a time")
+    if value.layout != torch.strided:
+        raise ValueError(f"{what} must be a plain tensor, got one of layout {value.layout}: use .to_dense()")
 
 
 def check_finite(what: str, value: Tensor) -> None:

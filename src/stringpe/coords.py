@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import check_count, check_number, check_tensor
+from .checks import check_choice, check_count, check_number, check_tensor
 
 UNITS = ("index", "centred", "normalised")
 
@@ -38,10 +38,9 @@ def grid(
         raise ValueError("grid needs one positive size per axis, got none")
     for size in sizes:
         check_count("a size of the grid", size)
-    if dtype not in (torch.float32, torch.float64):
+    check_choice("units", units, UNITS)
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
         raise ValueError(f"coordinates are float32 or float64, got {dtype}: half-precision positions collide")
-    if units not in UNITS:
-        raise ValueError(f"units must be one of {UNITS}, got {units!r}")
     axes = []
     for size in sizes:
         axis = torch.arange(size, device=device, dtype=dtype)
@@ -55,12 +54,18 @@ def grid(
 
 def with_prefix(coords: Tensor, count: int) -> Tensor:
     """`count` tokens at the origin in front of (…, n, c): class tokens, registers, text."""
+    check_tensor("coords", coords)
     check_count("prefix", count, 0)
+    if coords.ndim < 2:
+        raise ValueError(f"coords must be (n, c) or (b, n, c), got {tuple(coords.shape)}")
     return F.pad(coords, (0, 0, count, 0))
 
 
 def valid_depth(depth: Tensor) -> Tensor:
     """Where a depth map holds a distance: zeros, negatives, infinities and NaNs are holes."""
+    check_tensor("depth", depth)
+    if depth.is_complex():
+        raise ValueError(f"depth must be real, got {depth.dtype}")
     return depth.isfinite() & (depth > 0)
 
 
@@ -101,6 +106,11 @@ def lift_depth(
     depth: (b, H, W) in metres, holes as zero, NaN or infinity. scale and offset: the affine map that brings metres to
     the units of the patch grid; tensors make it learnable. With scale 0 every patch lies in one plane: the 2D encoding.
     """
+    for what, value in {"scale": scale, "offset": offset}.items():
+        if not isinstance(value, Tensor):
+            check_number(what, value)
+        elif value.numel() != 1:
+            raise ValueError(f"{what} must be one number, got a tensor of shape {tuple(value.shape)}")
     pooled = pool_depth(depth, patch_size)
     plane = grid(*pooled.shape[1:], units=units, device=depth.device)
     z = (pooled.flatten(1) * scale + offset)[..., None]
@@ -114,13 +124,7 @@ def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
     depth: (b, H, W), metres along the optical axis. intrinsics: (3, 3) or (b, 3, 3), K in pixels of this depth map,
     pixel centres at half-integers. Holes give points at the origin.
     """
-    check_tensor("depth", depth)
-    check_tensor("intrinsics", intrinsics)
-    if depth.ndim != 3 or intrinsics.shape not in ((3, 3), (len(depth), 3, 3)):
-        raise ValueError(
-            f"backproject needs depth (b, H, W) and intrinsics (3, 3) or (b, 3, 3), "
-            f"got {tuple(depth.shape)} and {tuple(intrinsics.shape)}"
-        )
+    _check_camera(depth, intrinsics)
     k = intrinsics.to(depth).expand(len(depth), 3, 3)[:, :, :, None, None]
     v = torch.arange(depth.shape[1], device=depth.device, dtype=depth.dtype)[:, None] + 0.5
     u = torch.arange(depth.shape[2], device=depth.device, dtype=depth.dtype) + 0.5
@@ -132,6 +136,7 @@ def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
 
 def patch_points(depth: Tensor, intrinsics: Tensor, patch_size: int | tuple[int, int], *, prefix: int = 0) -> Tensor:
     """One metric point per patch: the ray through its centre at its mean valid depth, (b, prefix + n, 3)."""
+    _check_camera(depth, intrinsics)
     height, width = _patch(patch_size)
     pooled = pool_depth(depth, patch_size)
     step = torch.tensor([1 / width, 1 / height, 1.0], device=depth.device, dtype=depth.dtype)
@@ -155,6 +160,7 @@ def augment(
     """
     check_tensor("coords", coords)
     if coords.ndim == 2 and batch is not None:
+        check_count("batch", batch)
         coords = coords.expand(batch, -1, -1)
     if coords.ndim != 3:
         raise ValueError(f"augment draws per sample: give (b, n, c), or (n, c) and batch=, got {tuple(coords.shape)}")
@@ -170,6 +176,18 @@ def augment(
     axes = coords.shape[-1]
     factor = torch.exp(uniform(axes) * math.log(jitter) + uniform(1) * math.log(rescale))
     return coords * factor + uniform(axes) * shift
+
+
+def _check_camera(depth: Tensor, intrinsics: Tensor) -> None:
+    check_tensor("depth", depth)
+    check_tensor("intrinsics", intrinsics)
+    if depth.ndim != 3 or intrinsics.shape not in ((3, 3), (len(depth), 3, 3)):
+        raise ValueError(
+            f"back-projection needs depth (b, H, W) and intrinsics (3, 3) or (b, 3, 3), "
+            f"got {tuple(depth.shape)} and {tuple(intrinsics.shape)}"
+        )
+    if not depth.is_floating_point() or not intrinsics.is_floating_point():
+        raise ValueError(f"depth and intrinsics must be floats, got {depth.dtype} and {intrinsics.dtype}")
 
 
 def _patch(patch_size: int | tuple[int, int]) -> tuple[int, int]:

@@ -21,6 +21,8 @@ def generators(encoding: Encoding) -> Tensor:
 
     L_k = P G(θ_k) Pᵀ, where G(θ) has −θ_j at (j, j + d/2) and θ_j at (j + d/2, j).
     """
+    if not isinstance(encoding, Encoding):
+        raise TypeError(f"generators are those of an Encoding, got {type(encoding).__name__}")
     encoding.check_group()
     p = encoding.basis()[:, None]  # (h, 1, d, d)
     theta = encoding.frequencies().to(p.dtype)[..., None, :]  # (h, c, 1, d/2)

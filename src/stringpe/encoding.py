@@ -131,6 +131,11 @@ class Encoding(PositionEncoding):
     frequencies: Frequencies
 
     def __init__(self, basis: Basis, frequencies: Frequencies, *, name: str = "custom"):
+        if not isinstance(basis, Basis) or not isinstance(frequencies, Frequencies):
+            raise TypeError(
+                f"an Encoding takes a Basis and Frequencies, got {type(basis).__name__} and "
+                f"{type(frequencies).__name__}: for a named one use stringpe.create"
+            )
         super().__init__(frequencies.head_dim, frequencies.num_heads, frequencies.coord_dim)
         if (basis.head_dim, basis.num_heads) != (self.head_dim, self.num_heads):
             raise ValueError(
@@ -296,6 +301,8 @@ def param_groups(
     `nn.MultiheadAttention`, or a parametrised layer). So biases and gains do not decay, nor tables (`nn.Embedding`,
     absolute embeddings), nor tokens that a model holds by itself: class tokens, registers, queries of a pooling head.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"param_groups takes a model, got {type(module).__name__}: pass the module, not its parameters")
     for what, value in {"lr": lr, "weight_decay": weight_decay, "encoding_lr_scale": encoding_lr_scale}.items():
         if check_number(what, value) < 0:
             raise ValueError(f"{what} must not be negative, got {value}")

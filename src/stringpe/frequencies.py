@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_count, check_heads, check_number, check_tensor
+from .checks import check_count, check_flag, check_heads, check_number, check_tensor
 from .constants import Constant
 from .directions import golden_directions, simplex
 
@@ -96,6 +96,10 @@ class Frequencies(nn.Module, ABC):
         self.head_dim, self.num_heads, self.coord_dim = head_dim, num_heads, coord_dim
         self.planes = head_dim // 2
         self.learnable = self.default_learnable if learnable is None else learnable
+        check_flag("learnable", self.learnable)
+        check_flag("share_heads", share_heads)
+        if not isinstance(periodic, (tuple, list)):
+            raise ValueError(f"periodic must be a list of axes, such as (1,), got {periodic!r}")
         self.share_heads, self.zero_fraction = share_heads, zero_fraction
         self.periodic = tuple(sorted({_axis(k, coord_dim) for k in periodic}))
         self.scale = self._per_axis("scale", scale, [PERIODIC_SCALE if k in self.periodic else 1.0 for k in self._axes])

@@ -18,6 +18,7 @@ from torch import Tensor
 from . import basis as bases
 from . import frequencies as spectra
 from .catalogue import register
+from .checks import check_flag
 from .encoding import Encoding
 from .frequencies import Frequencies, Spectrum
 from .io.registry import look_up
@@ -45,6 +46,7 @@ def rope(
         `frequencies.Joint` for why it needs one `base` per axis).
     `**spectrum`: see `Spectrum`; `base=100, learnable=True` learns the frequencies from base 100.
     """
+    check_flag("every_plane", every_plane)
     kind = spectra.Joint if every_plane else spectra.Axial
     return _plain("rope", kind(head_dim, num_heads, coord_dim, **spectrum))
 
@@ -149,10 +151,12 @@ def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> t
         raise TypeError(
             f"unexpected options {', '.join(sorted(unknown))}: see stringpe.named.Turned for those there are"
         )
+    for option in ("share_heads", "share_basis", "share_frequencies"):
+        check_flag(option, options.get(option, False))
     both = options.get("share_heads", False)
     spectrum = {name: value for name, value in options.items() if name in Spectrum.__annotations__}
     spectrum["share_heads"] = options.get("share_frequencies", both)
-    kind = look_up("set of frequencies", options.get("frequencies", "mixed"), spectra.KINDS)
+    kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.KINDS)
     theta = kind(head_dim, num_heads, coord_dim, **spectrum)  # type: ignore[arg-type]
     return theta, options.get("share_basis", both)
 

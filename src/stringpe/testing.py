@@ -1,9 +1,10 @@
-"""The defining properties, as numbers anyone can ask for. Errors are relative and summed in float64.
+"""The defining properties of an encoding, measured. Errors are relative and summed in float64.
 
     stringpe.testing.shift_error(enc)          how far scores move when all coordinates move by 1,000 units
     stringpe.testing.check(enc)                every property at once; raises AssertionError with the number that fails
 
-Each takes an encoding as it is, with whatever it has learned. Scores are compared on random queries and keys.
+Each takes an encoding as it is, with whatever it has learned. Scores are compared on random queries and keys. Baselines
+(`PositionEncoding`) have scores and a shift error; the other properties are those of STRING (`Encoding`).
 """
 
 import torch
@@ -17,7 +18,9 @@ _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, to
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """The relative error that a right implementation stays under in this dtype, by a wide margin."""
+    """The relative error that a correct implementation stays below in this dtype, by a wide margin."""
+    if dtype not in _TOLERANCE:
+        raise ValueError(f"there is no tolerance for {dtype}: use one of {', '.join(map(str, _TOLERANCE))}")
     return _TOLERANCE[dtype]
 
 
@@ -43,6 +46,8 @@ def sample(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Random q, k (1, h, n, d) and coords (n, c) within ± extent. Coordinates are multiples of 1/64, so that shifting
     them by whole numbers up to 10⁵ is exact in float32 and an error is the encoding's own."""
+    if not isinstance(encoding, PositionEncoding):
+        raise TypeError(f"this takes an encoding, got {type(encoding).__name__}: see stringpe.create")
     device = next(iter([*encoding.parameters(), *encoding.buffers()])).device
     random = torch.Generator().manual_seed(seed)
     shape = (1, encoding.num_heads, tokens, encoding.head_dim)
@@ -56,7 +61,7 @@ def sample(
 def shift_error(
     encoding: PositionEncoding, *, shift: float = 1000.0, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> float:
-    """Relative change of the scores when every coordinate moves by `shift`. Translation invariance says: none."""
+    """Relative change of the scores when every coordinate moves by `shift`: zero for what is translation invariant."""
     q, k, coords = sample(encoding, dtype=dtype, seed=seed)
     return relative_error(scores(encoding, q, k, coords + shift), scores(encoding, q, k, coords))
 
@@ -105,9 +110,13 @@ def canonical_error(group: Group, points: Tensor, psi: Tensor) -> float:
     return (gap.norm() / shift.double().norm()).item()
 
 
-def check(encoding: Encoding, *, dtype: torch.dtype = torch.float32) -> None:
+def check(encoding: PositionEncoding, *, dtype: torch.dtype = torch.float32) -> None:
     """Assert that P is orthogonal, the group law holds, R is the exponential of its generators, and the scores of
     `rotate` are those of R and invariant under a shift of 1,000 units."""
+    if not isinstance(encoding, Encoding):
+        raise TypeError(
+            f"check takes an Encoding, with a basis and frequencies, got {type(encoding).__name__}: use shift_error"
+        )
     own = tolerance(encoding.frequencies().dtype)
     wanted = tolerance(dtype)
     results = {

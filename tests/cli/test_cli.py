@@ -3,6 +3,7 @@ import sys
 import pytest
 from PIL import Image
 
+import stringpe
 from stringpe.cli import main as cli
 
 
@@ -33,8 +34,13 @@ def test_compare_prints_a_row_for_everything(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     run(monkeypatch, "compare", "properties", "--head-dim", "8", "--num-heads", "2", "--tokens", "16")
     printed = capsys.readouterr().out
-    for name in ("rope", "rope_mixed", "cayley", "circulant", "general", "⊗-STRING", "LieRE", "torch 2"):
+    for name in (*stringpe.names(baselines=True), "torch 2"):
         assert name in printed
+
+
+def test_inspect_refuses_what_has_no_basis(monkeypatch):
+    with pytest.raises(SystemExit, match="a LieRE has no basis and frequencies to draw"):
+        run(monkeypatch, "inspect", "liere")
 
 
 def test_a_typing_error_is_answered_in_one_line(monkeypatch):

@@ -1,4 +1,4 @@
-"""A picture of an encoding: its wavelengths, its basis, and what it does to scores over displacement."""
+"""A picture of an encoding: its wavelengths, its basis, and the scores that it gives over displacement."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..catalogue import names
 from ..coords import grid
-from ..encoding import Encoding
+from ..encoding import Encoding, PositionEncoding
 from ..rotate import rotate_planes
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def score_map(encoding: Encoding, head: int, token: Tensor, extent: float = 16.0, points: int = 97) -> Tensor:
     """zᵀ R(δ) z / ‖z‖² for displacements δ in the plane of the first two axes, (points, points).
 
-    What a token that looks for its own like sees: 1 at δ = 0, and further out what the wavelengths make of it.
+    The score of a token with a copy of itself at distance δ: 1 at δ = 0, and further out a sum of waves. (Where the
+    basis is not orthogonal, z stands for Pᵀ z.)
     """
     delta = torch.zeros(points * points, encoding.coord_dim)
     drawn = min(2, encoding.coord_dim)
@@ -31,6 +33,7 @@ def score_map(encoding: Encoding, head: int, token: Tensor, extent: float = 16.0
 @torch.no_grad()
 def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int = 0) -> Path:
     """Write the picture to `out` (PNG, SVG or PDF by its suffix) and return its path."""
+    check_drawable(encoding)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,6 +63,12 @@ def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int
     return out
 
 
+def check_drawable(encoding: PositionEncoding) -> None:
+    """Refuse what has no basis and frequencies to draw."""
+    if not isinstance(encoding, Encoding):
+        raise ValueError(f"a {type(encoding).__name__} has no basis and frequencies to draw: take one of {names()}")
+
+
 def _draw_wavelengths(ax: "Axes", encoding: Encoding) -> None:
     ax.semilogy(encoding.wavelengths().numpy(), color="#3b6ea5")
     ax.set(title="wavelengths, all heads", xlabel="plane, sorted", ylabel="wavelength (units)")
@@ -74,7 +83,7 @@ def _draw_basis(ax: "Axes", encoding: Encoding) -> None:
 
 
 def _draw_spectrum(ax: "Axes", encoding: Encoding) -> None:
-    """Each plane's frequency vector in the plane of the first two axes, a colour a head."""
+    """Each plane's frequency vector in the plane of the first two axes, one colour per head."""
     theta = encoding.frequencies().numpy()
     for head in theta[:4]:
         ax.scatter(head[min(1, len(head) - 1)], head[0], s=10)

@@ -186,7 +186,7 @@ def inspect(
     """Draw an encoding: wavelengths, basis, and score maps over displacement.
 
     Args:
-        name: rope, rope_mixed, cayley, circulant or general.
+        name: rope, rope_mixed, cayley, circulant, general, simplex, golden or harope.
         out: The picture to write; .png, .svg or .pdf.
         head_dim: Channels of a head.
         num_heads: Heads of the layer; up to four are drawn.
@@ -198,10 +198,11 @@ def inspect(
     import torch
 
     from .. import create
-    from .drawing import draw
+    from .drawing import check_drawable, draw
 
     torch.manual_seed(seed)
     encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
+    check_drawable(encoding)
     for parameter in encoding.basis.parameters():
         torch.nn.init.normal_(parameter, std=noise)
     print(encoding)

@@ -1,4 +1,4 @@
-"""The table of properties: every encoding's invariance, exactness, parameters and cost, measured here and now."""
+"""The table of properties: invariance, exactness, number of parameters and cost of every encoding, measured."""
 
 import statistics
 import time
@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from .. import testing
-from ..baselines import LieRE
-from ..encoding import Encoding, PositionEncoding, create, names
-from ..outer_product import outer
+from ..catalogue import create, names
+from ..checks import check_count, check_heads
+from ..encoding import Encoding, PositionEncoding
 
 
 @dataclass(frozen=True)
 class Row:
     """One encoding: relative score error under the shift, distance to the matrix exponential (float64; None where the
-    encoding has no such form), learned numbers a layer, and milliseconds for q and k with their quartiles."""
+    encoding has no such form), learned numbers per layer, and milliseconds for q and k with their quartiles."""
 
     name: str
     shift_error: float
@@ -30,10 +30,12 @@ class Row:
 
 
 def builders(head_dim: int, num_heads: int, coord_dim: int) -> dict[str, Callable[[], PositionEncoding]]:
-    """Everything that the table has a row for."""
+    """Everything that the table has a row for: encodings of STRING's form, then the baselines."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim}
-    rows: dict[str, Callable[[], PositionEncoding]] = {name: partial(create, name, **sizes) for name in names()}
-    return rows | {"⊗-STRING": partial(outer, **sizes), "LieRE": partial(LieRE, **sizes)}
+    every = names(baselines=True)
+    if coord_dim > 3:
+        every.remove("spherical")  # it has three axes to turn about
+    return {name: partial(create, name, **sizes) for name in every}
 
 
 @torch.no_grad()
@@ -46,14 +48,19 @@ def measure(
     shift: float = 1000.0,
     seed: int = 0,
 ) -> Iterator[Row]:
-    """A row at a time. Encodings are moved off their start first (normal noise of 0.1 on S, 0.01 on the rest), so that
-    a basis that does nothing cannot pass for one that works."""
+    """One row after another. Encodings are moved off their start first (normal noise of 0.1 on S, 0.01 on the rest), so
+    that a basis that does nothing cannot pass for one that works."""
+    check_heads(head_dim, num_heads)
+    for what, count in {"coord_dim": coord_dim, "tokens": tokens}.items():
+        check_count(what, count)
     for name, build in builders(head_dim, num_heads, coord_dim).items():
         torch.manual_seed(seed)
         encoding = build()
         for key, parameter in encoding.named_parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1 if key.startswith("basis") else 0.01)
-        dense = testing.dense_error(encoding.double()) if isinstance(encoding, Encoding) else None
+        dense = None
+        if isinstance(encoding, Encoding) and encoding.basis.orthogonal:
+            dense = testing.dense_error(encoding.double())
         encoding = encoding.float()
         middle, quartiles = _milliseconds(encoding, tokens)
         yield Row(
