@@ -1,6 +1,7 @@
 """Works where people use it: torch.compile, torch.export, two processes under DDP, import cost."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -177,3 +178,86 @@ def test_layers_sharded_over_two_processes_train_as_one(name, tmp_path):
     assert len(sharded) == len(list(model.parameters()))
     for key, value in sharded.items():
         torch.testing.assert_close(model.state_dict()[key], value, atol=1e-5, rtol=1e-4)
+
+
+def _train_without_depth(rank, image, depth):
+    """Steps with and without depth in turn, and the names of parameters that had no gradient in some step."""
+    model = nn.parallel.DistributedDataParallel(vision_net("cayley"))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    missing = set()
+    for given in (None, None, depth[rank::WORLD], None):
+        optimiser.zero_grad()
+        model(image[rank::WORLD], given).square().mean().backward()
+        missing |= {name for name, p in model.module.named_parameters() if p.grad is None}
+        optimiser.step()
+    return sorted(missing)
+
+
+def test_a_3d_model_trains_without_depth_in_two_processes(tmp_path):
+    """Under DDP a parameter without a gradient stops the second step: the depth layer has one, of zero."""
+    data = torch.randn(4, 3, 16, 16), torch.rand(4, 16, 16) + 1
+    assert in_two(_train_without_depth, tmp_path, *data) == [[], []]
+
+
+def _train_in_bfloat16(rank, policy, image):
+    """Two steps of a sharded model in half precision; the error where it is refused, else weights and Θ's dtype."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = vision_net_2d()
+    mesh = init_device_mesh("cpu", (WORLD,))
+    rules = {
+        "all": MixedPrecisionPolicy(param_dtype=torch.bfloat16),
+        "parameters": MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False),
+        "autocast": MixedPrecisionPolicy(),
+    }
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=rules[policy])
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy())
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for _ in range(2):
+            optimiser.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(image[rank::WORLD]).float().square().mean()
+            loss.backward()
+            optimiser.step()
+    except ValueError as error:
+        return str(error)
+    return {key: value.full_tensor() for key, value in model.state_dict().items() if hasattr(value, "full_tensor")}
+
+
+def vision_net_2d():
+    torch.manual_seed(0)
+    return perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=3), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("all", "coords came in half precision.*cast_forward_inputs=False"),
+        ("parameters", "without param_dtype.*autocast"),
+    ],
+)
+def test_sharding_that_casts_positions_or_frequencies_says_what_to_do(policy, words, tmp_path):
+    for message in in_two(_train_in_bfloat16, tmp_path, policy, torch.randn(4, 3, 16, 16)):
+        assert isinstance(message, str)
+        assert re.search(words, message)
+
+
+def test_sharding_with_autocast_keeps_frequencies_in_float32(tmp_path):
+    """What the two errors advise: the same training as in one process, frequencies included."""
+    image = torch.randn(4, 3, 16, 16)
+    sharded, _ = in_two(_train_in_bfloat16, tmp_path, "autocast", image)
+    model = vision_net_2d()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = sum(model(image[rank::WORLD]).float().square().mean() for rank in range(WORLD)) / WORLD
+        loss.backward()
+        optimiser.step()
+    assert len(sharded) == len(list(model.parameters()))
+    for key, value in sharded.items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(model.state_dict()[key], value, atol=1e-4, rtol=1e-2)

@@ -27,10 +27,9 @@ class KVCache:
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add (b, h, n, d) and return everything so far."""
         if self.keys is not None and self.values is not None:
-            if len(keys) != len(self.keys):
-                raise ValueError(
-                    f"this cache holds a batch of {len(self.keys)}, got one of {len(keys)}: use one cache per batch"
-                )
+            if keys.shape[0] != self.keys.shape[0]:
+                held, given = self.keys.shape[0], keys.shape[0]
+                raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
             keys = torch.cat([self.keys, keys], dim=2)
             values = torch.cat([self.values, values], dim=2)
         self.keys, self.values = keys, values
@@ -89,7 +88,7 @@ class Attention(MultiHead):
             k, v = cache.append(k, v)
         n, m = q.shape[2], k.shape[2]
         if mask is not None:
-            mask = broadcast_mask(mask, len(q), self.num_heads, n, m)
+            mask = broadcast_mask(mask, q.shape[0], self.num_heads, n, m)
         if causal and (mask is not None or n != m):  # the last n of m tokens ask: query i is token m − n + i
             seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
             mask, causal = seen if mask is None else mask & seen, False

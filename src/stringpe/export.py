@@ -2,8 +2,10 @@
 
     stringpe export runs/train --to onnx --out model.onnx
 
-The basis is folded into the projections first, or put down as numbers where something stands between: what is exported
-are plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it.
+The basis is folded into the projections first, or written as numbers where something stands between: what is exported
+are plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it. The file
+is run beside the model before it is believed: weights or outputs that are not finite are refused, and so is a file
+whose outputs differ.
 """
 
 import copy
@@ -18,9 +20,11 @@ from .encoding import Encoding
 from .hosts import attached_layers
 from .hosts.attach import fold
 from .models.vit import ViT
+from .pretrained import check_finite
 
 FORMATS = ("onnx", "torch-export")
-AGREES = 1e-4
+AGREES = 1e-4  # as large a difference as rounding makes, in outputs of order one
+WRONG = 1e-2  # a difference that rounding does not make, relative to the largest output
 
 
 class Exported(NamedTuple):
@@ -71,22 +75,41 @@ def export(
     if to not in FORMATS:
         raise ValueError(f"export goes to {' or '.join(FORMATS)}, got {to!r}")
     height, width = _size(model, size)
-    plain = _Plain(bake(model)).eval()
     patch, depth = _patch(model), _takes_depth(model)
+    check_finite(model)
+    plain = _Plain(bake(model)).eval()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     check = _example(3, height, width, depth)
+    _check_outputs(plain, check)
     try:  # traced on another shape than the one it is checked on, neither of them square by chance
         other = _example(2, height + patch[0], width + 2 * patch[1], depth)
-        difference = _written(plain, other, check, patch, path, to)
+        difference = _write(plain, other, check, patch, path, to)
         if difference <= AGREES:
             return Exported(path, True, difference)
     except Exception:  # hosts refuse other sizes in many ways, from an assertion to a failed trace: then this one it is
         pass
-    return Exported(path, False, _written(plain, _example(2, height, width, depth), check, None, path, to))
+    difference = _write(plain, _example(2, height, width, depth), check, None, path, to)
+    largest = max(out.abs().max().item() for out in plain(*check))
+    if not difference <= max(AGREES, WRONG * largest):
+        path.unlink(missing_ok=True)
+        raise ValueError(
+            f"the exported file does not compute what the model does: outputs of up to {largest:.3g} differ by up to "
+            f"{difference:.3g}. Nothing was written; try the other format of {' and '.join(FORMATS)}"
+        )
+    return Exported(path, False, difference)
 
 
-def _written(
+def _check_outputs(plain: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    for i, out in enumerate(plain(*inputs)):
+        if out.is_floating_point() and not out.isfinite().all():
+            raise ValueError(
+                f"output {i} of this model is not finite on random images: it would be exported as it is. Check its "
+                f"weights, and the size that it was made for"
+            )
+
+
+def _write(
     plain: nn.Module,
     example: tuple[Tensor, ...],
     check: tuple[Tensor, ...],

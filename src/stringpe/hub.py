@@ -30,5 +30,7 @@ class Attached(ModelHubMixin, library_name="stringpe", tags=["position-encoding"
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, model: nn.Module | None = None, **download: Any) -> Self:
-        folder = model_id if Path(model_id).is_dir() else snapshot_download(model_id, **download)
+        wanted = ["config.json", "model.safetensors"]
+        local = Path(model_id).is_dir()
+        folder = model_id if local else snapshot_download(model_id, allow_patterns=wanted, **download)
         return cls(from_pretrained(folder, model=model))

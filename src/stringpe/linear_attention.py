@@ -103,7 +103,7 @@ class LinearAttention(MultiHead):
         if causal and (context is not None or self.features == "softmax"):
             raise ValueError("causal linear attention is self attention with features='relu': drop causal or change it")
         q, k, v = self.project(x, context)
-        mask = None if mask is None else key_mask(mask, len(k), k.shape[2])
+        mask = None if mask is None else key_mask(mask, k.shape[0], k.shape[2])
         places = (coords, coords if context is None else context_coords)
         if self.encode == "before":
             q, k = self._rotate(q, k, *places, whole=True)

@@ -160,8 +160,9 @@ class MultiHead(nn.Module):
         self._check_tokens(x, "x")
         if context is not None:
             self._check_tokens(context, "context")
-            if len(context) != len(x):
-                raise ValueError(f"context has a batch of {len(context)} and x of {len(x)}: they must be the same")
+            if context.shape[0] != x.shape[0]:
+                batches = f"{context.shape[0]} and x of {x.shape[0]}"
+                raise ValueError(f"context has a batch of {batches}: they must be the same")
         if self.encoding is None:
             if coords is not None or context_coords is not None:
                 raise ValueError("this attention has no encoding, so coords would be ignored: leave them out")

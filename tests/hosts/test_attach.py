@@ -186,8 +186,34 @@ def test_projections_that_are_more_than_a_matrix():
     for _, layer in attached_layers(model):
         nn.init.normal_(layer.qkv.up.weight)
     assert (VIT.call(model, images()) - plain).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="qkv, a Adapted"):
+    with pytest.raises(ValueError, match=r"qkv, a Adapted, .* merge it into an nn\.Linear first"):
         stringpe.fold(model)
+
+
+@pytest.mark.parametrize("which", ["timm ViT", "timm SAM (windows)", "transformers ViT"])
+def test_hooks_on_projections_and_attention_are_called(which):
+    """As the host called them before attaching."""
+    one = family(*which.split(" ", 1))
+    model = one.model()
+    for name, module in model.named_modules():
+        if name.endswith(("qkv", "q_proj", "v_proj")):
+            module.register_forward_hook(lambda module, args, out: 1.5 * out)
+        if name.endswith(("attn", "attention")):
+            module.register_forward_pre_hook(lambda module, args: (0.9 * args[0], *args[1:]) if args else None)
+    before = one.call(model, images())
+    assert (before - one.call(one.model(), images())).abs().max() > 1e-3
+    stringpe.attach(model, "cayley")
+    assert (one.call(model, images()) - before).abs().max() <= 1e-5
+    with pytest.raises(ValueError, match=r"with forward hooks|relative position bias"):
+        stringpe.fold(model)
+
+
+def test_a_lifted_model_without_depth_uses_all_its_parameters():
+    """Under DDP a parameter without a gradient stops the second step."""
+    model = stringpe.lift(VIT.model())
+    VIT.call(model, images()).square().sum().backward()
+    assert model.depth_lift.scale.grad == 0
+    assert model.depth_lift.offset.grad == 0
 
 
 def test_values_go_through_their_module():
@@ -216,6 +242,22 @@ def test_rope_stays_exactly_and_can_be_upgraded(which, name):
         which.call(model, images()).square().sum().backward()
         scale = max(p.grad.abs().max() for p in model.parameters() if p.grad is not None)
         assert all(e.basis.parameters() and _skew(e).grad.abs().max() > 1e-5 * scale for e in encodings(model))
+
+
+@pytest.mark.parametrize("which", ["timm ViT", "timm RoPE-ViT axial", "transformers DINOv3"])
+@pytest.mark.parametrize("learnable", [True, False])
+def test_frequencies_of_rope_learn_if_asked(which, learnable):
+    """Of a new RoPE behind its gate, and of the one that the model has."""
+    one = family(*which.split(" ", 1))
+    model = one.model()
+    before = one.call(model, images())
+    stringpe.attach(model, "rope", learnable=learnable)
+    assert (one.call(model, images()) - before).abs().max() <= 1e-5
+    one.call(model, images()).square().sum().backward()
+    for encoding in encodings(model):
+        theta = encoding.frequencies.inner if hasattr(encoding.frequencies, "inner") else encoding.frequencies
+        assert isinstance(theta.weight, nn.Parameter) == learnable
+        assert not learnable or theta.weight.grad.any()
 
 
 def _skew(encoding):

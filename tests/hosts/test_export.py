@@ -94,6 +94,32 @@ def test_a_run_is_exported_without_its_data(task, answer, tmp_path):
     assert torch.equal(found.features(image, depth).pooled, vit.features(image, depth).pooled)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value, tmp_path):
+    model = stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=5)
+    with torch.no_grad():
+        model.blocks[1].attention.qkv.weight[3, 4] = value
+    with pytest.raises(ValueError, match=r"not finite numbers: blocks\.1\.attention\.qkv\.weight"):
+        export(model, tmp_path / "model.pt2", to="torch-export", size=16)
+    assert not (tmp_path / "model.pt2").exists()
+
+
+def test_outputs_that_are_not_finite_are_refused(tmp_path):
+    model = stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=5)
+    with torch.no_grad():
+        model.head.weight.fill_(3e38)  # finite, and its sums are not
+    with pytest.raises(ValueError, match="output 0 of this model is not finite"):
+        export(model, tmp_path / "model.pt2", to="torch-export", size=16)
+
+
+def test_a_file_that_computes_something_else_is_refused(tmp_path, monkeypatch):
+    model = perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=5), 0.1)
+    monkeypatch.setattr("stringpe.export._run", lambda path, to, inputs, depth: [torch.full((3, 5), float("nan"))])
+    with pytest.raises(ValueError, match="does not compute what the model does"):
+        export(model, tmp_path / "model.pt2", to="torch-export", size=16)
+    assert not (tmp_path / "model.pt2").exists()
+
+
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match="onnx or torch-export"):
         export(host("timm", "ViT"), tmp_path / "x", to="tensorrt")

@@ -48,3 +48,22 @@ def test_lift_stays_in_float32():
     lift = DepthLift(4, "index").bfloat16()
     assert lift(torch.rand(1, 8, 8).bfloat16() + 1).dtype == torch.float32
     assert "patch_size=4" in repr(lift)
+
+
+@pytest.mark.parametrize("depth", ["lift", "channel", "normals"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_whole_numbers_are_not_metres(depth, dtype):
+    """Depth in millimetres, as cameras and files give it, would be a thousand times too far."""
+    coord_dim = 3 if depth == "lift" else 2
+    model = stringpe.vit("vit_test_patch8", coord_dim=coord_dim, depth=depth)
+    with pytest.raises(ValueError, match=r"got torch\.\w+: for millimetres pass depth\.float\(\) / 1000"):
+        model(torch.zeros(1, 3, 16, 16), torch.ones(1, 16, 16).to(dtype))
+
+
+def test_a_flat_plane_ties_the_lift_to_every_step():
+    lift = DepthLift(4, "index")
+    plane = torch.rand(6, 2)
+    flat = lift.flat(plane)
+    assert torch.equal(flat, torch.cat([plane, torch.zeros(6, 1)], dim=1))
+    flat.sum().backward()
+    assert lift.scale.grad == lift.offset.grad == 0

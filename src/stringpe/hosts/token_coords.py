@@ -67,7 +67,7 @@ class TokenCoords:
         height, width = self.size = (output.shape[-2], output.shape[-1])
         plane = self.grid.measure(grid(height, width, device=output.device), height, width, training=module.training)
         self.image_size = self.image_size or tuple(args[0].shape[-2:])
-        self.coords = self._with_depth(plane, len(output), (height, width))
+        self.coords = self._with_depth(plane, output.shape[0], (height, width))
 
     def read_sizes(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
         """Forward hook of an embedding that is called with patches (b, n, …) and spatial_shapes (b, 2). Padding comes
@@ -77,7 +77,7 @@ class TokenCoords:
         index = torch.arange(output.shape[1], device=output.device)
         plane = torch.stack([index // width, index % width], dim=-1).float()  # (b, n, 2)
         measured = self.grid.measure(plane, height, width, training=module.training)
-        self.coords = self._with_depth(measured, len(output), None)
+        self.coords = self._with_depth(measured, output.shape[0], None)
 
     def keep_patches(self, index: Tensor) -> None:
         """Patch dropout kept these patches: (b, k)."""
