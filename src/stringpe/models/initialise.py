@@ -18,7 +18,7 @@ models that differ in their encoding then agree, bit for bit, in every parameter
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,13 @@ class Initialisation:
 
 
 DEFAULT = Initialisation()
+
+
+@runtime_checkable
+class ResidualBlock(Protocol):
+    """A block that names the layers whose outputs it adds to the residual stream."""
+
+    def residual_outputs(self) -> list[nn.Linear]: ...
 
 
 def initialise(model: nn.Module, how: Initialisation = DEFAULT, *, skip: Collection[nn.Module] = ()) -> None:
@@ -168,7 +175,7 @@ def _initialise(
                     _fill(module, key, parameter, how)
             if type(module).__module__.partition(".")[0] != "torch" and hasattr(module, "reset_parameters"):
                 seed(name)
-                module.reset_parameters()  # type: ignore[operator]
+                module.reset_parameters()
         if how.weights == "depth_scaled":
             _scale_residuals(model, left_alone)
 
@@ -193,7 +200,7 @@ def _scale_residuals(model: nn.Module, left_alone: Collection[int]) -> None:
     """Divide the last layer of the k residual branches of each stack of blocks by √k."""
     for stack in model.modules():
         if isinstance(stack, nn.ModuleList) and id(stack) not in left_alone:
-            blocks = [block for block in stack if hasattr(block, "residual_outputs")]
+            blocks = [block for block in stack if isinstance(block, ResidualBlock)]
             last = [layer for block in blocks for layer in block.residual_outputs()]
             for layer in last:
                 layer.weight.div_(len(last) ** 0.5)
