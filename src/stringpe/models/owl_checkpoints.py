@@ -128,7 +128,5 @@ def _package() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError(
-            "OWL-ViT checkpoints need transformers: pip install 'stringpe[language]'"
-        ) from None
+        raise ValueError("OWL-ViT checkpoints need transformers: pip install 'stringpe[language]'") from None
     return transformers

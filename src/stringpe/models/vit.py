@@ -130,7 +130,8 @@ class ViT(nn.Module):
     image_size: the size for which the "absolute" table is made; nothing else depends on it.
     attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
     stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
-    num_classes: 0 makes `forward` return pooled features.
+    num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts; its
+        weights start at zero.
 
     Parameters start as `stringpe.models.initialise` says; another start is a call of its functions on the new model.
     """
@@ -148,6 +149,7 @@ class ViT(nn.Module):
         coord_dim: int | None = None,
         depth: str | None = None,
         num_classes: int = 0,
+        head_bias: float = 0.0,
         pool: str = "mean",
         registers: int = 0,
         units: str = "index",
@@ -166,7 +168,7 @@ class ViT(nn.Module):
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         _check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
-        self.depth, self.pool, self.units = depth, pool, units
+        self.depth, self.pool, self.units, self.head_bias = depth, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
         self.patch, self.depth_patch = build_stem(stem, dim, patch_size, depth="channel" in depth)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
@@ -193,6 +195,7 @@ class ViT(nn.Module):
         """What starts otherwise than `stringpe.models.initialise` says in general."""
         if isinstance(self.head, nn.Linear):
             zero_(self.head)
+            nn.init.constant_(self.head.bias, self.head_bias)
         if self.depth_patch is not None:
             fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
 

@@ -27,11 +27,9 @@ class Classification(Task):
         return self.feed.examples
 
     def model(self) -> nn.Module:
-        data = self.recipe.data
-        model = backbone(self.recipe.model, image_size=data.image_size, num_classes=data.num_classes)
+        data, bias = self.recipe.data, self.recipe.loss.head_bias
+        model = backbone(self.recipe.model, image_size=data.image_size, num_classes=data.num_classes, head_bias=bias)
         start_new(model, self.recipe)
-        assert isinstance(model.head, nn.Linear)
-        nn.init.constant_(model.head.bias, self.recipe.loss.head_bias)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
