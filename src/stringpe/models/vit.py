@@ -103,6 +103,7 @@ class MapPool(nn.Module):
         self.attention = Attention(dim, num_heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
+        initialise(self)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
@@ -178,6 +179,8 @@ class ViT(nn.Module):
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
         self.absolute = absolute_embedding(encoding, dim, self.table_size, coord_dim)
+        flat = encoding == "absolute" and coord_dim == 3  # a table over the image plane, to which depth is added
+        self.absolute_depth = SinCos(dim, coord_dim=1) if flat else None
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
         each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
@@ -187,7 +190,6 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
-        self._depth_waves = SinCos(dim, coord_dim=1)  # how a learned table over the image plane tells depth
         self._depth_judged = False
         initialise(self)
 
@@ -261,7 +263,7 @@ class ViT(nn.Module):
             plane = grid(*size, units="normalised", device=coords.device)
             table = torch.tensor(self.table_size, device=coords.device)
             flat = self.absolute((plane + 1) / 2 * table - 0.5)
-            return flat if self.coord_dim == 2 else flat + self._depth_waves(coords[..., 2:])
+            return flat if self.absolute_depth is None else flat + self.absolute_depth(coords[..., 2:])
         return self.absolute(coords)
 
     def _pool(self, front: Tensor, tokens: Tensor) -> Tensor:
@@ -271,6 +273,9 @@ class ViT(nn.Module):
 
     def _check_input(self, image: Tensor, depth: Tensor | None) -> None:
         p = self.patch_size
+        if not isinstance(image, Tensor) or not image.is_floating_point():
+            kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
+            raise ValueError(f"image must be a tensor of floats in [−1, 1], got {kind}: of bytes, pass x / 127.5 − 1")
         if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % p or image.shape[3] % p:
             raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {p}, got {tuple(image.shape)}")
         if depth is None:
