@@ -44,7 +44,7 @@ def test_images_of_a_batch_do_not_see_each_other(depth_model):
     together = estimate([a, b])
     assert torch.allclose(together[0], estimate([a])[0], atol=1e-5)
     assert together[1].shape == (41, 60)
-    with pytest.raises(ValueError, match="must come to one size in the model"):
+    with pytest.raises(ValueError, match="must have one size in the model"):
         estimate([image(40, 60), image(60, 40)])
 
 
@@ -57,7 +57,7 @@ def test_a_relative_model_has_no_unit(depth_model):
     assert float(found.min()) == pytest.approx(0.5, rel=1e-3)
     assert float(found.max()) == pytest.approx(10, rel=1e-3)
     with torch.no_grad():
-        raw = estimate.model(pixel_values=estimate._prepared(image(42, 42), (42, 42))).predicted_depth[0]
+        raw = estimate.model(pixel_values=estimate._prepare(image(42, 42), (42, 42))).predicted_depth[0]
     (same,) = estimate([image(42, 42)])
     assert same.flatten()[raw.flatten().argmax()] == same.min()  # most disparity is nearest
     assert "made up" in estimate.provenance()["estimate"]

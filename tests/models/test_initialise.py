@@ -78,10 +78,11 @@ def test_tokens_keep_their_own_signal_through_all_blocks(encoding, size):
         assert lost.growth > found.growth * 1.4
 
 
-def test_residual_branches_scaled_by_depth_hardly_grow_the_stream():
+@pytest.mark.parametrize("weights", ["depth_scaled", "width_scaled"])
+def test_scaled_starts_hardly_grow_the_stream_of_wide_models(weights):
     torch.manual_seed(0)
     model, image = tower("rope", (768, 3, 12)), photographs()
-    initialise(model, Initialisation("depth_scaled"))
+    initialise(model, Initialisation(weights))
     found = measure_signal(model, image)
     assert found.kept > 0.9
     assert found.growth < 1.4

@@ -282,6 +282,8 @@ class TestBadInput:
         image, metres = batch()
         for match, call in {
             "multiples of 8": lambda: net(image[..., :30]),
+            r"floats in \[−1, 1\], got torch.uint8": lambda: net(image.byte()),
+            r"floats in \[−1, 1\], got ndarray": lambda: net(image.numpy()),
             r"image must be \(b, 3, H, W\)": lambda: net(image[:, :2]),
             "this model takes no depth": lambda: net(image, metres),
             r"depth must be \(2, 32, 32\), one value per pixel": lambda: lifted(image, metres[:, :16]),

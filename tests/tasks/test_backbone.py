@@ -46,8 +46,16 @@ def test_a_recipe_says_how_weights_start():
     assert spread(qkv, init="xavier") == pytest.approx((2 / (64 + 192)) ** 0.5, rel=0.05)
     assert spread(out, init="depth_scaled") == pytest.approx(0.02 / 2, rel=0.05)  # two layers have four branches
     assert spread("patch.weight", patch_gain=1.0) == pytest.approx(48**-0.5, rel=0.05)
-    with pytest.raises(ValueError, match="must start as one of truncated_normal, xavier, depth_scaled, got 'he'"):
+    assert spread(qkv, init="width_scaled") == pytest.approx(0.02 * 2, rel=0.05)  # 64 inputs in place of 256
+    with pytest.raises(ValueError, match=r"must start as one of truncated_normal, .*, got 'he'"):
         create(with_model(TOY, init="he")).model()
+
+
+def test_the_bias_of_a_classifier_starts_where_the_recipe_says():
+    recipe = replace(TOY, loss=replace(TOY.loss, head_bias=-6.9))
+    model = create(recipe).model()
+    assert model.head.bias.tolist() == pytest.approx([-6.9] * 4)
+    assert not model.head.weight.any()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -4,12 +4,11 @@
     depths = estimate([image, …])          # uint8 (3, H, W) each, to metres (H, W) each
 
 The folder holds config.json, model.safetensors and preprocessor_config.json, as models are published. Only the Small
-weights of Depth-Anything-V2 are Apache-2.0; the larger ones are for research. Images are prepared here, with torch
-alone, as preprocessor_config.json says.
+weights of Depth-Anything-V2 are Apache-2.0; the larger ones are for research only. Images are prepared here, with
+torch alone, as preprocessor_config.json says.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_USUAL = {
+from ..io.files import read_json
+
+_DEFAULTS = {
     "size": {"height": 518, "width": 518},
     "ensure_multiple_of": 14,
     "keep_aspect_ratio": True,
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
-"""The processor of Depth-Anything, for folders without preprocessor_config.json."""
+"""The preprocessing of Depth-Anything, for folders without preprocessor_config.json."""
 
 
 class DepthEstimator:
-    """A model that makes depth of images. metric: whether its numbers are metres.
+    """A model that estimates depth from images. metric: whether its numbers are metres.
 
-    A relative model gives disparity without a unit. It is refused, unless `made_up` = (near, far) says between which
-    distances in metres the disparity of every image is to be stretched: an invention that orders things rightly.
+    A relative model gives disparity without a unit. It is refused, unless `made_up` = (near, far) says to which
+    distances in metres the disparity of every image is to be stretched: the order of distances is then right, their
+    values are made up.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class DepthEstimator:
     ):
         self.folder, self.device, self.made_up = Path(folder), torch.device(device), made_up
         if not (self.folder / "config.json").is_file():
-            raise ValueError(f"{folder} has no config.json: it must be the folder of a depth model of transformers")
+            raise ValueError(f"{folder} has no config.json: give the folder of a depth model of transformers")
         try:
             from transformers import AutoModelForDepthEstimation
         except ImportError:
@@ -53,25 +55,30 @@ class DepthEstimator:
         if not self.metric and made_up is None:
             raise ValueError(
                 f"{folder} is a {kind} model: it gives disparity without a unit, not metres. Use a metric one "
-                f"(Depth-Anything-V2-Metric-Indoor), or say between which distances to stretch it: --made-up 0.5 10"
+                f"(Depth-Anything-V2-Metric-Indoor), or say to which distances to stretch it: --made-up 0.5 10"
             )
         if made_up is not None and (self.metric or not 0 < made_up[0] < made_up[1]):
-            raise ValueError(f"made_up is (near, far) in metres, for relative models only, got {made_up}")
+            raise ValueError(
+                f"made_up must be (near, far) in metres, 0 < near < far, and is for relative models only, got {made_up}"
+            )
         path = self.folder / "preprocessor_config.json"
-        self.preparation = _USUAL | (json.loads(path.read_text()) if path.exists() else {})
+        self.preparation = _DEFAULTS | (read_json(path) if path.exists() else {})
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Depth in metres (H, W), float32 on the CPU, for uint8 images (3, H, W) whose `input_size` is the same."""
         sizes = {self.input_size(image.shape[1], image.shape[2]) for image in images}
         if len(sizes) != 1:
-            raise ValueError(f"images of one batch must come to one size in the model, got {sorted(sizes)}: part them")
-        batch = torch.cat([self._prepared(image.to(self.device), next(iter(sizes))) for image in images])
+            raise ValueError(
+                f"images of one batch must have one size in the model (`input_size`), got {sorted(sizes)}: batch "
+                f"images of one size together"
+            )
+        batch = torch.cat([self._prepare(image.to(self.device), next(iter(sizes))) for image in images])
         found = self.model(pixel_values=batch).predicted_depth.float()  # (b, h, w)
-        return [self._finished(depth, image.shape[1:]).cpu() for depth, image in zip(found, images, strict=True)]
+        return [self._to_metres(depth, image.shape[1:]).cpu() for depth, image in zip(found, images, strict=True)]
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width in the model: the scale of the side that changes less, rounded to whole patches."""
+        """Height and width in the model: scaled as the side that changes less, rounded to whole patches."""
         how = self.preparation
         rows, columns = how["size"]["height"] / height, how["size"]["width"] / width
         if how["keep_aspect_ratio"]:
@@ -80,7 +87,7 @@ class DepthEstimator:
         return max(patch, round(height * rows / patch) * patch), max(patch, round(width * columns / patch) * patch)
 
     def provenance(self) -> dict[str, Any]:
-        """What the depth depends on: the model by name and hash, versions, and the unit."""
+        """What the depth depends on: the model's name and hashes, versions, and the unit."""
         import transformers
 
         config = (self.folder / "config.json").read_bytes()
@@ -96,7 +103,7 @@ class DepthEstimator:
             "transformers": transformers.__version__,
         }
 
-    def _prepared(self, image: Tensor, size: tuple[int, int]) -> Tensor:
+    def _prepare(self, image: Tensor, size: tuple[int, int]) -> Tensor:
         """Normalised floats (1, 3, h, w)."""
         x = image[None].float()
         if x.shape[2:] != size:
@@ -104,8 +111,8 @@ class DepthEstimator:
         mean, std = (x.new_tensor(self.preparation[name]).view(1, 3, 1, 1) for name in ("image_mean", "image_std"))
         return (x / 255 - mean) / std
 
-    def _finished(self, found: Tensor, size: Sequence[int]) -> Tensor:
-        """(h, w) of the model to metres at the image's size."""
+    def _to_metres(self, found: Tensor, size: Sequence[int]) -> Tensor:
+        """The model's output (h, w) to metres at the image's size."""
         depth = F.interpolate(found[None, None], tuple(size), mode="bilinear", align_corners=False)[0, 0]
         if self.metric:
             return depth.clamp(min=0)

@@ -1,9 +1,9 @@
-"""OWL-ViT and OWLv2 checkpoints in transformers' format, from a local folder, under our heads: to run and to train.
+"""OWL-ViT and OWLv2 checkpoints in transformers' format, from a local folder, with our heads: to run and to train.
 
     detector = load_owl("owlv2-base-patch16-ensemble")        # a folder with config.json and model.safetensors
 
-Outputs are those of transformers. Its image processors are not used: that of OWL-ViT stretches images to a square where
-the model was trained on padded ones, so images go through `square.to_square` here, for both.
+Outputs equal those of transformers. Its image processors are not used: OWL-ViT's stretches images to a square, while
+the model was trained on padded ones. Here images go through `square.to_square`, for both models.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..io.files import read_json
 from .owl import BoxHead, Detector
 from .tokenizer import Tokenizer
 
@@ -23,7 +24,8 @@ _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27
 
 
 class TransformersOwl(Detector):
-    """The towers of a transformers OwlViTForObjectDetection or Owlv2ForObjectDetection, which it takes apart."""
+    """A detector with the towers and heads of a transformers OwlViTForObjectDetection or Owlv2ForObjectDetection. The
+    towers are those of the model itself, not copies."""
 
     anchor = "corner"
     mean: Tensor
@@ -56,7 +58,7 @@ class TransformersOwl(Detector):
 
     @property
     def image_size(self) -> int:
-        """The side of the squares that the checkpoint was trained on; others are taken too."""
+        """The side of the squares that the checkpoint was trained on; other sizes work too."""
         return int(self.config.vision_config.image_size)
 
     def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
@@ -70,7 +72,7 @@ class TransformersOwl(Detector):
         other = image.shape[2:] != (self.image_size, self.image_size)
         seen = self.vision(pixel_values=pixels, interpolate_pos_encoding=other).last_hidden_state
         seen = self.vision.post_layernorm(seen)
-        return self.layer_norm(seen[:, 1:] * seen[:, :1]), size  # every patch times the class token, as it was trained
+        return self.layer_norm(seen[:, 1:] * seen[:, :1]), size  # patches times the class token, as it was trained
 
     def read(self, text: Tensor) -> Tensor:
         return self.text_projection(self.text(input_ids=text).pooler_output)
@@ -90,7 +92,7 @@ def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
 
 
 def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokeniser that lies in the folder beside the model."""
+    """The tokeniser in the model's folder."""
     path = Path(folder) / "tokenizer.json"
     if path.exists():
         return Tokenizer.load(path)
@@ -103,12 +105,10 @@ def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
 
 def owl_kind(folder: str | Path) -> str:
     """ "owlvit" or "owlv2", from the folder's config.json."""
-    import json
-
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(f"there is no config.json in {folder}: give the folder of an OWL-ViT or OWLv2 model")
-    kind = str(json.loads(path.read_text(encoding="utf-8")).get("model_type"))
+    kind = str(read_json(path).get("model_type"))
     if kind not in KINDS:
         raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(KINDS)}")
     return kind
@@ -128,5 +128,5 @@ def _package() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError("such a checkpoint needs the package transformers: pip install 'stringpe[language]'") from None
+        raise ValueError("OWL-ViT checkpoints need transformers: pip install 'stringpe[language]'") from None
     return transformers

@@ -1,4 +1,4 @@
-"""Text to token numbers and back, over the package `tokenizers`: train a BPE on captions, or load an existing file.
+"""Text to token numbers and back, with the package `tokenizers`: train a BPE on captions, or load an existing file.
 
 tokenizer = Tokenizer.train(captions, vocab=8000)
 tokens = tokenizer.encode(["a red mug", "two dogs in the snow"], context=64)      # (2, 64), padded
@@ -12,21 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..io.files import write_text
+
 PADDING, END = "[PAD]", "[END]"
-_OTHER_PADDINGS = ("<pad>", "<|pad|>", "<|endoftext|>", "</s>", "[SEP]")  # what files of others fill up with
+_OTHER_PADDINGS = ("<pad>", "<|pad|>", "<|endoftext|>", "</s>", "[SEP]")  # names of it in files of other projects
 
 
 class Tokenizer:
-    """Texts to rows of token numbers. padding: the number that fills up short texts; len() is the vocabulary;
-    `truncated` counts the texts so far that did not fit their context."""
+    """Turns texts into rows of token numbers. padding: the number that fills up short texts. len() is the size of the
+    vocabulary; `truncated` counts the texts so far that did not fit their context."""
 
     def __init__(self, inner: Any, padding: int):
         self.inner, self.padding, self.truncated = inner, padding, 0
 
     @classmethod
     def train(cls, captions: Iterable[str], vocab: int = 8000) -> "Tokenizer":
-        """A BPE of at most `vocab` tokens on lower-cased captions, over bytes, so that no text is unknown to it; every
-        text ends with the token [END]."""
+        """A BPE of at most `vocab` tokens, trained on lower-cased captions. It works on bytes, so that it can encode
+        any text; every text ends with the token [END]."""
         package = _package()
         inner = package.Tokenizer(package.models.BPE())
         inner.normalizer = package.normalizers.Sequence([package.normalizers.NFC(), package.normalizers.Lowercase()])
@@ -44,19 +46,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
-        """From a tokenizer.json, one of ours or that of another model; the padding token is found by its name."""
+        """The tokeniser in a tokenizer.json of ours or of another model; the padding token is found by its name."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no tokeniser file {path}: give the path of a tokenizer.json")
-        return cls.from_json(path.read_text(), where=str(path))
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not a tokenizer.json: it is not UTF-8 text ({error})") from None
 
     @classmethod
     def from_json(cls, text: str, where: str = "the text") -> "Tokenizer":
-        """From what a tokenizer.json holds."""
+        """The tokeniser of the contents of a tokenizer.json."""
         try:
             inner = _package().Tokenizer.from_str(text)
-        except Exception as error:  # the package raises nothing more special
-            raise ValueError(f"{where} is not a tokenizer.json that `tokenizers` reads: {error}") from error
+        except Exception as error:  # the package raises nothing more specific
+            raise ValueError(f"{where} is not a tokenizer.json that `tokenizers` can read: {error}") from error
         known = [inner.token_to_id(name) for name in (PADDING, *_OTHER_PADDINGS)]
         padding = inner.padding["pad_id"] if inner.padding else next((i for i in known if i is not None), None)
         if padding is None:
@@ -67,10 +72,10 @@ class Tokenizer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a tokenizer.json that `load`, `tokenizers` and `transformers` read."""
-        Path(path).write_text(self.to_json())
+        write_text(Path(path), self.to_json())
 
     def to_json(self) -> str:
-        """What a tokenizer.json holds."""
+        """The contents of a tokenizer.json."""
         text: str = self.inner.to_str()
         return text
 
@@ -79,25 +84,27 @@ class Tokenizer:
         return size
 
     def encode(self, texts: Sequence[str], context: int = 64) -> Tensor:
-        """Token numbers (b, context). Texts beyond the context are cut, keep their end token and are counted; empty
-        ones are refused."""
+        """Token numbers (b, context). Texts that are longer than the context are cut, keep their end token and are
+        counted; empty ones are refused."""
         if isinstance(texts, str):
-            raise ValueError(f"encode takes a list of texts, got the one text {texts!r}: put it into a list")
+            raise ValueError(f"encode takes a list of texts, got the single text {texts!r}: put it into a list")
+        if context < 1:
+            raise ValueError(f"context must be at least 1 token, got {context}")
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         if empty:
-            raise ValueError(f"text {empty[0]} of {len(texts)} is empty: there is nothing to ask for; leave it out")
+            raise ValueError(f"text {empty[0]} of {len(texts)} is empty: leave it out")
         rows = torch.full((len(texts), context), self.padding, dtype=torch.long)
         for row, encoding in zip(rows, self.inner.encode_batch(list(texts)), strict=True):
             numbers = encoding.ids
             if len(numbers) > context:
                 self.truncated += 1
-                ends = encoding.special_tokens_mask[-1]  # whether the text closes with a token of its own
+                ends = encoding.special_tokens_mask[-1]  # whether the text closes with a special token
                 numbers = numbers[: context - 1] + numbers[-1:] if ends else numbers[:context]
             row[: len(numbers)] = torch.tensor(numbers)
         return rows
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Texts of token rows (b, n), without padding and other special tokens."""
+        """The texts of token rows (b, n), without padding and other special tokens."""
         rows = [[t for t in row if t != self.padding] for row in tokens.tolist()]
         return [text.strip() for text in self.inner.decode_batch(rows, skip_special_tokens=True)]
 

@@ -104,6 +104,7 @@ class MapPool(nn.Module):
         self.attention = Attention(dim, num_heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
+        initialise(self)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
@@ -131,7 +132,8 @@ class ViT(nn.Module):
     image_size: the size for which the "absolute" table is made; nothing else depends on it.
     attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
     stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
-    num_classes: 0 makes `forward` return pooled features.
+    num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts; its
+        weights start at zero.
 
     Parameters start as `stringpe.models.initialise` says; another start is a call of its functions on the new model.
     """
@@ -149,6 +151,7 @@ class ViT(nn.Module):
         coord_dim: int | None = None,
         depth: str | None = None,
         num_classes: int = 0,
+        head_bias: float = 0.0,
         pool: str = "mean",
         registers: int = 0,
         units: str = "index",
@@ -167,7 +170,7 @@ class ViT(nn.Module):
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         _check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
-        self.depth, self.pool, self.units = depth, pool, units
+        self.depth, self.pool, self.units, self.head_bias = depth, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
         self.patch, self.depth_patch = build_stem(stem, dim, patch_size, depth="channel" in depth)
         self.lift = DepthLift(patch_size, units) if "lift" in depth else None
@@ -193,6 +196,7 @@ class ViT(nn.Module):
         """What starts otherwise than `stringpe.models.initialise` says in general."""
         if isinstance(self.head, nn.Linear):
             zero_(self.head)
+            nn.init.constant_(self.head.bias, self.head_bias)
         if self.depth_patch is not None:
             fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
 
@@ -267,6 +271,9 @@ class ViT(nn.Module):
 
     def _check_input(self, image: Tensor, depth: Tensor | None) -> None:
         p = self.patch_size
+        if not isinstance(image, Tensor) or not image.is_floating_point():
+            kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
+            raise ValueError(f"image must be a tensor of floats in [−1, 1], got {kind}: of bytes, pass x / 127.5 − 1")
         if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % p or image.shape[3] % p:
             raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {p}, got {tuple(image.shape)}")
         if depth is None:

@@ -9,7 +9,7 @@ from ..models.vit import ViT
 from ..recipes.schema import Model, Recipe
 
 
-def backbone(model: Model, *, image_size: int, num_classes: int = 0) -> ViT:
+def backbone(model: Model, *, image_size: int, num_classes: int = 0, head_bias: float = 0.0) -> ViT:
     """A ViT, or a ViTD where the recipe has depth.
 
     "none" has no coordinates to lift depth into and gets it as a channel instead, so that it sees the same data.
@@ -34,6 +34,7 @@ def backbone(model: Model, *, image_size: int, num_classes: int = 0) -> ViT:
         qk_norm=model.qk_norm or None,
         image_size=image_size,
         num_classes=num_classes,
+        head_bias=head_bias,
     )
 
 

@@ -43,11 +43,9 @@ class Classification(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        data = recipe.data
-        model = backbone(recipe.model, image_size=data.image_size, num_classes=data.num_classes)
+        data, bias = recipe.data, recipe.loss.head_bias
+        model = backbone(recipe.model, image_size=data.image_size, num_classes=data.num_classes, head_bias=bias)
         start_new(model, recipe)
-        assert isinstance(model.head, nn.Linear)
-        nn.init.constant_(model.head.bias, recipe.loss.head_bias)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
