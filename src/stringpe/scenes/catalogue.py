@@ -30,7 +30,7 @@ def kinds() -> tuple[str, ...]:
     return tuple(kind.name for kind in KINDS)
 
 
-def number(name: str) -> int:
+def kind_number(name: str) -> int:
     """The class number of a kind."""
     if name not in _NUMBER:
         raise ValueError(f"no kind is called {name!r}: choose one of {', '.join(kinds())}")
@@ -137,7 +137,7 @@ def catalogue(device: torch.device) -> Catalogue:
     return _build().to(device)
 
 
-def names_of(place: str) -> tuple[int, ...]:
+def kind_numbers(place: str) -> tuple[int, ...]:
     """The class numbers of the kinds that belong on the floor, on the wall, on a table, or that lie flat on one."""
     return tuple(k for k, kind in enumerate(KINDS) if kind.place == place)
 

@@ -148,8 +148,8 @@ def _boxes_2d(instance: Tensor, objects: int) -> tuple[Tensor, Tensor]:
     return box.view(b, objects + 1, 4)[:, 1:].float(), count.view(b, objects + 1)[:, 1:]
 
 
-def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, alone: Tensor) -> Frames:
-    """Put images and the scene's own knowledge together; `alone` (b, o) as in hits.Hits."""
+def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, unoccluded: Tensor) -> Frames:
+    """Put images and the scene's own knowledge together; `unoccluded` (b, o) as in hits.Hits."""
     box2d, pixels = _boxes_2d(instance, scenes.present.shape[1])
     to_camera = scenes.pose[:, None, :3, :3].transpose(-1, -2)
     away = scenes.centre - scenes.pose[:, None, :3, 3]
@@ -167,5 +167,5 @@ def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, alone
         size=scenes.size,
         box2d=box2d,
         pixels=pixels,
-        visibility=pixels / alone.clamp(min=1),
+        visibility=pixels / unoccluded.clamp(min=1),
     )
