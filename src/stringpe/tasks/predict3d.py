@@ -1,5 +1,6 @@
 """Prediction of boxes in 3D, for texts, in RGB or RGB-D pictures."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data import omni3d
-from ..data.captions import DEPTH, depth_of, fits
+from ..data.captions import DEPTH, depth_of, depth_step_of, fits
 from ..data.labelled import CorruptImage
 from ..data.transforms import to_unit
 from ..geometry import box3d
@@ -83,8 +84,15 @@ class Predictor3D(Predictor):
         if self.recipe.model.depth == "none":
             raise ValueError("this model sees RGB alone: leave the depth out")
         name, step = str(asked.depth), self.recipe.data.depth_step
+        files = {DEPTH: asked.depth.read_bytes()}
+        record = asked.depth.with_name(asked.depth.name.removesuffix(DEPTH) + "json")  # as beside it in a shard
+        if asked.depth.name.endswith(f".{DEPTH}") and record.exists():
+            files["json"] = record.read_bytes()
         try:
-            far = fits(depth_of({DEPTH: asked.depth.read_bytes()}, name, step), image, name)
+            if depth_step_of(files, name) is None:
+                line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
+                print(line, file=sys.stderr)
+            far = fits(depth_of(files, name, step), image, name)
         except CorruptImage as error:
             raise ValueError(str(error)) from None
         return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
