@@ -52,7 +52,7 @@ class Obstacles:
 
 
 def _best(eye: Tensor, target: Tensor, room: Tensor, obstacles: Obstacles, margin: float) -> Tensor:
-    """(b, 3): the first candidate (b, n, 3) with a free standing and a free near field, else the freest."""
+    """(b, 3): the first candidate (b, n, 3) that stands free and has nothing close before it, else the freest one."""
     b, n, _ = eye.shape
     steps = constant((0.0, 0.15, 0.3, 0.45, 0.6), eye.device)
     sight = eye[:, :, None] + (target[:, None, None] - eye[:, :, None]) * steps[:, None]  # (b, n, 5, 3)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from ..io.registry import look_up
 from . import solids
 from .deterministic import constant
 from .furniture import FURNITURE
@@ -32,9 +33,7 @@ def kinds() -> tuple[str, ...]:
 
 def kind_number(name: str) -> int:
     """The class number of a kind."""
-    if name not in _NUMBER:
-        raise ValueError(f"no kind is called {name!r}: choose one of {', '.join(kinds())}")
-    return _NUMBER[name]
+    return look_up("kind of object", name, _NUMBER)
 
 
 @dataclass(frozen=True)

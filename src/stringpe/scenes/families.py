@@ -16,14 +16,15 @@ LIVING = ("lounge", "dining", "office", "reading")
 """The areas of a living room; every family fills the rest of its rooms with them."""
 
 SURFACES, CLUTTER, FLATS, ON_FLAT = 4, 18, 4, 4
-"""At most so many surfaces receive objects; objects are tried on each; of those flat ones; and objects on each flat."""
+"""The most surfaces per scene that receive objects, objects tried per surface, flat objects among them, and objects on
+each flat one."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One family."""
+    """What makes one family."""
 
-    areas: tuple[str, ...]  # of the first area; the others are living areas
+    areas: tuple[str, ...]  # choices for the first area; the others are those of a living room
     surfaces: int  # pieces of furniture that receive objects
     anywhere: bool  # any furniture with a top, or else the first pieces of the first area
     clutter: int  # objects tried on each surface
@@ -31,7 +32,7 @@ class Rule:
     packing: tuple[float, float]  # the fraction of a surface that objects cover
     room: tuple[float, float]  # side lengths in metres
     divided: bool  # into several areas, where the room is large enough
-    pool: str
+    pool: str  # the kinds to draw objects from
 
 
 RULES: dict[str, Rule] = {
@@ -66,7 +67,7 @@ def pools(device: torch.device) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Rules:
-    """The gather_rules of a batch, gathered: every field (b, …)."""
+    """The rules of a batch of scenes, gathered: every field (b, …)."""
 
     areas: Tensor  # (b, 4) choices for the first area
     area_count: Tensor
@@ -82,22 +83,22 @@ class Rules:
 
 @functools.cache
 def _table(device: torch.device) -> tuple[Tensor, ...]:
-    gather_rules = list(RULES.values())
+    rules = list(RULES.values())
     columns = (
-        [[AREAS.index(r.areas[k % len(r.areas)]) for k in range(len(LIVING))] for r in gather_rules],
-        [len(r.areas) for r in gather_rules],
-        [r.surfaces for r in gather_rules],
-        [r.anywhere for r in gather_rules],
-        [r.clutter for r in gather_rules],
-        [r.flats for r in gather_rules],
-        [r.packing for r in gather_rules],
-        [r.room for r in gather_rules],
-        [r.divided for r in gather_rules],
-        [POOLS.index(r.pool) for r in gather_rules],
+        [[AREAS.index(r.areas[k % len(r.areas)]) for k in range(len(LIVING))] for r in rules],
+        [len(r.areas) for r in rules],
+        [r.surfaces for r in rules],
+        [r.anywhere for r in rules],
+        [r.clutter for r in rules],
+        [r.flats for r in rules],
+        [r.packing for r in rules],
+        [r.room for r in rules],
+        [r.divided for r in rules],
+        [POOLS.index(r.pool) for r in rules],
     )
     return tuple(torch.tensor(column, device=device) for column in columns)
 
 
 def gather_rules(family: Tensor) -> Rules:
-    """The recipe of each scene, for families (b,) by number."""
+    """The rule of each scene, for families (b,) by number."""
     return Rules(*(column[family] for column in _table(family.device)))

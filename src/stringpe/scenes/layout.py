@@ -114,7 +114,7 @@ def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
 def _camera(
     dice: Dice, rows: Rules, living: Tensor, room: Tensor, placed: Furniture, obstacles: cameras.Obstacles
 ) -> tuple[Tensor, Tensor]:
-    """Look at a piece of furniture: in living rooms across the room, else down on a table. Pose and lens."""
+    """Pose and lens of a camera that looks at a piece of furniture: across a living room, or down on a table."""
     b = len(room)
     # The first piece of an area is the one its programme is about; take an area, or a table, that is there.
     leads = placed.present.view(b, 4, SLOTS)[:, :, 0]
@@ -217,9 +217,10 @@ def single_object(
     height: float = 0.6,
     colours: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None,
 ) -> Scenes:
-    """A scene that holds one object of the given kind, seen from its front; the distance fits its size.
+    """One object in an empty room, seen from its front at a distance that fits its size: to look at a kind, and to test
+    the renderer against what is known exactly.
 
-    `azimuth` (radians) walks around the object and `height` is the slope of the view from above.
+    `azimuth` (radians) turns the camera around the object; `height` is the slope of the view from above.
     """
     shelf = catalogue(torch.device("cpu"))
     row = kind_number(kind)

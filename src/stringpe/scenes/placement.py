@@ -19,8 +19,8 @@ from .object_kinds import COLOURS
 
 @dataclass(frozen=True)
 class Items:
-    """Objects (b, o) of known kind and size. `extent` is the size along the object's axes as it stands (or lies): the
-    last entry is its height above what carries it."""
+    """Objects (b, o) that have a kind and a size, but no place yet. `extent` is the size along the object's axes as it
+    stands (or lies): the last entry is its height above the surface."""
 
     kind: Tensor  # (b, o)
     template: Tensor

@@ -258,8 +258,8 @@ def draw_surfaces(dice: Dice) -> dict[str, Tensor]:
 
 
 def draw_light(dice: Dice, room: Tensor) -> dict[str, Tensor]:
-    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and what the room
-    gives back of it."""
+    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and the light that
+    the room reflects."""
     spot = dice.uniform(2, low=-0.45, high=0.45) * room[:, :2]
     height = room[:, 2:] + dice.uniform(1, low=-0.05, high=0.5)
     tone = 1 + dice.uniform(1, low=-1.0, high=1.0) * constant((0.10, 0.0, -0.14), room.device)
