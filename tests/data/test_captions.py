@@ -6,8 +6,10 @@ import torch
 
 from captioned_files import depth, picture, shard, words
 from stringpe.data.captions import FolderCaptions, ShardCaptions, caption_set
+from stringpe.data.labelled import CorruptImage
 from stringpe.data.pair_loader import mirrored, texts
 from stringpe.data.pairs import read_all
+from stringpe.io.png import png
 from stringpe.models.tokenizer import Tokenizer
 
 
@@ -66,6 +68,27 @@ def test_trap_30_zeros_and_the_largest_number_are_holes_and_steps_are_millimetre
     assert torch.allclose(far[1:], torch.tensor(2.5))
     assert torch.allclose(found.depth(1)[1:], torch.tensor(2.0))  # a sample may say its own unit
     assert torch.allclose(ShardCaptions(str(path), depth_step=0.002).depth(0)[1:], torch.tensor(5.0))
+
+
+def test_the_step_in_a_depth_file_wins_over_json_and_option(tmp_path):
+    far = png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=0.0002)
+    wrong = png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=-1)
+    said = b'{"captions": ["a"], "depth_step": 0.001}'
+    path = shard(
+        tmp_path / "s.tar",
+        {
+            "0": {"png": picture(), "json": words("a"), "depth.png": far},
+            "1": {"png": picture(), "json": said, "depth.png": far},
+            "2": {"png": picture(), "json": said, "depth.png": wrong},
+            "3": {"png": picture(), "json": b'{"captions": ["a"], "depth_step": "short"}', "depth.png": depth()},
+        },
+    )
+    found = ShardCaptions(str(path), depth_step=0.01)
+    assert torch.allclose(found.depth(0), torch.tensor(2.0))
+    assert torch.allclose(found.depth(1), torch.tensor(2.0))
+    for i in (2, 3):
+        with pytest.raises(CorruptImage, match="its depth_step cannot be used"):
+            found.depth(i)
 
 
 def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stringpe import scenes
 from stringpe.scenes.catalogue import KINDS, assemble
 from stringpe.scenes.deterministic import TURN, Dice, cos_sin
-from stringpe.scenes.families import RECIPES
+from stringpe.scenes.families import RULES
 from stringpe.scenes.placement import Plot
 
 WORLD = scenes.sample(11, 48)
@@ -76,7 +76,7 @@ def test_families_take_turns():
     ],
 )
 def test_errors_say_what_to_do(call):
-    with pytest.raises(ValueError, match=r": (pass|ask|choose|count)"):
+    with pytest.raises(ValueError, match=r": (pass|ask|count)|The names are sofa"):
         call()
 
 
@@ -153,7 +153,7 @@ def test_objects_on_trays_do_not_cut_into_them():
 
 def test_packing_varies_and_families_differ():
     count = {}
-    for family in RECIPES:
+    for family in RULES:
         world = scenes.sample(1, 24, families=[family])
         count[family] = (world.present & (world.parent >= 0)).sum(1).float()
     assert count["tabletop"].std() > 2

@@ -3,13 +3,19 @@
 import gc
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 
 import pytest
 import torch
 
 from stringpe import scenes
-from stringpe.io.png import png
+from stringpe.io.files import hold_lock
+from stringpe.io.png import read_depth_step
 from stringpe.scenes import shards
 
 Image = pytest.importorskip("PIL.Image")
@@ -30,14 +36,6 @@ def pixels(data):
     return torch.from_numpy(np.array(Image.open(io.BytesIO(data))).astype(np.int64))
 
 
-@pytest.mark.parametrize(
-    ("shape", "top", "dtype"), [((5, 7), 256, torch.uint8), ((5, 7, 3), 256, torch.uint8), ((9, 4), 65536, torch.int32)]
-)
-def test_png_is_read_back_exactly(shape, top, dtype):
-    image = torch.randint(0, top, shape).to(dtype)
-    assert torch.equal(pixels(png(image)), image.long())
-
-
 def test_shards_hold_what_was_rendered(tmp_path):
     paths = scenes.write(tmp_path, 5, seed=3, size=(48, 64), shard_size=3, batch=2)
     assert [p.name for p in paths] == ["scenes-000000.tar", "scenes-000001.tar"]
@@ -49,6 +47,7 @@ def test_shards_hold_what_was_rendered(tmp_path):
         text = json.loads(sample["json"])
         assert (pixels(sample["rgb.png"]).permute(2, 0, 1) / 255 - frames.rgb[i]).abs().max() < 0.01
         assert (pixels(sample["depth.png"]) * text["depth_step"] - frames.depth[i]).abs().max() < 3e-4
+        assert read_depth_step(sample["depth.png"]) == text["depth_step"] == shards.DEPTH_STEP
         assert torch.equal(pixels(sample["instance.png"]), frames.instance[i])
         assert torch.allclose(torch.tensor(text["intrinsics"]), frames.intrinsics[i])
         assert {o["slot"] for o in text["objects"]} == set(frames.visible[i].nonzero()[:, 0].tolist())
@@ -56,7 +55,7 @@ def test_shards_hold_what_was_rendered(tmp_path):
             assert torch.allclose(torch.tensor(o["centre"]), frames.centre[i, o["slot"]], atol=1e-5)
         assert text["captions"] == scenes.captions(frames)[i]
     assert pixels((tmp_path / "contact_sheet.png").read_bytes()).shape == (48, 64 * 6, 3)
-    assert not list(tmp_path.glob("*.tmp"))
+    assert {p.name for p in tmp_path.iterdir()} == {*(p.name for p in paths), "dataset.json", "contact_sheet.png"}
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its files to the garbage collector
@@ -102,8 +101,52 @@ def test_stopping_and_going_on(tmp_path, monkeypatch, capsys):
 
 def test_two_datasets_do_not_mix(tmp_path):
     scenes.write(tmp_path, 1, size=(16, 16))
-    with pytest.raises(ValueError, match="choose an empty folder"):
+    with pytest.raises(ValueError, match=r"holds another data set .*seed=0 there, 1 asked for"):
         scenes.write(tmp_path, 1, seed=1, size=(16, 16))
+
+
+def test_settings_are_checked_before_the_folder_is_claimed(tmp_path):
+    for settings in ({"families": ["kitchen"]}, {"size": (0, 16)}, {"shard_size": 0}):
+        with pytest.raises(ValueError, match="pass"):
+            scenes.write(tmp_path / "new", 1, **settings)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_shard_that_another_process_never_finishes_is_reported_with_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shards, "_PATIENCE", 0.3)
+    monkeypatch.setattr(shards, "_POLL", 0.05)
+    with hold_lock(tmp_path / ".scenes-000000.tar.lock", "a shard"):
+        with pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on .*nothing in .* for 0.3 s"):
+            scenes.write(tmp_path, 4, size=(16, 16), shard_size=2)
+        assert [p.name for p in tmp_path.glob("*.tar")] == ["scenes-000001.tar"]  # the other shard did not wait
+        assert f"left to another process: {tmp_path}" in capsys.readouterr().err
+    scenes.write(tmp_path, 4, size=(16, 16), shard_size=2)
+    assert len(list(tmp_path.glob("*.tar"))) == 2
+
+
+COMMAND = "import sys; from stringpe import scenes; scenes.write(sys.argv[1], 12, size=(48, 48), shard_size=3, batch=1)"
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path, kill):
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    scenes.write(whole, 12, size=(48, 48), shard_size=3, batch=1)
+    both = [subprocess.Popen([sys.executable, "-c", COMMAND, str(shared)], stderr=subprocess.PIPE) for _ in range(2)]
+    killed = 0
+    while kill and not killed:
+        assert any(process.poll() is None for process in both)
+        for draft in shared.glob(".scenes-*.tar.*.*.*"):
+            killed = int(draft.name.split(".")[-2])  # the process that writes it
+            os.kill(killed, signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    told = [process.communicate(timeout=120)[1].decode() for process in both]
+    codes = {process.pid: process.returncode for process in both}
+    assert codes == {process.pid: -signal.SIGKILL if process.pid == killed else 0 for process in both}, told
+    left = {path.name for path in shared.iterdir()}
+    assert left == {path.name for path in whole.iterdir()}  # no drafts, no locks
+    for path in whole.glob("*.tar"):
+        assert path.read_bytes() == (shared / path.name).read_bytes()
 
 
 def test_contact_sheet_draws_boxes(tmp_path):

@@ -2,8 +2,8 @@
 
 Shards: NNN.webp (or .jpg, .png, .rgb.png) with NNN.json, {"captions": […]} or {"caption": "…"}, or NNN.txt, a caption a
 line; NNN.depth.png beside it. A folder: images with captions.json, captions.csv, or a .txt of the same name each;
-NAME.depth.png beside NAME.jpg. Depth is 16-bit, in millimetres unless `data.depth_step` or the sample's json
-("depth_step", metres a step) says otherwise; 0 and 65535 are holes.
+NAME.depth.png beside NAME.jpg. Depth is 16-bit; 0 and 65535 are holes. The metres per step are what the file itself
+says (a text chunk "depth_step", see `io.png`), else "depth_step" of the sample's json, else `data.depth_step`.
 """
 
 import csv
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..io.png import read_depth_step
 from .labelled import PICTURES, CorruptImage
 from .shards import Member, expand, samples
 
@@ -176,12 +177,23 @@ def depth_of(files: Mapping[str, bytes], name: str, step: float) -> Tensor:
     flat = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
     steps = flat.view(image.height, image.width)
     steps = torch.where(steps == _HOLE, 0, steps)
-    step = float(_record(files.get("json"), name).get("depth_step", step))
+    step = depth_step_of(files, name) or step
     depth = steps.float() * step
     seen = depth[steps > 0]
     if len(seen) and not _NEAR <= (middle := float(seen.median())) <= _FAR:
         raise CorruptImage(f"{name}: its median depth would be {middle:.3g} m: is a step {step:g} m (data.depth_step)?")
     return depth
+
+
+def depth_step_of(files: Mapping[str, bytes], name: str) -> float | None:
+    """The metres per step of a sample's depth, as the file itself says or else the json beside it; None if neither."""
+    record = _record(files.get("json"), name)
+    try:
+        stored = read_depth_step(files[DEPTH])
+        step = record.get("depth_step") if stored is None else stored
+        return None if step is None else float(step)
+    except (TypeError, ValueError) as error:
+        raise CorruptImage(f"{name}: its depth_step cannot be used: {error}") from error
 
 
 def fits(depth: Tensor, picture: "Image", name: str) -> Tensor:

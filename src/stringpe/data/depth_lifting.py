@@ -141,7 +141,7 @@ def _lift_shard(job: Job, out: Path, estimate: DepthEstimator, settings: Setting
                 if reason:
                     dropped[reason] += 1
                 else:
-                    depths[i] = png(millimetres(depth))
+                    depths[i] = png(millimetres(depth), depth_step=MILLIMETRE)
     for stale in out.glob(f".{job.name}.*"):
         stale.unlink()  # of a process that was killed
     draft = out / f".{job.name}.{os.getpid()}"

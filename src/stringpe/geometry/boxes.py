@@ -20,12 +20,12 @@ def to_centre(box: Tensor) -> Tensor:
 
 
 def area(box: Tensor) -> Tensor:
-    """Of corners (…, 4): (…). A box with its corners the wrong way round has none."""
+    """Areas (…) of corners (…, 4); 0 where the corners are in the wrong order."""
     return (box[..., 2:] - box[..., :2]).clamp(min=0).prod(-1)
 
 
 def clip(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
-    """Corners moved into an image of that size; width and height: numbers, or tensors like `box` without its last."""
+    """Corners (…, 4) moved into an image. width and height: numbers, or tensors (…)."""
     width, height = (torch.as_tensor(side, dtype=box.dtype, device=box.device) for side in (width, height))
     x, y = box[..., 0::2], box[..., 1::2]
     zero = torch.zeros((), dtype=box.dtype, device=box.device)
@@ -46,8 +46,8 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def giou(a: Tensor, b: Tensor) -> Tensor:
-    """Generalised IoU of corners (…, 4), in (−1, 1]: IoU less the share of the hull that neither covers, so that boxes
-    apart still have a gradient towards each other."""
+    """Generalised IoU of corners (…, 4), in (−1, 1]: IoU minus the share of the hull that neither box covers, so that
+    disjoint boxes still have a gradient towards each other."""
     shared = intersection(a, b)
     union = area(a) + area(b) - shared
     low, high = torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])
@@ -57,7 +57,7 @@ def giou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nms(box: Tensor, score: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes (n, 4) to keep, best first: those that no better one overlaps by more than threshold."""
+    """Indices of the boxes (n, 4) to keep, best first: no better one kept overlaps them by more than `threshold`."""
     order = score.argsort(descending=True, stable=True)
     overlaps = (iou(box[order][:, None], box[order][None]) > threshold).triu(1).cpu()
     dropped = torch.zeros(len(order), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Images on padded squares, and boxes back from them.
+"""Images padded to squares, and boxes mapped back to the images.
 
 An image keeps its aspect: it lies at the top left of a grey square whose side is the image's long side, and the square
 is resized. A box on the square is in units of that long side in x *and* y, never of width and height.
@@ -36,8 +36,8 @@ def to_square(image: "Image", size: int) -> Tensor:
 
 
 def depth_to_square(depth: Tensor, size: int) -> Tensor:
-    """Depth (h, w) on the square that `to_square` gives its image: (size, size), 0 in the padding. Each value is that
-    of the nearest pixel: between two surfaces there is no distance to mix."""
+    """Depth (h, w) on the square that `to_square` makes of its image: (size, size), 0 in the padding. Each value is
+    that of the nearest pixel: a mean of two surfaces would be the depth of neither."""
     side = max(depth.shape)
     high, wide = (max(1, round(length * size / side)) for length in depth.shape)
     small = F.interpolate(depth[None, None], (high, wide), mode="nearest-exact")[0, 0]
@@ -45,7 +45,7 @@ def depth_to_square(depth: Tensor, size: int) -> Tensor:
 
 
 def from_square(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
-    """Corners in pixels of the image, from cxcywh in [0, 1] on its padded square, without what lies in the padding.
+    """Corners in pixels of the image, from cxcywh in [0, 1] on its padded square, clipped to the image.
 
     box: (…, 4); width and height: numbers, or tensors of the leading shape."""
     width, height = (torch.as_tensor(side, dtype=box.dtype, device=box.device) for side in (width, height))

@@ -1,14 +1,16 @@
-"""The procedural RGB-D world: rooms and cluttered tables with everything known about them.
+"""The procedural RGB-D world: rooms and cluttered tables, rendered with complete annotations.
 
     frames = scenes.render(scenes.sample(seed=0, indices=64))      # or next(scenes.stream(seed=0))
     frames.rgb, frames.depth, frames.instance                      # (64, 3, 128, 128), (64, 128, 128), (64, 128, 128)
     frames.kind, frames.box3d, frames.box2d, frames.visibility     # per object slot
     scenes.captions(frames), scenes.relations(frames), scenes.seen(frames)
+    scenes.render(scenes.single_object("mug"))                     # one object in an empty room
     scenes.write("data/scenes", count=10_000)                      # WebDataset shards
 
-A scene is data (`Scenes`), a layout is a function of (seed, index), and a frame is a function of the scene: three parts
-that know each other only through `Scenes`. World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in
-pixels with pixel centres at + ½, depth = z.
+A scene is data (`Scenes`); the layout makes it from (seed, index), and the renderer makes frames from it. In the code,
+in that order: families, rooms, placement, layout; catalogue, ray_casting, shading, renderer; descriptions, shards.
+
+World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in pixels with pixel centres at + ½, depth = z.
 """
 
 from .catalogue import kinds

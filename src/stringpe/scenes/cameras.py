@@ -36,7 +36,7 @@ class Obstacles:
     """Upright boxes (b, o) that a camera must not stand in and should not stare at."""
 
     centre: Tensor  # (b, o, 3)
-    half: Tensor  # (b, o, 3) as they stand: along the turned x, the turned y, and up
+    half: Tensor  # (b, o, 3) as they stand: along the turn_plane x, the turn_plane y, and up
     yaw: Tensor  # (b, o)
     present: Tensor  # (b, o)
 
@@ -52,7 +52,7 @@ class Obstacles:
 
 
 def _best(eye: Tensor, target: Tensor, room: Tensor, obstacles: Obstacles, margin: float) -> Tensor:
-    """(b, 3): the first candidate (b, n, 3) with a free standing and a free near field, else the freest."""
+    """(b, 3): the first candidate (b, n, 3) that stands free and has nothing close before it, else the freest one."""
     b, n, _ = eye.shape
     steps = constant((0.0, 0.15, 0.3, 0.45, 0.6), eye.device)
     sight = eye[:, :, None] + (target[:, None, None] - eye[:, :, None]) * steps[:, None]  # (b, n, 5, 3)
@@ -73,7 +73,7 @@ def _lens(dice: Dice, low: float, high: float) -> Tensor:
     return torch.cat([torch.stack([focal / aspect, focal * aspect], -1), middle], -1)
 
 
-def _rolled(pose: Tensor, dice: Dice) -> Tensor:
+def _roll(pose: Tensor, dice: Dice) -> Tensor:
     """Turn the camera about its axis of view by up to ± 4°."""
     c, s = cos_sin(dice.below(23) - 11).unbind(-1)
     x, y = (
@@ -94,7 +94,7 @@ def in_room(dice: Dice, room: Tensor, focus: Tensor, obstacles: Obstacles) -> tu
     eye = torch.where(far[..., None], eye, eye + constant((0.0, 0.0, 50.0), eye.device))  # out of the room
     chosen = _best(eye, target, room, obstacles, 0.5)
     chosen = torch.cat([chosen[:, :2], torch.minimum(chosen[:, 2:], room[:, 2:] - 0.3)], -1)
-    return _rolled(look_at(chosen, target), dice), _lens(dice, 0.62, 1.05)
+    return _roll(look_at(chosen, target), dice), _lens(dice, 0.62, 1.05)
 
 
 def at_table(dice: Dice, room: Tensor, focus: Tensor, radius: Tensor, obstacles: Obstacles) -> tuple[Tensor, Tensor]:
@@ -108,4 +108,4 @@ def at_table(dice: Dice, room: Tensor, focus: Tensor, radius: Tensor, obstacles:
     chosen = _best(eye, target, room, obstacles, 0.12)
     limit = torch.stack([room[:, 0] / 2 - 0.1, room[:, 1] / 2 - 0.1, room[:, 2] - 0.1], -1)
     chosen = torch.maximum(torch.minimum(chosen, limit), -limit)
-    return _rolled(look_at(chosen, target), dice), _lens(dice, 0.72, 1.25)
+    return _roll(look_at(chosen, target), dice), _lens(dice, 0.72, 1.25)

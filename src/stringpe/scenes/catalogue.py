@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from ..io.registry import look_up
 from . import solids
 from .deterministic import constant
 from .furniture import FURNITURE
@@ -30,11 +31,9 @@ def kinds() -> tuple[str, ...]:
     return tuple(kind.name for kind in KINDS)
 
 
-def number(name: str) -> int:
+def kind_number(name: str) -> int:
     """The class number of a kind."""
-    if name not in _NUMBER:
-        raise ValueError(f"no kind is called {name!r}: choose one of {', '.join(kinds())}")
-    return _NUMBER[name]
+    return look_up("kind of object", name, _NUMBER)
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def catalogue(device: torch.device) -> Catalogue:
     return _build().to(device)
 
 
-def names_of(place: str) -> tuple[int, ...]:
+def kind_numbers(place: str) -> tuple[int, ...]:
     """The class numbers of the kinds that belong on the floor, on the wall, on a table, or that lie flat on one."""
     return tuple(k for k, kind in enumerate(KINDS) if kind.place == place)
 

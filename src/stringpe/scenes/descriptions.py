@@ -133,7 +133,7 @@ _MIN_PIXELS, _MIN_VISIBILITY = 12, 0.25
 _COLOURS = tuple(COLOURS)
 
 
-def _with_article(words: str) -> str:
+def _add_article(words: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
@@ -147,10 +147,10 @@ def noun(kind: int, colour: int, extra: str = "") -> str:
     """A noun phrase for a kind and a colour, by number: "a red striped mug"."""
     coloured = KINDS[kind].coloured  # a plant in a red pot is not a red plant
     words = [_COLOURS[colour] if coloured else "", extra if coloured else "", KINDS[kind].name]
-    return _with_article(" ".join(word for word in words if word))
+    return _add_article(" ".join(word for word in words if word))
 
 
-def _listed(phrases: list[str]) -> str:
+def _join(phrases: list[str]) -> str:
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
@@ -172,7 +172,7 @@ def captions(frames: Frames, count: int = 4) -> list[list[str]]:
         # Prefer what is large in the image, as a person would; keep it random beyond that.
         things = sorted(things, key=lambda t: -t.pixels * chooser.uniform(0.3, 1.0))[:8]
         shown = [phrase(t, chooser.random()) for t in things[: chooser.randint(1, 4)]]
-        sentences = [f"{place} with {_listed(shown)}."]
+        sentences = [f"{place} with {_join(shown)}."]
         facts = [
             (i, j, r)
             for i in things

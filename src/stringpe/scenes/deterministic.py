@@ -88,8 +88,8 @@ def root(x: Tensor) -> Tensor:
     return x.double().sqrt().float()
 
 
-def turned(vector: Tensor, angle: Tensor) -> Tensor:
-    """The plane vector (..., 2) turned counter-clockwise by `angle` (...) in 1024ths of a turn."""
+def turn_plane(vector: Tensor, angle: Tensor) -> Tensor:
+    """The plane vector (..., 2) turn_plane counter-clockwise by `angle` (...) in 1024ths of a turn."""
     c, s = cos_sin(angle).unbind(-1)
     x, y = vector.unbind(-1)
     return torch.stack([c * x - s * y, s * x + c * y], -1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import names_of, number
+from .catalogue import kind_number, kind_numbers
 from .rooms import AREAS
 from .scene import FAMILIES
 
@@ -16,14 +16,15 @@ LIVING = ("lounge", "dining", "office", "reading")
 """The areas of a living room; every family fills the rest of its rooms with them."""
 
 SURFACES, CLUTTER, FLATS, ON_FLAT = 4, 18, 4, 4
-"""At most so many surfaces receive objects; objects are tried on each; of those flat ones; and objects on each flat."""
+"""The most surfaces per scene that receive objects, objects tried per surface, flat objects among them, and objects on
+each flat one."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """One family."""
+class Rule:
+    """What makes one family."""
 
-    areas: tuple[str, ...]  # of the first area; the others are living areas
+    areas: tuple[str, ...]  # choices for the first area; the others are those of a living room
     surfaces: int  # pieces of furniture that receive objects
     anywhere: bool  # any furniture with a top, or else the first pieces of the first area
     clutter: int  # objects tried on each surface
@@ -31,16 +32,16 @@ class Recipe:
     packing: tuple[float, float]  # the fraction of a surface that objects cover
     room: tuple[float, float]  # side lengths in metres
     divided: bool  # into several areas, where the room is large enough
-    pool: str
+    pool: str  # the kinds to draw objects from
 
 
-RECIPES: dict[str, Recipe] = {
-    "living": Recipe(LIVING, 4, True, 3, 0, (0.04, 0.25), (3.4, 7.2), True, "decor"),
-    "tabletop": Recipe(("one table",), 1, False, 18, 0, (0.08, 0.7), (3.6, 6.5), True, "clutter"),
-    "tables": Recipe(("tables",), 4, False, 9, 0, (0.06, 0.5), (4.2, 6.5), False, "clutter"),
-    "trays": Recipe(("one table",), 1, False, 10, 4, (0.25, 0.8), (3.6, 6.5), True, "clutter"),
+RULES: dict[str, Rule] = {
+    "living": Rule(LIVING, 4, True, 3, 0, (0.04, 0.25), (3.4, 7.2), True, "decor"),
+    "tabletop": Rule(("one table",), 1, False, 18, 0, (0.08, 0.7), (3.6, 6.5), True, "clutter"),
+    "tables": Rule(("tables",), 4, False, 9, 0, (0.06, 0.5), (4.2, 6.5), False, "clutter"),
+    "trays": Rule(("one table",), 1, False, 10, 4, (0.25, 0.8), (3.6, 6.5), True, "clutter"),
 }
-assert tuple(RECIPES) == FAMILIES
+assert tuple(RULES) == FAMILIES
 
 _DECOR = ("book", "vase", "table lamp", "potted plant", "laptop", "candle", "bowl", "mug")
 _SMALL = (
@@ -54,10 +55,10 @@ POOLS = ("decor", "clutter", "flat", "small")
 def pools(device: torch.device) -> tuple[Tensor, Tensor]:
     """The kinds in each pool, padded (pools, n), and how many they are (pools,)."""
     rows = (
-        tuple(number(n) for n in _DECOR),
-        names_of("table") + names_of("flat"),
-        (number("tray"),) * 4 + names_of("flat"),
-        tuple(number(n) for n in _SMALL),
+        tuple(kind_number(n) for n in _DECOR),
+        kind_numbers("table") + kind_numbers("flat"),
+        (kind_number("tray"),) * 4 + kind_numbers("flat"),
+        tuple(kind_number(n) for n in _SMALL),
     )
     width = max(len(row) for row in rows)
     table = torch.tensor([row + row[:1] * (width - len(row)) for row in rows], device=device)
@@ -65,8 +66,8 @@ def pools(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The recipes of a batch, gathered: every field (b, …)."""
+class Rules:
+    """The rules of a batch of scenes, gathered: every field (b, …)."""
 
     areas: Tensor  # (b, 4) choices for the first area
     area_count: Tensor
@@ -82,22 +83,22 @@ class Rows:
 
 @functools.cache
 def _table(device: torch.device) -> tuple[Tensor, ...]:
-    recipes = list(RECIPES.values())
+    rules = list(RULES.values())
     columns = (
-        [[AREAS.index(r.areas[k % len(r.areas)]) for k in range(len(LIVING))] for r in recipes],
-        [len(r.areas) for r in recipes],
-        [r.surfaces for r in recipes],
-        [r.anywhere for r in recipes],
-        [r.clutter for r in recipes],
-        [r.flats for r in recipes],
-        [r.packing for r in recipes],
-        [r.room for r in recipes],
-        [r.divided for r in recipes],
-        [POOLS.index(r.pool) for r in recipes],
+        [[AREAS.index(r.areas[k % len(r.areas)]) for k in range(len(LIVING))] for r in rules],
+        [len(r.areas) for r in rules],
+        [r.surfaces for r in rules],
+        [r.anywhere for r in rules],
+        [r.clutter for r in rules],
+        [r.flats for r in rules],
+        [r.packing for r in rules],
+        [r.room for r in rules],
+        [r.divided for r in rules],
+        [POOLS.index(r.pool) for r in rules],
     )
     return tuple(torch.tensor(column, device=device) for column in columns)
 
 
-def recipes(family: Tensor) -> Rows:
-    """The recipe of each scene, for families (b,) by number."""
-    return Rows(*(column[family] for column in _table(family.device)))
+def gather_rules(family: Tensor) -> Rules:
+    """The rule of each scene, for families (b,) by number."""
+    return Rules(*(column[family] for column in _table(family.device)))

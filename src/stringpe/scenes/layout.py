@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from . import cameras
-from .catalogue import catalogue, number
+from .catalogue import catalogue, kind_number
 from .deterministic import TURN, Dice, constant
-from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rows, pools, recipes
+from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rules, gather_rules, pools
 from .object_kinds import PATTERNS
 from .placement import Clutter, Items, draw_items, rotations, scatter, tops
-from .rooms import SLOTS, Furnished, draw_light, draw_surfaces, furnish
+from .rooms import SLOTS, Furniture, draw_light, draw_surfaces, furnish
 from .scene import FAMILIES, Scenes
 
 OBJECTS = 48
 """Object slots of every scene; the few scenes that draw more objects lose the last ones, which carry nothing."""
 
 _WALLS = 4
-_HANGINGS = (number("painting"), number("painting"), number("wall clock"))
+_HANGINGS = (kind_number("painting"), kind_number("painting"), kind_number("wall clock"))
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Objects:
     parent: Tensor  # (b, o)
 
 
-def _rooms(dice: Dice, rows: Rows) -> tuple[Tensor, Furnished]:
+def _rooms(dice: Dice, rows: Rules) -> tuple[Tensor, Furniture]:
     low, high = rows.room[:, :1], rows.room[:, 1:]
     room = torch.cat([low + (high - low) * dice.uniform(2), dice.uniform(1, low=2.5, high=3.1)], -1)
     area = dice.below(len(LIVING), 4)
@@ -57,13 +57,13 @@ def _on_walls(dice: Dice, room: Tensor) -> Clutter:
     return Clutter(items, at, yaw, bottom, torch.full_like(yaw, -1), dice.chance(0.55, _WALLS))
 
 
-def _picked(dice: Dice, pool: Tensor, *shape: int) -> Tensor:
+def _pick_kinds(dice: Dice, pool: Tensor, *shape: int) -> Tensor:
     """Kinds (b, *shape) from pool number `pool`, which broadcasts."""
     table, count = pools(dice.device)
     return table[pool, dice.below(count[pool], *shape)]
 
 
-def _on_furniture(dice: Dice, rows: Rows, placed: Furnished) -> list[Clutter]:
+def _on_furniture(dice: Dice, rows: Rules, placed: Furniture) -> list[Clutter]:
     """Objects on furniture, and for families with trays, objects on those."""
     b, f = placed.yaw.shape
     device = placed.at.device
@@ -80,17 +80,17 @@ def _on_furniture(dice: Dice, rows: Rows, placed: Furnished) -> list[Clutter]:
     pool = torch.where(flat, POOLS.index("flat"), rows.pool[:, None, None]).expand(-1, SURFACES, -1)
     low, high = rows.packing[:, :1], rows.packing[:, 1:]
     packing = low + (high - low) * dice.uniform(SURFACES)
-    first = scatter(dice, where, _picked(dice, pool, SURFACES, CLUTTER), packing, wanted)
+    first = scatter(dice, where, _pick_kinds(dice, pool, SURFACES, CLUTTER), packing, wanted)
 
     carriers = every[:, :FLATS]
     plates = tops(first.items, first.at, first.yaw, first.bottom, first.present, carriers, f + _WALLS)
     small = constant((POOLS.index("small"),), device, torch.int64).expand(b, FLATS, ON_FLAT)
     wanted = (carriers < rows.flats[:, None])[..., None].expand(-1, -1, ON_FLAT)
     packing = dice.uniform(FLATS, low=0.3, high=1.0)
-    return [first, scatter(dice, plates, _picked(dice, small, FLATS, ON_FLAT), packing, wanted)]
+    return [first, scatter(dice, plates, _pick_kinds(dice, small, FLATS, ON_FLAT), packing, wanted)]
 
 
-def _together(placed: Furnished, groups: list[Clutter]) -> _Objects:
+def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
     """Everything in one list, present objects first, cut to OBJECTS slots."""
     floor = torch.zeros_like(placed.at[..., 0])
     furniture = Clutter(placed.items, placed.at, placed.yaw, floor, torch.full_like(placed.yaw, -1), placed.present)
@@ -112,9 +112,9 @@ def _together(placed: Furnished, groups: list[Clutter]) -> _Objects:
 
 
 def _camera(
-    dice: Dice, rows: Rows, living: Tensor, room: Tensor, placed: Furnished, obstacles: cameras.Obstacles
+    dice: Dice, rows: Rules, living: Tensor, room: Tensor, placed: Furniture, obstacles: cameras.Obstacles
 ) -> tuple[Tensor, Tensor]:
-    """Look at a piece of furniture: in living rooms across the room, else down on a table. Pose and lens."""
+    """Pose and lens of a camera that looks at a piece of furniture: across a living room, or down on a table."""
     b = len(room)
     # The first piece of an area is the one its programme is about; take an area, or a table, that is there.
     leads = placed.present.view(b, 4, SLOTS)[:, :, 0]
@@ -139,10 +139,10 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
     """Lay the scenes out once per group of views, then look at each with its own camera."""
     base, which = torch.unique(index // views, return_inverse=True)
     kind_of = torch.empty_like(base).scatter_(0, which, family)
-    rows = recipes(kind_of)
+    rows = gather_rules(kind_of)
     dice = Dice(seed, base, stream=1)
     room, placed = _rooms(dice, rows)
-    objects = _together(placed, [_on_walls(dice, room), *_on_furniture(dice, rows, placed)])
+    objects = _merge(placed, [_on_walls(dice, room), *_on_furniture(dice, rows, placed)])
     items, extent = objects.items, objects.items.extent
     centre = torch.cat([objects.at, (objects.bottom + extent[..., 2] / 2)[..., None]], -1)
     rug = torch.cat([placed.at[:, 0], dice.uniform(2, low=0.7, high=1.4) * dice.chance(0.6, 1) + 1e-3], -1)
@@ -162,7 +162,9 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
     }
     obstacles = cameras.Obstacles(centre[which], extent[which] / 2, objects.yaw[which], objects.present[which])
     living = family == FAMILIES.index("living")
-    pose, lens = _camera(Dice(seed, index, stream=2), recipes(family), living, room[which], placed[which], obstacles)
+    pose, lens = _camera(
+        Dice(seed, index, stream=2), gather_rules(family), living, room[which], placed[which], obstacles
+    )
     return Scenes(
         seed=seed,
         index=index,
@@ -171,6 +173,13 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
         lens=lens,
         **{name: column[which] for name, column in columns.items()},
     )
+
+
+def check_families(families: Sequence[str]) -> None:
+    """ValueError unless `families` names some of FAMILIES."""
+    wrong = [name for name in families if name not in FAMILIES]
+    if wrong or not families:
+        raise ValueError(f"families are {', '.join(FAMILIES)}; received {list(families)}: pass some of those names")
 
 
 def sample(
@@ -186,9 +195,7 @@ def sample(
     A scene depends on (seed, index, families, views) alone. Families take turns: scene i is of family i mod
     len(families). With `views` > 1, that many consecutive indices are the same room seen by different cameras.
     """
-    unknown = [name for name in families if name not in FAMILIES]
-    if unknown or not families:
-        raise ValueError(f"families are {', '.join(FAMILIES)}; received {list(families)}: pass some of those names")
+    check_families(families)
     if views < 1:
         raise ValueError(f"views is the number of cameras per scene, received {views}: pass at least 1")
     if isinstance(indices, int):
@@ -210,12 +217,13 @@ def single_object(
     height: float = 0.6,
     colours: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None,
 ) -> Scenes:
-    """A scene that holds one object of the given kind, seen from its front; the distance fits its size.
+    """One object in an empty room, seen from its front at a distance that fits its size: to look at a kind, and to test
+    the renderer against what is known exactly.
 
-    `azimuth` (radians) walks around the object and `height` is the slope of the view from above.
+    `azimuth` (radians) turns the camera around the object; `height` is the slope of the view from above.
     """
     shelf = catalogue(torch.device("cpu"))
-    row = number(kind)
+    row = kind_number(kind)
     if not 0 <= variant < int(shelf.variants[row]):
         raise ValueError(f"{kind} has {int(shelf.variants[row])} variants, received variant={variant}: count from 0")
     template = shelf.first[row] + variant

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from .catalogue import catalogue
-from .deterministic import TURN, Dice, cos_sin, turned
+from .deterministic import TURN, Dice, cos_sin, turn_plane
 from .object_kinds import COLOURS
 
 
 @dataclass(frozen=True)
 class Items:
-    """Objects (b, o) of known kind and size. `extent` is the size along the object's axes as it stands (or lies): the
-    last entry is its height above what carries it."""
+    """Objects (b, o) that have a kind and a size, but no place yet. `extent` is the size along the object's axes as it
+    stands (or lies): the last entry is its height above the surface."""
 
     kind: Tensor  # (b, o)
     template: Tensor
@@ -68,7 +68,7 @@ def draw_items(dice: Dice, kind: Tensor) -> Items:
 
 
 def rotations(yaw: Tensor, lying: Tensor) -> Tensor:
-    """World from object (..., 3, 3): turned by `yaw` (1024ths of a turn) about the vertical; lying puts y up."""
+    """World from object (..., 3, 3): turn_plane by `yaw` (1024ths of a turn) about the vertical; lying puts y up."""
     c, s = cos_sin(yaw).unbind(-1)
     zero, one = torch.zeros_like(c), torch.ones_like(c)
     upright = torch.stack([c, -s, zero, s, c, zero, zero, zero, one], -1)
@@ -80,7 +80,7 @@ class Plot:
     """n independent rectangles [−half, half] that fill up one item at a time, all n in step, up to `room_for` items.
 
     Each item comes with a few candidate poses and takes the first that stays inside and keeps `gap` metres from
-    everything placed before. Two turned rectangles are apart exactly if one of their four edge directions separates
+    everything placed before. Two turn_plane rectangles are apart exactly if one of their four edge directions separates
     them.
     """
 
@@ -205,7 +205,7 @@ def scatter(dice: Dice, where: Tops, kind: Tensor, packing: Tensor, wanted: Tens
         yaws.append(yaw)
         founds.append(found)
     base = where.yaw.view(-1, 1).expand(-1, n)
-    at = turned(torch.stack(spots, 1), base) + where.at.view(-1, 1, 2)
+    at = turn_plane(torch.stack(spots, 1), base) + where.at.view(-1, 1, 2)
 
     def spread(column: Tensor) -> Tensor:
         return column[..., None].expand(-1, -1, n).reshape(b, s * n)

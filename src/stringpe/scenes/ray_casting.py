@@ -76,7 +76,7 @@ def overlaps(low: Tensor, high: Tensor, solid_low: Tensor, solid_high: Tensor) -
     return mask
 
 
-def pairs(mask: Tensor) -> Pairs:
+def list_pairs(mask: Tensor) -> Pairs:
     """The true entries of (b, t, p) as a list."""
     _, tiles, solids = mask.shape
     flat = mask.flatten().nonzero()[:, 0]
@@ -84,20 +84,20 @@ def pairs(mask: Tensor) -> Pairs:
     return Pairs(tile, flat % solids + tile // tiles * solids)
 
 
-def into_tiles(image: Tensor) -> Tensor:
+def to_tiles(image: Tensor) -> Tensor:
     """(b, h, w) to (b, t, 64); h and w are multiples of 8."""
     b, h, w = image.shape
     return image.view(b, h // TILE, TILE, w // TILE, TILE).transpose(2, 3).reshape(b, -1, TILE * TILE)
 
 
-def out_of_tiles(tiles: Tensor, height: int, width: int) -> Tensor:
+def from_tiles(tiles: Tensor, height: int, width: int) -> Tensor:
     """(b, t, 64) back to (b, h, w), cut to the size asked for."""
     down, across = -(-height // TILE), -(-width // TILE)
     image = tiles.view(-1, down, across, TILE, TILE).transpose(2, 3).reshape(-1, down * TILE, across * TILE)
     return image[:, :height, :width].contiguous()
 
 
-def seen_from(
+def pack_solids(
     own_from_world: Tensor, centres: Tensor, axes: Tensor, origin: Tensor, quadric: Tensor, cavity: Tensor
 ) -> Solids:
     """Solids (b, p) as the flat table that rays from `origin` (b, 3) need; `axes` (b, 3, 3) is world from pinhole."""
@@ -123,7 +123,7 @@ class Hits:
     y: Tensor
     depth: Tensor  # (b, t, 64)
     row: Tensor  # (b, t, 64) row of the assembly
-    alone: Tensor  # (b, o) pixels each object would cover if nothing stood before it
+    unoccluded: Tensor  # (b, o) pixels each object would cover if nothing stood before it
 
 
 def camera_rays(scenes: Scenes, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +136,7 @@ def camera_rays(scenes: Scenes, size: tuple[int, int]) -> tuple[Tensor, Tensor, 
     x = ((j - k[:, :1, 2]) / k[:, :1, 0])[:, None, :].expand(-1, down, -1)
     y = ((i - k[:, 1:2, 2]) / k[:, 1:2, 1])[:, :, None].expand(-1, -1, across)
     inside = (i < height)[:, None] & (j < width)
-    return into_tiles(x), into_tiles(y), into_tiles(inside[None])[0]
+    return to_tiles(x), to_tiles(y), to_tiles(inside[None])[0]
 
 
 def _room_exit(scenes: Scenes, x: Tensor, y: Tensor, first_row: int) -> tuple[Tensor, Tensor]:
@@ -162,13 +162,15 @@ def first_hits(scenes: Scenes, assembly: Assembly, size: tuple[int, int]) -> Hit
     rows = assembly.owner.shape[1]
     solids = rows - 3
     axes, origin = scenes.pose[:, :3, :3], scenes.pose[:, :3, 3]
-    table = seen_from(assembly.inverse, assembly.centre, axes, origin, assembly.quadric, assembly.cavity)
+    table = pack_solids(assembly.inverse, assembly.centre, axes, origin, assembly.quadric, assembly.cavity)
     to_camera = axes.transpose(1, 2)[:, None]  # (b, 1, 3, 3)
     away = (to_camera @ (assembly.centre - origin[:, None])[..., None])[..., 0]
     low, high, _ = footprint((to_camera @ assembly.frame)[:, :solids], away[:, :solids])
     corner = torch.stack([x, y], -1)
     mask = overlaps(corner.amin(2), corner.amax(2), low, high) & (assembly.owner[:, None, :solids] >= 0)
-    met = pairs(torch.nn.functional.pad(mask, (0, 3)))  # padded, so that solids are numbered as rows of the assembly
+    met = list_pairs(
+        torch.nn.functional.pad(mask, (0, 3))
+    )  # padded, so that solids are numbered as rows of the assembly
 
     depth, row = (part.view(-1, rays) for part in _room_exit(scenes, x, y, solids))
     x_flat, y_flat = x.view(-1, rays), y.view(-1, rays)
@@ -191,14 +193,14 @@ def first_hits(scenes: Scenes, assembly: Assembly, size: tuple[int, int]) -> Hit
             cover[slots[piece]] |= hit[piece]
     pixels = (cover & inside[(met.tile[new] % tiles)]).sum(1)
     objects = scenes.present.shape[1]
-    alone = torch.zeros(b * objects, dtype=torch.int64, device=x.device)
-    alone.index_add_(0, met.tile[new] // tiles * objects + owner[new], pixels)
-    return Hits(x, y, depth.view(b, tiles, rays), row.view(b, tiles, rays), alone.view(b, objects))
+    unoccluded = torch.zeros(b * objects, dtype=torch.int64, device=x.device)
+    unoccluded.index_add_(0, met.tile[new] // tiles * objects + owner[new], pixels)
+    return Hits(x, y, depth.view(b, tiles, rays), row.view(b, tiles, rays), unoccluded.view(b, objects))
 
 
-def lit(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> Tensor:
+def light_reaches(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> Tensor:
     """(b, t, 64) bool: the light reaches the point. `points` (3, b, t, 64) in the world; `facing` (b, t, 64) are the
-    ones whose surface is turned to the light at all.
+    ones whose surface is turn_plane to the light at all.
 
     The light is a pinhole that looks straight down, above every object: shadows are first hits once more.
     """
@@ -206,7 +208,7 @@ def lit(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> T
     solids = assembly.owner.shape[1] - 3
     down = torch.diag(torch.tensor([1.0, 1.0, -1.0], device=points.device)).expand(b, 3, 3)
     inverse, centre = assembly.inverse[:, :solids], assembly.centre[:, :solids]
-    table = seen_from(inverse, centre, down, scenes.light, assembly.quadric[:, :solids], assembly.cavity[:, :solids])
+    table = pack_solids(inverse, centre, down, scenes.light, assembly.quadric[:, :solids], assembly.cavity[:, :solids])
     away = (centre - scenes.light[:, None]) * down[:, None, :, :].diagonal(dim1=-2, dim2=-1)
     low, high, top = footprint(down[:, None] @ assembly.frame[:, :solids], away)
 
@@ -219,7 +221,7 @@ def lit(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> T
     first, last = plane.masked_fill(outside, torch.inf).amin(2), plane.masked_fill(outside, -torch.inf).amax(2)
     mask = overlaps(first, last, low, high) & (assembly.owner[:, None, :solids] >= 0)
     mask &= top[:, None] < below.masked_fill(~facing, 0).amax(2)[..., None]
-    met = pairs(mask)
+    met = list_pairs(mask)
 
     shaded = torch.zeros(b * tiles, rays, dtype=torch.bool, device=points.device)
     x_flat, y_flat = x.view(-1, rays), y.view(-1, rays)

@@ -8,12 +8,18 @@ import torch
 
 from .catalogue import assemble
 from .layout import sample
-from .ray_casting import first_hits, lit, out_of_tiles
+from .ray_casting import first_hits, from_tiles, light_reaches
 from .scene import FAMILIES, Frames, Scenes, annotate
 from .shading import Surface, shade
 
 _CHUNK = {"cpu": 16, "cuda": 1024}
 """Scenes rendered at once: the lists of pairs are built per chunk, and their memory grows with it."""
+
+
+def check_size(size: Sequence[int]) -> None:
+    """ValueError unless `size` is a height and a width."""
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"size is (height, width) in pixels, received {size}: pass for example size=(128, 128)")
 
 
 @torch.no_grad()
@@ -29,14 +35,13 @@ def render(
     `size` is (height, width) for the whole batch; where a scene's aspect ratio differs, its pixels are not square and
     K says so. `device` defaults to where the scenes are.
     """
-    if min(size) < 1 or len(size) != 2:
-        raise ValueError(f"size is (height, width) in pixels, received {size}: pass for example size=(128, 128)")
+    check_size(size)
     if device is not None:
         scenes = scenes.to(device)
     step = _CHUNK.get(scenes.device.type, _CHUNK["cuda"])
     parts = [_render(scenes[start : start + step], size, shadows) for start in range(0, len(scenes), step)]
-    rgb, depth, instance, alone = (torch.cat(columns) for columns in zip(*parts, strict=True))
-    return annotate(scenes, rgb, depth, instance, alone)
+    rgb, depth, instance, unoccluded = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    return annotate(scenes, rgb, depth, instance, unoccluded)
 
 
 def _render(scenes: Scenes, size: tuple[int, int], shadows: bool) -> tuple[torch.Tensor, ...]:
@@ -46,11 +51,11 @@ def _render(scenes: Scenes, size: tuple[int, int], shadows: bool) -> tuple[torch
     facing = surface.facing(scenes)
     if shadows:
         tiled = hits.depth.shape
-        facing = lit(scenes, assembly, surface.point.view(3, *tiled), facing.view(tiled)).flatten()
+        facing = light_reaches(scenes, assembly, surface.point.view(3, *tiled), facing.view(tiled)).flatten()
     colour = shade(scenes, surface, facing)
-    rgb = torch.stack([out_of_tiles(channel.view_as(hits.depth), *size) for channel in colour], 1)
+    rgb = torch.stack([from_tiles(channel.view_as(hits.depth), *size) for channel in colour], 1)
     owner = assembly.owner.gather(1, hits.row.flatten(1)).view_as(hits.row) + 1
-    return rgb, out_of_tiles(hits.depth, *size), out_of_tiles(owner, *size), hits.alone
+    return rgb, from_tiles(hits.depth, *size), from_tiles(owner, *size), hits.unoccluded
 
 
 def stream(

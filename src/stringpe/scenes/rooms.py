@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import number
-from .deterministic import TURN, Dice, constant, turned
+from .catalogue import kind_number
+from .deterministic import TURN, Dice, constant, turn_plane
 from .object_kinds import COLOURS, PATTERNS
 from .placement import Items, Plot, colour_table, draw_items
 
@@ -120,7 +120,7 @@ def _programme_table(device: torch.device) -> dict[str, Tensor]:
     """All programmes as tensors (areas, slots, …)."""
     rows = list(PROGRAMMES.values())
     width = max(len(slot.kinds) for slots in rows for slot in slots)
-    kinds = [[[number(s.kinds[k % len(s.kinds)]) for k in range(width)] for s in slots] for slots in rows]
+    kinds = [[[kind_number(s.kinds[k % len(s.kinds)]) for k in range(width)] for s in slots] for slots in rows]
     numbers = [[(s.chance, *s.side, s.gap, s.slide, s.jitter) for s in slots] for slots in rows]
     whole = [[(s.by, s.turn, len(s.kinds)) for s in slots] for slots in rows]
     return {
@@ -131,7 +131,7 @@ def _programme_table(device: torch.device) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class Furnished:
+class Furniture:
     """Furniture (b, f) in the world, f = areas · SLOTS in order of area, then slot."""
 
     items: Items
@@ -139,9 +139,9 @@ class Furnished:
     yaw: Tensor  # (b, f) in 1024ths of a turn
     present: Tensor  # (b, f)
 
-    def __getitem__(self, rows: Tensor) -> Furnished:
+    def __getitem__(self, rows: Tensor) -> Furniture:
         items = Items(**{name: getattr(self.items, name)[rows] for name in Items.__dataclass_fields__})
-        return Furnished(items, self.at[rows], self.yaw[rows], self.present[rows])
+        return Furniture(items, self.at[rows], self.yaw[rows], self.present[rows])
 
 
 def split(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,7 +154,7 @@ def split(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Te
     return centre, half - _WALL, exists
 
 
-def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furnished:
+def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furniture:
     """Follow the programme `area` (b, 4) in each of the room's four areas, all areas of all rooms in step.
 
     Rooms that are not `divided` (b,) are one area.
@@ -178,8 +178,8 @@ def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furnishe
     plot = Plot(half, gap=0.03, room_for=SLOTS)
     at, yaw, found = _follow(plot, sizes, wanted, whole, numbers, noise)
     back = (quarter.view(-1, 1) * (TURN // 4)).expand(-1, SLOTS)
-    place = turned(at, back).view(b, 4, SLOTS, 2) + centre[:, :, None]
-    return Furnished(items, place.flatten(1, 2), ((yaw + back) % TURN).view(b, -1), found.view(b, -1))
+    place = turn_plane(at, back).view(b, 4, SLOTS, 2) + centre[:, :, None]
+    return Furniture(items, place.flatten(1, 2), ((yaw + back) % TURN).view(b, -1), found.view(b, -1))
 
 
 def _follow(
@@ -213,7 +213,7 @@ def _follow(
     for slot in range(SLOTS):
         alone, near = free[:, slot], by[:, slot]
         base, facing = spots[rows, near], yaws[rows, near]
-        spot = torch.where(alone[:, None], walls[:, slot], turned(beside[:, slot], facing) + base)
+        spot = torch.where(alone[:, None], walls[:, slot], turn_plane(beside[:, slot], facing) + base)
         yaw = (torch.where(alone, 0, facing)[:, None] + wobble[:, slot]) % TURN
         ready = wanted[:, slot] & (alone | founds[rows, near])
         spots[:, slot], yaws[:, slot], founds[:, slot] = plot.place(
@@ -258,8 +258,8 @@ def draw_surfaces(dice: Dice) -> dict[str, Tensor]:
 
 
 def draw_light(dice: Dice, room: Tensor) -> dict[str, Tensor]:
-    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and what the room
-    gives back of it."""
+    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and the light that
+    the room reflects."""
     spot = dice.uniform(2, low=-0.45, high=0.45) * room[:, :2]
     height = room[:, 2:] + dice.uniform(1, low=-0.05, high=0.5)
     tone = 1 + dice.uniform(1, low=-1.0, high=1.0) * constant((0.10, 0.0, -0.14), room.device)

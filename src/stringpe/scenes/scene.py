@@ -9,7 +9,9 @@ y down, z forward. b scenes, o object slots; slots where `present` is false are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,9 +63,9 @@ class Scenes:
     def device(self) -> torch.device:
         return self.index.device
 
-    def _map(self, change: object) -> Scenes:
-        assert callable(change)
-        return replace(self, **{f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "seed"})
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Scenes:
+        columns: dict[str, Any] = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "seed"}
+        return replace(self, **columns)
 
     def to(self, device: torch.device | str) -> Scenes:
         """The same scenes on another device."""
@@ -94,7 +96,7 @@ class Frames:
 
     scenes: Scenes
     rgb: Tensor  # (b, 3, h, w) sRGB in [0, 1]
-    depth: Tensor  # (b, h, w) metres; rooms are closed, so no pixel is without
+    depth: Tensor  # (b, h, w) metres; rooms are closed, so every pixel has one
     instance: Tensor  # (b, h, w) int64
     intrinsics: Tensor  # (b, 3, 3) in pixels, pixel centres at + ½
     pose: Tensor  # (b, 4, 4) world from camera
@@ -148,8 +150,8 @@ def _boxes_2d(instance: Tensor, objects: int) -> tuple[Tensor, Tensor]:
     return box.view(b, objects + 1, 4)[:, 1:].float(), count.view(b, objects + 1)[:, 1:]
 
 
-def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, alone: Tensor) -> Frames:
-    """Put images and the scene's own knowledge together; `alone` (b, o) as in hits.Hits."""
+def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, unoccluded: Tensor) -> Frames:
+    """Combine images with what the scene knows; `unoccluded` (b, o) as in ray_casting.Hits."""
     box2d, pixels = _boxes_2d(instance, scenes.present.shape[1])
     to_camera = scenes.pose[:, None, :3, :3].transpose(-1, -2)
     away = scenes.centre - scenes.pose[:, None, :3, 3]
@@ -167,5 +169,5 @@ def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, alone
         size=scenes.size,
         box2d=box2d,
         pixels=pixels,
-        visibility=pixels / alone.clamp(min=1),
+        visibility=pixels / unoccluded.clamp(min=1),
     )

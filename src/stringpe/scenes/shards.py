@@ -2,7 +2,7 @@
 
 Each sample `000000042` holds
 - rgb.png: 8-bit sRGB;
-- depth.png: 16-bit, in steps of DEPTH_STEP metres (rooms are closed, so 0 is free to mark holes);
+- depth.png: 16-bit, in steps of DEPTH_STEP metres, as the file itself says (rooms are closed: no pixel is a hole);
 - instance.png: 8-bit, 0 the room, i + 1 the object with "slot": i;
 - json: camera (K in pixels with pixel centres at + ½, pose as world from camera), the visible objects with names,
   attributes and boxes in the camera frame (x right, y down, z forward), the relations between them, captions.
@@ -10,13 +10,15 @@ Each sample `000000042` holds
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import io
 import json
-import os
+import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,21 @@ import torch
 from torch import Tensor
 
 from ..geometry.box3d import project_edges
+from ..io.files import claim_folder, hold_lock, new_file, remove_stale_drafts, write_bytes
 from ..io.png import png
 from ..io.progress import progress
 from .descriptions import RELATIONS, captions, in_view, relations, seen
-from .layout import sample
-from .renderer import render
+from .layout import check_families, sample
+from .renderer import check_size, render
 from .scene import FAMILIES, Frames
 
 DEPTH_STEP = 0.0002
 """Metres per step of a stored depth: 0.2 mm, up to 13.1 m."""
 
 _SHEET = 24
+_GREEN = (0.15, 1.0, 0.35)
+_POLL, _PATIENCE = 0.2, 600.0
+"""Seconds between looks at what another process writes, and after which a process that writes nothing is reported."""
 
 
 def describe(frames: Frames) -> list[dict[str, Any]]:
@@ -70,29 +76,46 @@ def _files(frames: Frames) -> Iterator[tuple[str, bytes]]:
     for b, text in enumerate(describe(frames)):
         key = f"{text['index']:09d}"
         yield f"{key}.rgb.png", png(rgb[b])
-        yield f"{key}.depth.png", png(depth[b])
+        yield f"{key}.depth.png", png(depth[b], depth_step=DEPTH_STEP)
         yield f"{key}.instance.png", png(instance[b])
         yield f"{key}.json", json.dumps(text).encode()
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that it is either there whole or not there at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    write(temporary)
-    os.replace(temporary, path)
+@dataclass(frozen=True)
+class _DataSet:
+    """What a folder of shards holds: frames 0 .. count − 1 of the world `seed`."""
 
+    out: Path
+    count: int
+    seed: int
+    size: tuple[int, int]
+    families: tuple[str, ...]
+    shard_size: int
+    device: torch.device | str
+    batch: int
 
-def _settings(out: Path, wanted: dict[str, Any]) -> None:
-    """Write down what the folder holds, or refuse to mix two datasets in one folder."""
-    path = out / "dataset.json"
-    if path.exists():
-        found = json.loads(path.read_text())
-        differing = [name for name in wanted if found.get(name) != wanted[name]]
-        if differing:
-            listed = ", ".join(f"{n}={found.get(n)!r} there, {wanted[n]!r} asked for" for n in differing)
-            raise ValueError(f"{out} holds another dataset ({listed}): choose an empty folder or repeat its settings")
-        return
-    _replace(path, lambda p: p.write_text(json.dumps(wanted, indent=1)))
+    def settings(self) -> dict[str, Any]:
+        """Everything that the content of the shards depends on."""
+        names = ("count", "seed", "size", "families", "shard_size")
+        return {name: getattr(self, name) for name in names} | {"renderer": _hash_sources()}
+
+    def shards(self) -> dict[Path, range]:
+        """The frames of every shard."""
+        spans = [range(i, min(i + self.shard_size, self.count)) for i in range(0, self.count, self.shard_size)]
+        return {self.out / f"scenes-{number:06d}.tar": span for number, span in enumerate(spans)}
+
+    def make(self, indices: Sequence[int]) -> Frames:
+        return render(sample(self.seed, indices, families=self.families, device=self.device), self.size)
+
+    def write_shard(self, path: Path, span: range, advance: Callable[[int], None]) -> None:
+        with new_file(path) as draft, tarfile.open(draft, "w") as tar:
+            for start in range(span.start, span.stop, self.batch):
+                frames = self.make(range(start, min(start + self.batch, span.stop)))
+                for name, content in _files(frames):
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(content)  # times stay 0: the same seed gives the same bytes
+                    tar.addfile(entry, io.BytesIO(content))
+                advance(len(frames))
 
 
 def write(
@@ -108,46 +131,87 @@ def write(
 ) -> list[Path]:
     """Write frames 0 .. count − 1 to `out` as shards, a contact sheet and dataset.json; returns the shards.
 
-    Stop it whenever you like and call it again: finished shards stay as they are, an unfinished one starts over.
+    It may be stopped and called again: finished shards stay as they are, an unfinished one starts over. Several
+    processes may write to one folder: each shard is written by one of them, and all return when every shard is there.
     """
     if count < 1 or shard_size < 1 or batch < 1:
         raise ValueError(
             f"count, shard_size and batch count frames, received {count}, {shard_size} and {batch}: "
             "pass at least 1 for each"
         )
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    _settings(
-        out, {"count": count, "seed": seed, "size": list(size), "families": list(families), "shard_size": shard_size}
-    )
-    spans = [range(first, min(first + shard_size, count)) for first in range(0, count, shard_size)]
-    paths = [out / f"scenes-{number:06d}.tar" for number in range(len(spans))]
-
-    def make(indices: Sequence[int]) -> Frames:
-        return render(sample(seed, indices, families=families, device=device), size)
-
-    def write_shard(path: Path, span: range, advance: Callable[[int], None]) -> None:
-        with tarfile.open(path, "w") as tar:
-            for start in range(span.start, span.stop, batch):
-                frames = make(range(start, min(start + batch, span.stop)))
-                for name, content in _files(frames):
-                    entry = tarfile.TarInfo(name)
-                    entry.size = len(content)  # times stay 0: the same seed gives the same bytes
-                    tar.addfile(entry, io.BytesIO(content))
-                advance(len(frames))
-
-    done = sum(len(span) for span, path in zip(spans, paths, strict=True) if path.exists())
-    with progress("scenes", count, done) as advance:
-        for span, path in zip(spans, paths, strict=True):
-            if not path.exists():
-                _replace(path, functools.partial(write_shard, span=span, advance=advance))
-    picture = out / "contact_sheet.png"
+    check_families(families)
+    check_size(size)
+    data = _DataSet(Path(out), count, seed, (size[0], size[1]), tuple(families), shard_size, device, batch)
+    claim_folder(data.out, data.settings(), file="dataset.json", what="data set")
+    shards = data.shards()
+    missing = {path: span for path, span in shards.items() if not path.exists()}
+    with progress("scenes", count, count - sum(map(len, missing.values()))) as advance:
+        _write_missing(data, missing, advance)
+    picture = data.out / "contact_sheet.png"
     if not picture.exists():
-        contact_sheet(make(range(min(count, _SHEET))), picture)
-    return paths
+        contact_sheet(data.make(range(min(count, _SHEET))), picture)
+    _clean_up(data.out)
+    return list(shards)
 
 
-_GREEN = (0.15, 1.0, 0.35)
+def _write_missing(data: _DataSet, missing: dict[Path, range], advance: Callable[[int], None]) -> None:
+    """Write the missing shards, except those that other processes are writing; wait for these, and take over what a
+    process leaves that ends before its shard is complete."""
+    watch = _Watch(data.out)
+    while missing:
+        holder = ""
+        for path, span in list(missing.items()):
+            lock = path.with_name(f".{path.name}.lock")
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(hold_lock(lock, str(path)))
+                except ValueError as error:
+                    holder = str(error)
+                    continue
+                if path.exists():
+                    advance(len(span))
+                else:
+                    data.write_shard(path, span, advance)
+            del missing[path]
+        if missing:
+            watch.wait(missing, holder)
+
+
+def _clean_up(out: Path) -> None:
+    """Remove locks, and drafts that killed processes left; all shards are there, so nobody writes any more."""
+    for file in out.glob(".scenes-*.tar.*"):
+        file.unlink(missing_ok=True)
+    for name in ("dataset.json", "contact_sheet.png"):
+        remove_stale_drafts(out / name)
+
+
+class _Watch:
+    """Waits for another process for as long as the files that it writes change."""
+
+    def __init__(self, out: Path):
+        self.out = out
+        self.seen: list[tuple[str, int]] | None = None
+        self.since = time.monotonic()
+
+    def wait(self, missing: Collection[Path], holder: str) -> None:
+        """Sleep for a moment; ValueError if nothing has changed for a long time. holder: who writes."""
+        if self.seen is None:
+            print(f"scenes: {len(missing)} shards are left to another process: {holder}", file=sys.stderr, flush=True)
+        drafts = sorted(file for path in missing for file in self.out.glob(f".{path.name}.*"))
+        seen = [(file.name, file.stat().st_size) for file in drafts if file.exists()]
+        if seen != self.seen:
+            self.seen, self.since = seen, time.monotonic()
+        elif time.monotonic() - self.since > _PATIENCE:
+            raise ValueError(f"{holder} (nothing in {self.out} has changed for {_PATIENCE:g} s)")
+        time.sleep(_POLL)
+
+
+def _hash_sources() -> str:
+    """A digest of this package's source: another version may draw other frames for the same seed."""
+    digest = hashlib.blake2b(digest_size=8)
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.15) -> Tensor:
@@ -176,4 +240,4 @@ def contact_sheet(frames: Frames, path: str | Path, *, columns: int = 6, boxes: 
     grid = torch.ones(rows * columns, 3, h, w, device=images.device)
     grid[:b] = images
     grid = grid.view(rows, columns, 3, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, columns * w, 3)
-    Path(path).write_bytes(png((grid * 255).round().to(torch.uint8)))
+    write_bytes(Path(path), png((grid * 255).round().to(torch.uint8)))

@@ -1,5 +1,6 @@
 """Prediction of boxes in 3D, for texts, in RGB or RGB-D pictures."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data import omni3d
-from ..data.captions import DEPTH, depth_of, fits
+from ..data.captions import DEPTH, depth_of, depth_step_of, fits
 from ..data.labelled import CorruptImage
 from ..data.transforms import to_unit
 from ..geometry import box3d
@@ -87,10 +88,13 @@ class Predictor3D(Predictor):
             raise ValueError("this model sees RGB alone: leave the depth out")
         name, step = str(wanted.depth), wanted.depth_step or self.recipe.data.depth_step
         files = {DEPTH: wanted.depth.read_bytes()}
-        beside = wanted.depth.with_name(wanted.depth.name.removesuffix(f".{DEPTH}") + ".json")
+        beside = wanted.depth.with_name(wanted.depth.name.removesuffix(f".{DEPTH}") + ".json")  # as in a shard
         if not wanted.depth_step and beside.is_file():
             files["json"] = beside.read_bytes()
         try:
+            if not wanted.depth_step and depth_step_of(files, name) is None:
+                line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
+                print(line, file=sys.stderr)
             far = fits(depth_of(files, name, step), image, name)
         except CorruptImage as error:
             raise ValueError(str(error)) from None
