@@ -153,7 +153,7 @@ class TestRead:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"K": [[0, 0, 0]] * 3}, "no camera"),
+            ({"K": [[0, 0, 0]] * 3}, "not a camera"),
             ({"width": "640"}, "whole numbers"),
             ({"file_path": None}, "file_path"),
         ],
@@ -165,7 +165,7 @@ class TestRead:
 
     def test_other_files_are_refused_in_words(self, tmp_path):
         (tmp_path / "a.json").write_text("{")
-        with pytest.raises(ValueError, match="is not JSON"):
+        with pytest.raises(ValueError, match=r"a.json is not valid JSON"):
             omni3d.read(tmp_path / "a.json")
         (tmp_path / "b.json").write_text("[]")
         with pytest.raises(ValueError, match="needs the lists images, annotations, categories"):

@@ -4,9 +4,9 @@ import sys
 import pytest
 import torch
 import transformers
-from detection_toy import COLOURS, toy_recipe
 from PIL import Image, ImageDraw
 
+from detection_toy import COLOURS, toy_recipe
 from stringpe.cli import main as cli
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(checkpoint, picture, monkey
 
 
 def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match=r"run.* is no picture that can be read|no picture"):
+    with pytest.raises(SystemExit, match=r"cannot read the picture .*recipe.json: not a picture .*: give a JPEG"):
         run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
     with pytest.raises(SystemExit, match=r"there is no checkpoint in"):
         run(monkeypatch, "predict", tmp_path, picture, "--text", "a")

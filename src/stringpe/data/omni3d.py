@@ -13,7 +13,6 @@ the signs
 along (x, y, z), where `box3d.corners` counts in binary: v0 … v7 are its corners 0, 4, 6, 2, 1, 5, 7, 3.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -24,15 +23,14 @@ import torch
 from torch import Tensor
 
 from ..geometry import box3d
+from ..io.files import read_json
 from ..metrics.average_precision3d import Detections
 
 ORDER = (0, 4, 6, 2, 1, 5, 7, 3)
 """Corner k of Omni3D is corner ORDER[k] of `box3d.corners`."""
 
-_LEAST_VISIBLE, _MOST_CUT = (
-    0.01,
-    0.99,
-)  # Omni3D does not count objects that are hidden, or out of the image, beyond this
+_LEAST_VISIBLE, _MOST_CUT = 0.01, 0.99  # Omni3D does not count objects that are hidden, or cut off, beyond this
+_FARTHEST, _LARGEST = 1e4, 1e3  # metres: a box farther away, or longer, is a wrong unit or a damaged number
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,15 @@ def read(path: str | PathLike[str]) -> Omni3D:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: every category needs an id and a name ({type(error).__name__}: {error})") from None
     place = {number: i for i, (number, _) in enumerate(categories)}
+    if len(place) < len(categories):
+        raise ValueError(f"{path}: several categories have the same id, so which one a box means cannot be told")
     problems: list[str] = []
     rows: dict[int, list[tuple[Tensor, int, bool]]] = {}
     pictures: dict[int, Mapping[str, Any]] = {}
     for image in content["images"]:
-        wrong = _wrong_image(image) if isinstance(image, dict) else "it is no object"
+        wrong = _wrong_image(image) if isinstance(image, dict) else "it is not an object"
+        if not wrong and image["id"] in pictures:
+            wrong = "this id was there before, and the first image is used"
         if wrong:
             problems.append(f"image {image.get('id') if isinstance(image, dict) else image!r}: {wrong}")
         else:
@@ -88,10 +90,10 @@ def read(path: str | PathLike[str]) -> Omni3D:
                 raise Unusable(f"its category {annotation['category_id']} or its image {image_id} is not here")
             ignore = _ignored(annotation)
             rows[image_id].append((_box(annotation, problems), label, ignore))
-        except (Unusable, KeyError, TypeError, AttributeError) as why:
+        except (Unusable, KeyError, TypeError, ValueError, AttributeError) as why:
             if not isinstance(why, Unusable):
                 problems.append(f"{_name(annotation)}: not an annotation ({type(why).__name__}: {why})")
-            elif not _flagged(annotation):  # else the file itself says that the box is none
+            elif not _flagged(annotation):  # else the file itself says that the box is not valid
                 problems.append(f"{_name(annotation)}: {why}")
     images = tuple(_picture(image, rows[number]) for number, image in pictures.items())
     return Omni3D(tuple(n for _, n in categories), tuple(i for i, _ in categories), images, tuple(problems))
@@ -103,7 +105,7 @@ def corners(box: Tensor) -> Tensor:
 
 
 def from_corners(corner: Tensor) -> Tensor:
-    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is no cuboid in that order."""
+    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is not a cuboid in that order."""
     edges = torch.stack([corner[..., k, :] - corner[..., 0, :] for k in (1, 3, 4)], dim=-1)  # columns x, y, z
     size = edges.norm(dim=-2)
     if not bool(corner.isfinite().all()) or not bool((size > 0).all()):
@@ -140,7 +142,7 @@ def dataset(images: Iterable[Picture], names: Sequence[str], ids: Sequence[int] 
         for box, label, ignore in zip(image.boxes, image.labels.tolist(), image.ignore.tolist(), strict=True):
             known = {"id": len(annotations), "image_id": image.id, "dataset_id": 0, "valid3D": not ignore}
             named = {"category_id": numbers[label], "category_name": names[label]}
-            annotations.append(known | named | _described(box, "bbox3D_cam", "R_cam", image.intrinsics))
+            annotations.append(known | named | _describe(box, "bbox3D_cam", "R_cam", image.intrinsics))
     categories = [{"id": i, "name": n, "supercategory": ""} for i, n in zip(numbers, names, strict=True)]
     info = {"id": 0, "source": "stringpe", "name": "stringpe", "split": "", "version": "0.1", "url": ""}
     return {"info": info, "images": pictures, "categories": categories, "annotations": annotations}
@@ -151,14 +153,14 @@ def results(found: Detections, image_id: int, intrinsics: Tensor, ids: Sequence[
     entries = []
     for box, label, score in zip(found.box, found.label.tolist(), found.score.tolist(), strict=True):
         known = {"image_id": image_id, "category_id": ids[label], "score": score}
-        entries.append(known | _described(box, "bbox3D", "pose", intrinsics))
+        entries.append(known | _describe(box, "bbox3D", "pose", intrinsics))
     return entries
 
 
-def _described(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Tensor) -> dict[str, Any]:
+def _describe(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Tensor) -> dict[str, Any]:
     box = box.double().cpu()
     corner = corners(box)
-    x0, y0, x1, y1 = projected(corner, intrinsics.double().cpu())
+    x0, y0, x1, y1 = project(corner, intrinsics.double().cpu())
     length, height, width = box[9:].tolist()
     shared = {
         corner_name: corner.tolist(),
@@ -174,7 +176,7 @@ def _described(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Te
     return shared | {"bbox2D_proj": [x0, y0, x1, y1], "behind_camera": behind} | unknown
 
 
-def projected(corner: Tensor, intrinsics: Tensor) -> list[float]:
+def project(corner: Tensor, intrinsics: Tensor) -> list[float]:
     """x0, y0, x1, y1 in pixels around the corners (8, 3) that lie before the camera; −1 four times where none does."""
     before = corner[corner[:, 2] > 1e-3]
     if not len(before):
@@ -185,10 +187,7 @@ def projected(corner: Tensor, intrinsics: Tensor) -> list[float]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    content = read_json(path)
     parts = ("images", "annotations", "categories")
     if not isinstance(content, dict) or any(not isinstance(content.get(part), list) for part in parts):
         raise ValueError(f"{path} is not an Omni3D dataset file: it needs the lists {', '.join(parts)}")
@@ -198,7 +197,9 @@ def _content(path: Path) -> dict[str, Any]:
 def _wrong_image(image: Mapping[str, Any]) -> str:
     k = _numbers(image.get("K"), (3, 3))
     if k is None or float(k[0, 0]) <= 0 or float(k[1, 1]) <= 0:
-        return "its K is no camera matrix"
+        return "its K is not a camera matrix"
+    if type(image.get("id")) is not int:
+        return "its id is not a whole number"
     if not all(isinstance(image.get(side), int) and image[side] > 0 for side in ("width", "height")):
         return "its width and height are not whole numbers above 0"
     return "" if isinstance(image.get("file_path"), str) else "it has no file_path"
@@ -209,6 +210,7 @@ def _box(annotation: Mapping[str, Any], problems: list[str]) -> Tensor:
     centre, sides = _numbers(annotation.get("center_cam"), (3,)), _numbers(annotation.get("dimensions"), (3,))
     frame, corner = _numbers(annotation.get("R_cam"), (3, 3)), _numbers(annotation.get("bbox3D_cam"), (8, 3))
     box = None
+    _check_range(centre, sides, corner)
     if centre is not None and sides is not None and frame is not None:
         if float(sides.min()) <= 0:
             raise Unusable(f"dimensions {sides.tolist()} are not all above 0")
@@ -232,6 +234,15 @@ def _box(annotation: Mapping[str, Any], problems: list[str]) -> Tensor:
             f"{_name(annotation)}: bbox3D_cam contradicts center_cam, dimensions and R_cam; the corners are used"
         )
     return stated
+
+
+def _check_range(centre: Tensor | None, sides: Tensor | None, corner: Tensor | None) -> None:
+    """Refuse places and sizes that no indoor or street scene has."""
+    for name, value, most in (("center_cam", centre, _FARTHEST), ("dimensions", sides, _LARGEST)):
+        if value is not None and float(value.abs().max()) > most:
+            raise Unusable(f"{name} {value.tolist()} is beyond {most:g} m")
+    if corner is not None and float(corner.abs().max()) > _FARTHEST + _LARGEST:
+        raise Unusable(f"bbox3D_cam reaches beyond {_FARTHEST + _LARGEST:g} m")
 
 
 def _name(annotation: Any) -> str:

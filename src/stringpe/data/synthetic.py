@@ -12,7 +12,7 @@ from ..recipes.schema import Data
 from .order import generator
 
 
-def spots(data: Data, split: str) -> tuple[Tensor, Tensor]:
+def draw_spots(data: Data, split: str) -> tuple[Tensor, Tensor]:
     """Images (n, 3, S, S) uint8 and labels (n,): num_classes directions, a third of the image apart."""
     count = (data.train_size or 512) if split == "train" else (data.val_size or 128)
     dice = generator(data.seed, "spots", split)

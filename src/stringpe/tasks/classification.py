@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..data.loader import feed
+from ..data.labelled_batches import LabelledBatches
 from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
 from .backbone import backbone
@@ -20,7 +20,7 @@ class Classification(Task):
         super().__init__(recipe)
         if recipe.loss.kind not in KINDS:
             raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
-        self.feed = feed(recipe)
+        self.feed = LabelledBatches(recipe)
 
     @property
     def examples(self) -> int:

@@ -3,7 +3,6 @@
 
 import itertools
 import json
-import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.boxes2d import Boxed, boxed, squares, validation
-from ..data.mosaic import Plan, mosaics, plan, shares_of
+from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
+from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
 from ..data.prompts import prompt_tokens, prompts
-from ..data.queries import ask
+from ..data.queries import draw_queries
 from ..data.transforms import colour, to_unit
 from ..geometry.square import from_square
 from ..metrics.average_precision import average_precision
@@ -60,17 +59,16 @@ class Detection2D(Task):
             raise ValueError(f"detection2d sees RGB alone: set model.depth=none, got {recipe.model.depth!r}")
         if recipe.data.negatives < 0:
             raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
-        self.shares = shares_of(recipe.augment.mosaic)
-        self.train_set = boxed(recipe.data, "train")
-        self.corrupt: set[str] = set()
+        self.shares = parse_shares(recipe.augment.mosaic)
+        self.train_set = load_boxes2d(recipe.data, "train")
 
     @property
     def examples(self) -> int:
         return len(self.train_set)
 
     @cached_property
-    def val_set(self) -> Boxed:
-        return boxed(self.recipe.data, "val")
+    def val_set(self) -> BoxedPictures:
+        return load_boxes2d(self.recipe.data, "val")
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -89,11 +87,11 @@ class Detection2D(Task):
         classes = len(self.train_set.coco.names)
         weight = _frequencies(self.train_set).to(place.device)
         steps = itertools.count(start)
-        ahead, plans = itertools.tee(plan(order, step, place, self.shares) for step in itertools.count(start))
-        drawn = squares(self.train_set, (p.picture for p in ahead), recipe.data.workers, place)
-        for step, made, (pixels, bad) in zip(steps, plans, drawn, strict=False):
-            self._tell(bad)
-            image, truth = mosaics(pixels, pictures, made, recipe.augment)
+        ahead, plans = itertools.tee(plan_mosaics(order, step, place, self.shares) for step in itertools.count(start))
+        drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
+        for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
+            made = planned._replace(picture=index)  # another picture where one cannot be decoded
+            image, truth = draw_mosaics(pixels, pictures, made, recipe.augment)
             dice = generator(recipe.seed, "detection", step)
             u = torch.rand(recipe.loop.batch_size, 2 * classes + 3, generator=dice)
             u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
@@ -126,11 +124,10 @@ class Detection2D(Task):
     def results(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
         """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
         processes."""
-        coco, workers = self.val_set.coco, self.recipe.data.workers
+        coco = self.val_set.coco
         queries: Tensor | None = None
         parts: list[Tensor] = []
-        for pixels, index, weight, bad in validation(self.val_set, self.recipe.loop.eval_batch, workers, place):
-            self._tell(bad)
+        for pixels, index, weight in validation_squares(self.val_set, self.recipe.loop.eval_batch, place):
             image = to_unit(pixels)
             if queries is None:
                 queries = self._queries(model, image[:1])
@@ -144,7 +141,7 @@ class Detection2D(Task):
 
         split = self.val_set
         shown = []
-        for pixels, index, _, _ in itertools.islice(validation(split, count, 0, Place()), 1):
+        for pixels, index, _ in itertools.islice(validation_squares(split, count, Place()), 1):
             for image, i in zip(pixels, index.tolist(), strict=True):
                 picture = split.coco.pictures[i]
                 side = max(picture.width, picture.height) / split.side
@@ -155,13 +152,13 @@ class Detection2D(Task):
 
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems) + len(self.val_set.problems)
-        found = {"left_out": problems, "corrupt": len(self.corrupt), "truncated": self.tokenizer.truncated}
+        found = {"left_out": problems, "truncated": self.tokenizer.truncated}
         return {name: float(number) for name, number in found.items() if number}
 
     def _asked(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
         """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
         negative, partial = (_of_mosaics(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
-        asked = ask(truth, weight, self.recipe.data.negatives, u, negative)
+        asked = draw_queries(truth, weight, self.recipe.data.negatives, u, negative)
         template = (v.gather(1, asked.classes) * len(TEMPLATES)).long().clamp(max=len(TEMPLATES) - 1)
         exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
         boxes, labels, valid, crowd = asked.truth
@@ -194,12 +191,6 @@ class Detection2D(Task):
         read = torch.cat([model(image, part).queries for part in parts])
         return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)
 
-    def _tell(self, bad: list[str]) -> None:
-        for text in bad:
-            if text not in self.corrupt:  # once, not once an epoch
-                warnings.warn(f"a picture cannot be decoded and is left grey: {text}", RuntimeWarning, 2)
-        self.corrupt |= set(bad)
-
 
 def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
     """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
@@ -229,7 +220,7 @@ def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
     return results
 
 
-def _frequencies(split: Boxed) -> Tensor:
+def _frequencies(split: BoxedPictures) -> Tensor:
     """(classes,): in how many boxes of the set a class is."""
     pictures = split.pictures
     return torch.bincount(pictures.labels[pictures.valid], minlength=len(split.coco.names)).float()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.loader import shares
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
@@ -47,7 +47,7 @@ class Detection3D(Task):
         self.depth = recipe.model.depth != "none"
         if recipe.data.queries < 1:
             raise ValueError(f"data.queries is the number of objects an image in training, got {recipe.data.queries}")
-        self.train_set = box_set(recipe.data, "train", self.depth)
+        self.train_set = load_boxes3d(recipe.data, "train", self.depth)
         self.names = self.train_set.names
 
     @property
@@ -56,7 +56,7 @@ class Detection3D(Task):
 
     @cached_property
     def val_set(self) -> BoxSet:
-        found = box_set(self.recipe.data, "val", self.depth)
+        found = load_boxes3d(self.recipe.data, "val", self.depth)
         if found.names != self.names:
             other = sorted(set(found.names) ^ set(self.names))
             raise ValueError(f"data.train and data.val must have the same categories; only one has {', '.join(other)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..data.boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.prompts import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
@@ -42,7 +42,7 @@ def figure(
     if not runs:
         raise ValueError("a figure needs at least one run of detection3d")
     first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
-    kept = box_set(first.data, "val", first.model.depth != "none")
+    kept = load_boxes3d(first.data, "val", first.model.depth != "none")
     shown = torch.tensor(list(frames) or spread(kept, rows))
     if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
@@ -65,7 +65,7 @@ def predicted(
     model, tokenizer, recipe = load(folder)
     recipe = override(recipe, changes)
     depth = recipe.model.depth != "none"
-    kept = box_set(recipe.data, "val", depth)
+    kept = load_boxes3d(recipe.data, "val", depth)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
     queries = prompt_tokens(tokenizer, kept.names, recipe.text.context).to(device)

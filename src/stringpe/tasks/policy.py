@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..data.demos import demos, moved
+from ..data.demos import augment_cameras, load_demos
 from ..data.loader import shares
 from ..data.order import Order, derive, generator
 from ..data.place import Batch, Place
@@ -42,8 +42,8 @@ class PolicyTask(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        self.demos = demos(recipe, recipe.data.train)
-        self.val_demos = demos(recipe, recipe.data.val) if recipe.data.val else self.demos
+        self.demos = load_demos(recipe, recipe.data.train)
+        self.val_demos = load_demos(recipe, recipe.data.val) if recipe.data.val else self.demos
         episode = self.demos.episode[self.demos.seen]
         if recipe.data.val:
             self.train = torch.arange(len(episode))
@@ -78,7 +78,7 @@ class PolicyTask(Task):
             u = uniforms(seed, step, batch, place, columns + 2)
             index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
             u = u[:, :columns]
-            image, depth = moved(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
+            image, depth = augment_cameras(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
             yield self._batch(kept, index, image, depth, said)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..io import checkpoint as checkpoints
+from ..io.pictures import BadSample, decode_picture
 from .detectors import is_owl
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ def check(asked: Asked) -> None:
 
 def open_picture(path: Path) -> "Image":
     """A picture as RGB, the right way up."""
-    from PIL import Image, ImageOps
-
     try:
-        return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} is no picture that can be read: {error}") from error
+        return decode_picture(path.read_bytes(), str(path), upright=True)
+    except (OSError, BadSample) as error:
+        raise ValueError(f"cannot read the picture {error}: give a JPEG, PNG, WebP, PPM, BMP or GIF file") from error

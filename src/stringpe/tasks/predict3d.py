@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from ..data import omni3d
-from ..data.captions import DEPTH, depth_of, fits
-from ..data.labelled import CorruptImage
+from ..data.captions import DEPTH, check_aspect, depth_of
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
 from ..geometry.draw_boxes3d import edges
 from ..geometry.square import depth_to_square, to_square
+from ..io.pictures import BadSample
 from ..metrics.average_precision3d import Detections
 from ..models.owl3d import detections
 from .detection3d import load
@@ -85,8 +85,8 @@ class Predictor3D(Predictor):
             raise ValueError("this model sees RGB alone: leave the depth out")
         name, step = str(asked.depth), self.recipe.data.depth_step
         try:
-            far = fits(depth_of({DEPTH: asked.depth.read_bytes()}, name, step), image, name)
-        except CorruptImage as error:
+            far = check_aspect(depth_of({DEPTH: asked.depth.read_bytes()}, name, step), image, name)
+        except BadSample as error:
             raise ValueError(str(error)) from None
         return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data.loader import shares
-from ..data.pair_loader import PairFeed, pair_feed
+from ..data.pairs import PairBatches
 from ..data.place import Batch, Place
 from ..io import checkpoint as checkpoints
 from ..metrics.recall import recall
@@ -43,7 +43,7 @@ class Retrieval(Task):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed: PairFeed = pair_feed(_with_tokenizer(recipe), self.depth)
+        self.feed = PairBatches(_with_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
