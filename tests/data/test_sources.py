@@ -10,7 +10,18 @@ import pytest
 from captioned_files import shard
 from stringpe import tasks
 from stringpe.data.archives import stream_samples
-from stringpe.data.sources import PIPES, SERVES, SOURCES, check_source, check_stream, expand, name_shards, open_shard
+from stringpe.data.sources import (
+    PIPES,
+    SERVES,
+    SOURCES,
+    check_source,
+    check_stream,
+    expand,
+    keys_read,
+    name_shards,
+    open_shard,
+)
+from stringpe.recipes.overrides import keys
 from stringpe.recipes.schema import Data, Loss, Recipe
 
 
@@ -29,6 +40,18 @@ def test_a_wrong_source_is_refused_with_those_that_serve(task):
         assert all(f"{name} ({SOURCES[name]})" in str(told.value) for name in SERVES[task])
         with pytest.raises(ValueError, match=re.escape(words)):  # the same words from the task itself
             tasks.create(Recipe(task=task, data=Data(source=source), loss=Loss(kind=kind)))
+
+
+@pytest.mark.parametrize(("task", "source"), [(t, s) for t, some in SERVES.items() for s in some])
+def test_the_keys_that_a_source_reads_are_keys_of_a_recipe(task, source, tmp_path):
+    made = source in ("synthetic", "scenes")
+    places = {} if made else {"train": str(tmp_path), "val": str(tmp_path)}
+    if source in ("shards", "stream"):
+        places = dict.fromkeys(places, str(shard(tmp_path / "s.tar", {})))
+    found = keys_read(task, Data(source=source, **places))
+    assert set(found) <= set(keys())
+    assert len(set(found)) == len(found)
+    assert ("data.train" in found) != made
 
 
 def test_a_near_miss_is_suggested():

@@ -67,7 +67,7 @@ def reduce_image(image: "Image", size: int) -> "Image":
     if short == target:
         return image
     wide, high = (max(target, round(side * target / short)) for side in image.size)
-    return image.resize((wide, high), Image.Resampling.BICUBIC)
+    return image.resize((wide, high), Image.Resampling.BICUBIC, reducing_gap=3)  # large photographs in two steps
 
 
 def stretch_image(picture: "Image", size: int) -> Tensor:

@@ -27,21 +27,47 @@ SOURCES: dict[str, str] = {
 }
 """Every value of data.source, and what it is."""
 
-SERVES: dict[str, tuple[str, ...]] = {
-    "classification": ("synthetic", "shards", "folder", "huggingface", "stream"),
-    "objects": ("scenes",),
-    "retrieval": ("scenes", "shards", "folder", "stream"),
-    "detection2d": ("scenes", "coco"),
-    "detection3d": ("scenes", "omni3d"),
-    "policy": ("demos",),
+_MADE = ("train_size", "val_size", "cache", "seed")
+_FILES = ("train", "val", "train_size", "val_size")
+_BOXES = (*_FILES, "train_boxes", "val_boxes")
+_READ = ("in_memory", "workers")
+
+SERVES: dict[str, dict[str, tuple[str, ...]]] = {
+    "classification": {
+        "synthetic": ("num_classes", "train_size", "val_size", "seed"),
+        "shards": ("num_classes", *_FILES, *_READ, "cache"),
+        "folder": ("num_classes", *_FILES, *_READ),
+        "huggingface": ("num_classes", *_FILES, *_READ),
+        "stream": ("num_classes", *_FILES, "workers"),
+    },
+    "objects": {"scenes": (*_MADE, "queries")},
+    "retrieval": {
+        "scenes": _MADE,
+        "shards": (*_FILES, *_READ, "depth_step"),
+        "folder": (*_FILES, *_READ, "depth_step"),
+        "stream": (*_FILES, "workers", "depth_step"),
+    },
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "negatives")},
+    "detection3d": {"scenes": (*_MADE, "queries"), "omni3d": (*_BOXES, "depth_step", "queries")},
+    "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
 }
-"""The sources that serve a task."""
+"""The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
+
+AUGMENTS: dict[str, tuple[str, ...]] = {
+    "classification": ("crop", "flip", "colour", "randaugment", "magnitude", "mixup", "shift"),
+    "objects": ("flip",),
+    "retrieval": ("crop", "flip", "colour"),
+    "detection2d": ("crop", "flip", "colour", "mosaic"),
+    "detection3d": ("flip", "colour"),
+    "policy": ("shift", "colour"),
+}
+"""What of `augment` a task reads."""
 
 PIPES = "STRINGPE_ALLOW_PIPES"
 """The environment variable that allows shell commands as shards."""
 
 _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
-_MADE = ("synthetic", "scenes")
+_SELF_MADE = ("synthetic", "scenes")
 
 
 def check_source(task: str, data: Data) -> None:
@@ -51,9 +77,9 @@ def check_source(task: str, data: Data) -> None:
         listed = ", ".join(f"{name} ({SOURCES[name]})" for name in serves)
         hint = "" if data.source in SOURCES else suggest(data.source, serves)
         raise ValueError(f"data.source={data.source} does not serve the task {task}: {hint}It takes {listed}")
-    if data.source in _MADE:
+    if data.source in _SELF_MADE:
         if data.train or data.val:
-            other = [name for name in serves if name not in _MADE]
+            other = [name for name in serves if name not in _SELF_MADE]
             use = f"set data.source={' or '.join(other)} to read it" if other else "leave it out"
             raise ValueError(
                 f"data.train={data.train or data.val} is not read, because data.source={data.source} makes its own "
@@ -70,6 +96,14 @@ def check_source(task: str, data: Data) -> None:
             raise ValueError(
                 f"data.{split}={where} is not a folder: check the path, or set data.source=shards for tars"
             )
+
+
+def keys_read(task: str, data: Data) -> tuple[str, ...]:
+    """The keys of a recipe that the task's data and augmentation read: "data.train", "augment.crop", …; ValueError as
+    in `check_source`."""
+    check_source(task, data)
+    own = ("source", "image_size", *SERVES[task][data.source])
+    return (*(f"data.{key}" for key in own), *(f"augment.{key}" for key in AUGMENTS[task]))
 
 
 def name_shards(pattern: str) -> list[str]:

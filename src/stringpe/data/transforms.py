@@ -22,6 +22,7 @@ CROP_COLUMNS = 10
 """Columns of uniforms that `draw_windows` and `colour` take for labelled images: those, and shifts in y and x."""
 
 _ASPECT = math.log(4 / 3)
+_AT_ONCE = 100_000  # pixels that a CPU draws at a time: more would not fit into its cache
 
 
 def uniforms(seed: int, step: int, batch: int, place: Place, columns: int = _COLUMNS) -> Tensor:
@@ -45,6 +46,10 @@ class Windows(NamedTuple):
     mirror: Tensor
     shift: Tensor
     exact: bool
+
+    def select(self, index: Tensor) -> "Windows":
+        """The windows at `index`."""
+        return Windows(*(t[index] for t in self[:4]), self.exact)
 
 
 def draw_windows(size: Tensor, u: Tensor, how: Augment, side: int) -> Windows:
@@ -73,6 +78,14 @@ def middle_windows(size: Tensor, side: int) -> Windows:
 
 def read_windows(images: Ragged, windows: Windows, side: int) -> Tensor:
     """The windows as uint8 (b, 3, side, side), between pixels by bilinear interpolation."""
+    share = max(1, _AT_ONCE // side**2)
+    if images.first.device.type == "cpu" and len(images.first) > share:
+        parts = [torch.arange(len(images.first))[i : i + share] for i in range(0, len(images.first), share)]
+        return torch.cat([_read_windows(images.select(part), windows.select(part), side) for part in parts])
+    return _read_windows(images, windows, side)
+
+
+def _read_windows(images: Ragged, windows: Windows, side: int) -> Tensor:
     y, x = (_positions(windows, images.size, side, axis) for axis in (0, 1))  # (b, side) each
     height, width = images.size[:, :1], images.size[:, 1:]
     y0, x0 = y.floor().long(), x.floor().long()
