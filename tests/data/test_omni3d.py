@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -155,6 +156,7 @@ class TestRead:
         [
             ({"K": [[0, 0, 0]] * 3}, "not a camera"),
             ({"width": "640"}, "whole numbers"),
+            ({"id": "1"}, "id is not a whole number"),
             ({"file_path": None}, "file_path"),
         ],
     )
@@ -162,6 +164,27 @@ class TestRead:
         out = omni3d.read(file(tmp_path, lambda c: c["images"][0].update(change), [picture(1), picture(2)]))
         assert [image.id for image in out.images] == [2]
         assert words in out.problems[0]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"center_cam": [0, 0, 1e30]}, "center_cam .* is beyond 10000 m"),
+            ({"dimensions": [1, 1, 5e3]}, "dimensions .* is beyond 1000 m"),
+            ({"bbox3D_cam": [[0, 0, 1e30]] * 8}, "bbox3D_cam reaches beyond"),
+            ({"truncation": "much"}, "not an annotation"),
+        ],
+    )
+    def test_places_and_sizes_that_cannot_be_are_named(self, tmp_path, change, words):
+        out = omni3d.read(file(tmp_path, lambda c: c["annotations"][0].update(change)))
+        assert len(out.images[0].boxes) == 1
+        assert re.search(words, out.problems[0])
+
+    def test_ids_that_are_there_twice(self, tmp_path):
+        out = omni3d.read(file(tmp_path, lambda c: c["images"].append(c["images"][0] | {"width": 9})))
+        assert [(image.id, image.width) for image in out.images] == [(7, 640)]
+        assert out.problems == ("image 7: this id was there before, and the first image is used",)
+        with pytest.raises(ValueError, match="several categories have the same id"):
+            omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 12, "name": "cup"})))
 
     def test_other_files_are_refused_in_words(self, tmp_path):
         (tmp_path / "a.json").write_text("{")

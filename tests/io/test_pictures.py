@@ -2,8 +2,6 @@
 
 import io
 import random
-import struct
-import zlib
 from contextlib import suppress
 
 import pytest
@@ -11,19 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from captioned_files import depth, picture
+from captioned_files import bomb, depth, picture
 from stringpe.io.pictures import MAX_PIXELS, BadSample, convert_picture, decode_deep, decode_picture
-
-
-def bomb(width, height):
-    """A PNG of a few bytes that claims to have that many pixels."""
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "PPM", "GIF"])
