@@ -172,6 +172,7 @@ class TestRead:
             ({"dimensions": [1, 1, 5e3]}, "dimensions .* is beyond 1000 m"),
             ({"bbox3D_cam": [[0, 0, 1e30]] * 8}, "bbox3D_cam reaches beyond"),
             ({"truncation": "much"}, "not an annotation"),
+            ({"center_cam": [0, 0, 10**400], "bbox3D_cam": None}, "neither bbox3D_cam nor center_cam"),
         ],
     )
     def test_places_and_sizes_that_cannot_be_are_named(self, tmp_path, change, words):
@@ -183,7 +184,7 @@ class TestRead:
         out = omni3d.read(file(tmp_path, lambda c: c["images"].append(c["images"][0] | {"width": 9})))
         assert [(image.id, image.width) for image in out.images] == [(7, 640)]
         assert out.problems == ("image 7: this id was there before, and the first image is used",)
-        with pytest.raises(ValueError, match="several categories have the same id"):
+        with pytest.raises(ValueError, match="several categories have the id 12"):
             omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 12, "name": "cup"})))
 
     def test_other_files_are_refused_in_words(self, tmp_path):
@@ -193,7 +194,7 @@ class TestRead:
         (tmp_path / "b.json").write_text("[]")
         with pytest.raises(ValueError, match="needs the lists images, annotations, categories"):
             omni3d.read(tmp_path / "b.json")
-        with pytest.raises(ValueError, match="every category needs an id and a name"):
+        with pytest.raises(ValueError, match="every category needs a whole number as id"):
             omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 1})))
 
 

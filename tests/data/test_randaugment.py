@@ -23,5 +23,5 @@ def test_the_same_dice_give_the_same_image():
 
 
 def test_a_magnitude_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="from 0 to 30, got 31"):
+    with pytest.raises(ValueError, match="ranges from 0 to 30, got 31"):
         randaugment(Image.new("RGB", (4, 4)), 2, 31, random.Random(0))

@@ -37,13 +37,13 @@ _CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
 
 @dataclass(frozen=True)
 class BoxSet:
-    """n images of S × S pixels with at most m objects each, and the names that labels stand for.
+    """n images of S × S pixels with at most m objects each, and the names of the labels.
 
     rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
-    camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but not counted;
-    intrinsics (n, 3, 3) in pixels of S × S; width (n,), columns that are picture and not padding; group (n,), for
-    numbers by part of the set, named in `groups`; ids, the images' own numbers, and camera (n, 3, 3), intrinsics in
-    pixels of the images as they were. problems: what was left out.
+    camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but are not counted;
+    intrinsics (n, 3, 3) in pixels of S × S; width (n,), the number of columns that are picture and not padding; group
+    (n,), the part of the set that an image belongs to, named in `groups`; ids, the images' own numbers; camera
+    (n, 3, 3), intrinsics in pixels of the original images. problems: what was left out.
     """
 
     rgb: Tensor
@@ -74,7 +74,7 @@ class BoxSet:
         return {**rows, "depth": rows["depth"].float()}
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """The same with the image in [−1, 1]."""
+        """The same rows, with the image in [−1, 1] in place of rgb."""
         rows = self.rows(index, device)
         return {"image": to_unit(rows.pop("rgb")), **rows}
 
@@ -114,7 +114,7 @@ def _make(data: Data, split: str) -> Frames:
 
 
 def _columns(batch: scenes.Frames) -> Frames:
-    """What detection in 3D needs of a batch, without the frames in which no object is seen; seen objects come first."""
+    """What detection in 3D needs of a batch of frames: those in which an object is seen, seen objects first."""
     enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     seen = enough & (batch.visibility >= MIN_VISIBILITY)
     order = (~seen).byte().argsort(dim=1, stable=True)

@@ -23,7 +23,7 @@ def load_demos(recipe: Recipe, where: str) -> Demos:
 
 
 def cameras(recipe: Recipe) -> tuple[str, ...]:
-    """The cameras that the recipe names; none for all that there are."""
+    """The cameras that the recipe names; an empty tuple stands for all."""
     return tuple(name.strip() for name in recipe.policy.cameras.split(",") if name.strip())
 
 

@@ -2,7 +2,7 @@
 
     data = omni3d.read("Omni3D/SUNRGBD_train.json")
     data.names, data.images[0].boxes, data.images[0].labels       # boxes (g, 12) as everywhere in this package
-    data.problems                                                 # annotations that were left out or mended, and why
+    data.problems                                                 # annotations that were left out or corrected, and why
 
 Omni3D's camera frame is this package's: x right, y down, z forward, metres. Its `dimensions` are [width, height,
 length], and they lie along the box's own z, y and x: size (x, y, z) = (length, height, width). Its corners v0 … v7 have
@@ -10,7 +10,7 @@ the signs
 
     v0 − − −   v1 + − −   v2 + + −   v3 − + −   v4 − − +   v5 + − +   v6 + + +   v7 − + +
 
-along (x, y, z), where `box3d.corners` counts in binary: v0 … v7 are its corners 0, 4, 6, 2, 1, 5, 7, 3.
+along (x, y, z). `box3d.corners` counts in binary, so v0 … v7 are its corners 0, 4, 6, 2, 1, 5, 7, 3.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Omni3D:
-    """A file: its categories by name and by their own numbers, its images, and what was wrong in it."""
+    """A file: names and ids of its categories, its images, and what was wrong in it."""
 
     names: tuple[str, ...]
     ids: tuple[int, ...]
@@ -63,15 +63,10 @@ class Unusable(Exception):
 
 
 def read(path: str | PathLike[str]) -> Omni3D:
-    """A dataset file. An annotation that cannot be used is left out and named in `problems`; it does not end a run."""
+    """A data set's file. An annotation that cannot be used is left out and named in `problems`."""
     content = _content(Path(path))
-    try:
-        categories = sorted((int(c["id"]), str(c["name"])) for c in content["categories"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: every category needs an id and a name ({type(error).__name__}: {error})") from None
+    categories = _categories(content["categories"], path)
     place = {number: i for i, (number, _) in enumerate(categories)}
-    if len(place) < len(categories):
-        raise ValueError(f"{path}: several categories have the same id, so which one a box means cannot be told")
     problems: list[str] = []
     rows: dict[int, list[tuple[Tensor, int, bool]]] = {}
     pictures: dict[int, Mapping[str, Any]] = {}
@@ -90,7 +85,7 @@ def read(path: str | PathLike[str]) -> Omni3D:
                 raise Unusable(f"its category {annotation['category_id']} or its image {image_id} is not here")
             ignore = _ignored(annotation)
             rows[image_id].append((_box(annotation, problems), label, ignore))
-        except (Unusable, KeyError, TypeError, ValueError, AttributeError) as why:
+        except (Unusable, KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
             if not isinstance(why, Unusable):
                 problems.append(f"{_name(annotation)}: not an annotation ({type(why).__name__}: {why})")
             elif not _flagged(annotation):  # else the file itself says that the box is not valid
@@ -194,6 +189,19 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
+def _categories(entries: Sequence[Any], path: str | PathLike[str]) -> list[tuple[int, str]]:
+    """Number and name of every category, by number."""
+    found: dict[int, str] = {}
+    for entry in entries:
+        number, name = (entry.get("id"), entry.get("name")) if isinstance(entry, dict) else (None, None)
+        if type(number) is not int or not isinstance(name, str):
+            raise ValueError(f"{path}: every category needs a whole number as id and a text as name, got {entry!r:.60}")
+        if number in found:
+            raise ValueError(f"{path}: several categories have the id {number}: which one a box means cannot be told")
+        found[number] = name
+    return sorted(found.items())
+
+
 def _wrong_image(image: Mapping[str, Any]) -> str:
     k = _numbers(image.get("K"), (3, 3))
     if k is None or float(k[0, 0]) <= 0 or float(k[1, 1]) <= 0:
@@ -252,7 +260,7 @@ def _name(annotation: Any) -> str:
 def _numbers(value: Any, shape: tuple[int, ...]) -> Tensor | None:
     try:
         found = torch.tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return found if found.shape == shape and bool(found.isfinite().all()) else None
 

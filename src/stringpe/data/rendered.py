@@ -18,7 +18,7 @@ _CHUNK = {"cpu": 64, "cuda": 1024}
 
 Frames = dict[str, Tensor]
 """rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres; instance (n, S, S) uint8, 0 the room and i + 1 object i;
-kind (n, o) int16, −1 where there is no object or too little of it is seen."""
+kind (n, o) int16, −1 where there is no object, or too little of it is seen."""
 
 
 @remember
@@ -43,7 +43,7 @@ def draw_places(chosen: Frames, u: Tensor) -> Tensor:
     instance, kind = chosen["instance"].flatten(1).long(), with_room(chosen["kind"])
     area = torch.zeros_like(kind, dtype=torch.float64).scatter_add_(1, instance, torch.ones_like(instance).double())
     share = torch.where(kind >= 0, 1 / area.clamp(min=1), 0)
-    heap = share.gather(1, instance).cumsum(1)  # (b, pixels); float64, or small objects would drown in rounding
+    heap = share.gather(1, instance).cumsum(1)  # (b, pixels); in float64: float32 would round small objects away
     return torch.searchsorted(heap, u.double() * heap[:, -1:], right=True).clamp(max=instance.shape[1] - 1)
 
 
@@ -76,7 +76,7 @@ def render_split(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scen
 
 
 def _columns(batch: scenes.Frames) -> Frames:
-    """What is kept of a batch, without the frames in which no object is seen."""
+    """The columns of a batch, without the frames in which no object is seen."""
     seen = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     some = seen.any(1)
     return {

@@ -49,7 +49,8 @@ class Windows(NamedTuple):
 
     def select(self, index: Tensor) -> "Windows":
         """The windows at `index`."""
-        return Windows(*(t[index] for t in self[:4]), self.exact)
+        corner, extent, mirror, shift = (t[index] for t in (self.corner, self.extent, self.mirror, self.shift))
+        return Windows(corner, extent, mirror, shift, self.exact)
 
 
 def draw_windows(size: Tensor, u: Tensor, how: Augment, side: int) -> Windows:
