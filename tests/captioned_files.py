@@ -2,7 +2,9 @@
 
 import io
 import json
+import struct
 import tarfile
+import zlib
 
 from PIL import Image
 
@@ -35,3 +37,14 @@ def shard(path, samples):
 
 def words(*captions):
     return json.dumps({"captions": captions}).encode()
+
+
+def bomb(width, height):
+    """A PNG of a few bytes that claims to have that many pixels."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body

@@ -3,6 +3,7 @@ import json
 import tarfile
 
 import pytest
+import torch
 from PIL import Image
 
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Optim, Recipe, Text
@@ -15,9 +16,17 @@ def encoded(shade, size=(20, 16), kind="webp"):
     return file.getvalue()
 
 
+def noise(seed, size=(20, 16)):
+    """A PNG of random pixels: no two parts of it are alike."""
+    flat = torch.randint(256, (size[0] * size[1] * 3,), generator=torch.Generator().manual_seed(seed))
+    file = io.BytesIO()
+    Image.frombytes("RGB", size, bytes(flat.tolist())).save(file, "png")
+    return file.getvalue()
+
+
 @pytest.fixture
 def shard(tmp_path):
-    """Writes a shard of `count` images, one shade each; the ones in `corrupt` are cut short."""
+    """Writes a tar of `count` images, one shade each; the ones in `corrupt` are cut short."""
 
     def write(name="train.tar", count=12, corrupt=(), labels="cls", first=0):
         path = tmp_path / name

@@ -10,7 +10,7 @@ import torch
 
 from stringpe import scenes
 from stringpe.data import omni3d
-from stringpe.data.boxes3d import box_set
+from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.place import Place
 from stringpe.tasks import create
 from stringpe.tasks.figure3d import draw_figure, spread_frames
@@ -43,7 +43,7 @@ class TestFigure:
         assert draw_figure({"one": folder}, tmp_path / "b.png", frames=[1], threshold=0.001).exists()
 
     def test_frames_of_every_family(self, recipe):
-        kept = box_set(recipe.data, "val", True)
+        kept = load_boxes3d(recipe.data, "val", True)
         assert set(kept.group[spread_frames(kept, 4)].tolist()) == {0, 1, 2, 3}
 
     def test_command(self, run, tmp_path, capsys):
@@ -146,7 +146,7 @@ def exported(tmp_path, recipe, count=6, depth=True):
 class TestOmni3D:
     def test_reads_trains_and_writes_results(self, tmp_path, recipe):
         own, content = exported(tmp_path, recipe)
-        kept = box_set(own.data, "train", True)
+        kept = load_boxes3d(own.data, "train", True)
         assert len(kept) == 6
         assert kept.ids.tolist() == [100, 101, 102, 103, 104, 105]
         assert (kept.rgb[0, :, 22:] == 128).all()  # padding: 48 × 32 became 32 × 21
@@ -167,7 +167,7 @@ class TestOmni3D:
         (tmp_path / "images" / "1.depth.png").unlink()
         content["annotations"][-1]["dimensions"] = [0, 1, 1]
         (tmp_path / "images.json").write_text(json.dumps(content))
-        with pytest.warns(RuntimeWarning, match="3 images or annotations cannot be used") as told:
+        with pytest.warns(RuntimeWarning, match="3 images or annotations of .* cannot be used") as told:
             task = create(own)
         text = str(told[0].message)
         assert "annotation" in text
@@ -180,8 +180,8 @@ class TestOmni3D:
         own, content = exported(tmp_path, recipe)
         content["images"][0]["width"] = 99
         (tmp_path / "images.json").write_text(json.dumps(content))
-        with pytest.warns(RuntimeWarning, match="48 × 32 pixels, the file says 99 × 32"):
-            assert len(box_set(own.data, "train", False)) == 5
+        with pytest.warns(RuntimeWarning, match="48 × 32 pixels, but the file says 99 × 32"):
+            assert len(load_boxes3d(own.data, "train", False)) == 5
 
     def test_images_without_objects_train_too(self, tmp_path, recipe):
         own, content = exported(tmp_path, recipe, depth=False)

@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from captioned_files import depth, picture, shard, words
-from stringpe.data.captions import FolderCaptions, ShardCaptions, caption_set
-from stringpe.data.labelled import CorruptImage
-from stringpe.data.pair_loader import mirrored, texts
-from stringpe.data.pairs import read_all
+from stringpe.data.captions import FolderCaptions, ShardCaptions
+from stringpe.data.pairs import read_pairs
+from stringpe.io.pictures import BadSample
 from stringpe.io.png import png
-from stringpe.models.tokenizer import Tokenizer
 
 
 def test_shards_hold_captions_as_json_or_text(tmp_path):
@@ -108,8 +106,10 @@ def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):
             "larger": good | {"depth.png": depth(size=(40, 32))},
         },
     )
-    with pytest.warns(RuntimeWarning, match=r"8 of 10 samples cannot be read and are left out: s.tar/cut: .*; …"):
-        found = read_all(ShardCaptions(str(path)), 8, 0, depth=True)
+    with pytest.warns(
+        RuntimeWarning, match=r"8 of 10 samples of .*s.tar cannot be used and are left out: s.tar/cut: .*; and 3 more"
+    ):
+        found = read_pairs(ShardCaptions(str(path)), 8, 0, depth=True)
     assert len(found) == 2
     assert found.image.shape == (2, 3, 8, 8)
     assert found.depth.shape == (2, 8, 8)
@@ -120,55 +120,72 @@ def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):
     assert "has no depth.png" in told["s.tar/flat"]
     assert "mode L, not 16-bit" in told["s.tar/eight"]
     assert "median depth would be 0.003 m: is a step 0.001 m (data.depth_step)?" in told["s.tar/metres"]
-    assert "its depth is 16 × 20, which is no scaled 20 × 16" in told["s.tar/other"]
+    assert "its depth is 16 × 20, which is not the image's 20 × 16 at another scale" in told["s.tar/other"]
     with pytest.warns(RuntimeWarning, match="4 of 10"):  # without depth, depth cannot be wrong
-        assert len(read_all(ShardCaptions(str(path)), 8, 0, depth=False)) == 6
+        assert len(read_pairs(ShardCaptions(str(path)), 8, 0, depth=False)) == 6
 
 
-def test_sets_that_cannot_be_are_refused(tmp_path):
+def test_sets_that_cannot_be_used_are_refused(tmp_path):
     bad = shard(tmp_path / "bad.tar", {"0": {"png": b"no", "json": words("a")}})
-    with pytest.raises(ValueError, match=r"none of the 1 samples can be read: bad.tar/0"):
-        read_all(ShardCaptions(str(bad)), 8, 0, depth=False)
-    with pytest.raises(ValueError, match="the set of captioned images is empty"):
-        read_all(ShardCaptions(str(shard(tmp_path / "empty.tar", {}))), 8, 0, depth=False)
+    with pytest.raises(ValueError, match=r"nothing can be read \(1 of 1 samples of .*bad.tar/0: not a picture"):
+        read_pairs(ShardCaptions(str(bad)), 8, 0, depth=False)
+    with pytest.raises(ValueError, match="nothing can be read \\(there are no samples at all\\)"):
+        read_pairs(ShardCaptions(str(shard(tmp_path / "empty.tar", {}))), 8, 0, depth=False)
     with pytest.raises(ValueError, match="has no images"):
         FolderCaptions(str(tmp_path))
-    with pytest.raises(ValueError, match=r"needs data.train=… and data.val=…"):
-        caption_set("shards", "")
-    with pytest.raises(ValueError, match="shards, folder, scenes or stream, got 'synthetic'"):
-        caption_set("synthetic", "x")
     (tmp_path / "a.png").write_bytes(picture())
     (tmp_path / "captions.csv").write_text("name;text\n")
     with pytest.raises(ValueError, match="columns file and caption"):
         FolderCaptions(str(tmp_path))
 
 
+LISTS = [
+    ("captions.json", "{", "is not valid JSON"),
+    ("captions.json", "3", "must hold an object of captions by file name"),
+    ("captions.json", '["a"]', "must hold an object of captions by file name"),
+    ("captions.json", '[{"captions": ["x"]}]', "must hold an object of captions by file name"),
+    ("captions.json", '{"annotations": [{"image_id": 1}], "images": [{"id": 1}]}', "must hold an object of captions"),
+    ("captions.json", '{"a.png": 3}', "entry 1 is .*, not a file name with a caption"),
+    ("captions.json", '{"a.png": ["x", null]}', "entry 1 is .*, not a file name with a caption"),
+    ("captions.csv", "file,caption\na.png,one\nb.png\n", "entry 2 is .*, not a file name with a caption"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), LISTS)
+def test_a_damaged_list_of_captions_is_refused_with_its_name(tmp_path, name, content, words):
+    (tmp_path / "a.png").write_bytes(picture())
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name}.*{words}|{name} .*{words}"):
+        FolderCaptions(str(tmp_path))
+
+
+@pytest.mark.parametrize("step", ['"a"', "-1", "0", "NaN", "Infinity", "true", "[1]"])
+def test_a_unit_of_depth_that_is_none_is_named(tmp_path, step):
+    record = f'{{"captions": ["a"], "depth_step": {step}}}'.encode()
+    path = shard(tmp_path / "s.tar", {"0": {"png": picture(), "json": record, "depth.png": depth()}})
+    with pytest.raises(BadSample, match=r"its depth_step is .*, not a length in metres"):
+        ShardCaptions(str(path)).depth(0)
+
+
+def test_a_name_with_a_second_dot_is_counted_and_explained(tmp_path):
+    good = {"png": picture(), "json": words("a dog")}
+    path = shard(tmp_path / "s.tar", {"a": good, "img.001": good, "set.b/b": good})
+    found = ShardCaptions(str(path))
+    with pytest.warns(RuntimeWarning, match=r"1 of 3 samples .* s.tar/img: it has no picture, only 001.json, 001.png"):
+        assert len(read_pairs(found, 8, 0, depth=False)) == 2
+
+
 @pytest.mark.parametrize("name", ["cut.tar", "cut.tar.gz", "none.tar"])
-def test_of_a_damaged_shard_the_rest_is_used(tmp_path, name):
+def test_of_a_damaged_shard_the_samples_before_the_damage_are_used(tmp_path, name):
     long = words("a " * 3000)  # so that the cut falls into a file
     whole = shard(tmp_path / "whole.tar", {str(i): {"png": picture(), "json": long} for i in range(40)})
     content = whole.read_bytes()
     content = gzip.compress(content) if name.endswith("gz") else content
     (tmp_path / name).write_bytes(b"nothing" * 99 if name == "none.tar" else content[: int(len(content) * 0.6)])
-    with pytest.warns(RuntimeWarning, match=rf"the shard .*{name} is damaged"):
-        found = ShardCaptions(f"{whole},{tmp_path / name}")
+    found = ShardCaptions(f"{whole},{tmp_path / name}")
     assert 40 <= len(found) < 80
     assert found.captions(39)[0].startswith("a a")
-
-
-def test_a_mirror_swaps_left_and_right():
-    assert mirrored("a mug LEFT of a bright bowl, to the right") == "a mug right of a bright bowl, to the left"
-
-
-def test_captions_of_an_image_are_drawn_from_its_own():
-    captions = [["aa left", "bb"], ["cc"], ["dd", "ee", "ff"]]
-    tokenizer = Tokenizer.train([c for row in captions for c in row], vocab=300)
-    found = texts(captions, tokenizer, context=20)
-    assert found.tokens.shape[1] < 20  # no wider than needed
-    index, u = torch.tensor([2, 0, 1, 0]), torch.tensor([0.99, 0.0, 0.5, 1.0])
-    plain = found.draw(index, u, torch.zeros(4, dtype=torch.bool))
-    assert tokenizer.decode(plain) == ["ff", "aa left", "cc", "bb"]
-    assert tokenizer.decode(found.draw(index, u, torch.ones(4, dtype=torch.bool))) == ["ff", "aa right", "cc", "bb"]
-    tokens, owner = found.of(torch.tensor([1, 2]), most=3)
-    assert owner.tolist() == [1, -1, -1, 2, 2, 2]
-    assert tokenizer.decode(tokens)[3:] == ["dd", "ee", "ff"]
+    with pytest.warns(RuntimeWarning, match=rf"{name} is damaged \(.*\): only the \d+ files before the damage"):
+        kept = read_pairs(found, 8, 0, depth=False)
+    assert len(kept) >= 40
+    assert any("is damaged" in problem for problem in kept.problems)

@@ -1,14 +1,8 @@
-import io
 import json
-import tarfile
-import zipfile
 
 import pytest
-from PIL import Image
 
-from stringpe.data.coco import read_coco, spoken
-from stringpe.data.labelled import CorruptImage
-from stringpe.data.picture_files import PictureFiles
+from stringpe.data.coco import read_coco, speak
 
 
 def content(**changes):
@@ -66,6 +60,14 @@ BAD = [
     ({"category_id": 1, "bbox": [1, 1, 4, 5]}, "has no 'image_id'"),
     ("nonsense", "annotation nonsense"),
     (None, "annotation None"),
+    ({"image_id": 7, "category_id": 5, "bbox": [1, 1, 4, 5], "area": float("nan")}, "area nan is not a finite number"),
+    ({"image_id": 7, "category_id": 5, "bbox": [1, 1, 4, 5], "area": -2}, "area -2 is not a finite number above 0"),
+    ({"image_id": 7, "category_id": 5, "bbox": [1, 1, 4, 5], "area": "big"}, "could not convert"),
+    ({"image_id": [7], "category_id": 5, "bbox": [1, 1, 4, 5]}, "unhashable"),
+    ({"image_id": 7, "category_id": {}, "bbox": [1, 1, 4, 5]}, "unhashable"),
+    ({"image_id": 7, "category_id": 5, "bbox": 4}, "not iterable"),
+    ({"image_id": 7, "category_id": 5, "bbox": [1, 1, 10**400, 5]}, "too large"),
+    ([7, 5], "annotation [7, 5]"),
 ]
 
 
@@ -80,20 +82,63 @@ def test_one_bad_annotation_is_counted_and_named(tmp_path, bad, reason):
     assert [len(p.boxes) for p in found.pictures] == [3, 0]
 
 
-def test_a_bad_image_takes_its_boxes_along(tmp_path):
+BAD_IMAGES = [
+    ({"width": None}, "it needs id, width, height and file_name"),
+    ({"width": "40"}, "the first three as whole numbers"),
+    ({"height": 30.5}, "the first three as whole numbers"),
+    ({"height": 0}, "it needs id, width, height and file_name"),
+    ({"id": "7"}, "it needs id, width, height and file_name"),
+    ({"id": [7]}, "it needs id, width, height and file_name"),
+    ({"file_name": 3}, "it needs id, width, height and file_name"),
+    ({"neg_category_ids": 3}, "must be lists"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD_IMAGES)
+@pytest.mark.filterwarnings("ignore:.*there is no image 7")
+def test_a_bad_image_takes_its_boxes_along(tmp_path, change, reason):
     data = content()
-    data["images"][0].pop("width")
-    with pytest.warns(RuntimeWarning, match=r"1 entries .* image 7: it needs id, width, height and file_name"):
+    data["images"][0] |= change
+    with pytest.warns(RuntimeWarning, match=rf"entries of .* image .*: .*{reason}"):
         found = read_coco(written(tmp_path, data))
     assert [p.id for p in found.pictures] == [9]
 
 
-def test_files_that_are_none(tmp_path):
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(ValueError, match=r"is no COCO annotation file"):
+def test_an_image_id_that_is_there_twice_is_named_and_used_once(tmp_path):
+    data = content()
+    data["images"].insert(1, {"id": 7, "file_name": "c.png", "width": 9, "height": 9})
+    with pytest.warns(RuntimeWarning, match="image 7: this id was there before, and the first image is used"):
+        found = read_coco(written(tmp_path, data))
+    assert [(p.id, p.file, p.width) for p in found.pictures] == [(7, "a.png", 40), (9, "b.png", 20)]
+
+
+BAD_FILES = [
+    ("{", "is not valid JSON"),
+    ("3", "not subscriptable"),
+    ("[]", "list indices"),
+    ('{"images": [], "annotations": []}', "it has no 'categories'"),
+    ('{"images": {}, "annotations": [], "categories": []}', "must be lists"),
+    ('{"images": [], "annotations": [], "categories": [3]}', "not subscriptable"),
+    ('{"images": [], "annotations": [], "categories": [{"id": "a", "name": "b"}]}', "a whole number as id"),
+    ('{"images": [], "annotations": [], "categories": [{"id": 1, "name": 2}]}', "a text as name"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_FILES)
+def test_files_of_another_kind_are_refused_with_their_name(tmp_path, text, reason):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"x\.json is not a COCO annotation file .*{reason}"):
         read_coco(tmp_path / "x.json")
-    with pytest.raises(ValueError, match=r"has 0 pictures and 2 categories"):
+
+
+def test_files_without_pictures_or_with_one_id_for_two_classes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"is not a COCO annotation file .*No such file"):
+        read_coco(tmp_path / "missing.json")
+    with pytest.raises(ValueError, match=r"has 0 usable pictures and 2 categories"):
         read_coco(written(tmp_path, content(images=[], annotations=[])))
+    twice = [{"id": 5, "name": "dog"}, {"id": 5, "name": "cat"}]
+    with pytest.raises(ValueError, match=r"several categories with the id 5"):
+        read_coco(written(tmp_path, content(categories=twice)))
 
 
 def test_a_limit_takes_the_first_pictures(tmp_path):
@@ -123,38 +168,5 @@ def test_lvis(tmp_path):
 
 
 def test_names_as_texts_have_them():
-    assert [spoken(n) for n in ("baseball_bat", "bat_(animal)", "TV", "_(x)")] == ["baseball bat", "bat", "tv", "_(x)"]
-    assert spoken("pottedplant") == "potted plant"
-
-
-def png(shade):
-    file = io.BytesIO()
-    Image.new("RGB", (4, 3), (shade, 0, 0)).save(file, "png")
-    return file.getvalue()
-
-
-def test_pictures_from_folders_tars_and_zips(tmp_path):
-    (tmp_path / "train2017").mkdir()
-    (tmp_path / "train2017" / "a.png").write_bytes(png(10))
-    (tmp_path / "bad.png").write_bytes(png(10)[:30])
-    for name, mode in (("p.tar", "w"), ("p.tar.gz", "w:gz")):
-        with tarfile.open(tmp_path / name, mode) as tar:
-            tar.add(tmp_path / "train2017" / "a.png", "train2017/a.png")
-            tar.add(tmp_path / "bad.png", "bad.png")
-    with zipfile.ZipFile(tmp_path / "p.zip", "w") as file:
-        file.write(tmp_path / "train2017" / "a.png", "train2017/a.png")
-        file.write(tmp_path / "bad.png", "bad.png")
-    for where in (tmp_path, tmp_path / "p.tar", tmp_path / "p.tar.gz", tmp_path / "p.zip"):
-        files = PictureFiles(str(where))
-        assert files.decode("train2017/a.png").getpixel((0, 0)) == (10, 0, 0)
-        with pytest.raises(CorruptImage, match=r"c.png: there is no such file"):
-            files.decode("train2017/c.png")
-        with pytest.raises(CorruptImage, match=r"bad.png: "):
-            files.decode("bad.png")
-    assert PictureFiles(str(tmp_path / "p.zip")).decode("val/a.png").size == (4, 3)
-    assert PictureFiles(str(tmp_path / "train2017")).decode("train2017/a.png").size == (4, 3)
-    (tmp_path / "no.zip").write_text("x")
-    with pytest.raises(ValueError, match="no zip file"):
-        PictureFiles(str(tmp_path / "no.zip"))
-    with pytest.raises(ValueError, match=r"data.train=… and data.val=…"):
-        PictureFiles("")
+    assert [speak(n) for n in ("baseball_bat", "bat_(animal)", "TV", "_(x)")] == ["baseball bat", "bat", "tv", "_(x)"]
+    assert speak("pottedplant") == "potted plant"

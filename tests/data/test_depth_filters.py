@@ -3,7 +3,16 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from stringpe import scenes
-from stringpe.data.depth_filters import FILTERS, framed, ground_share, no_ground, outdoor, overlay, seamed, written
+from stringpe.data.depth_filters import (
+    FILTERS,
+    ground_share,
+    has_frame,
+    has_seam,
+    has_text,
+    no_ground,
+    outdoor,
+    overlay,
+)
 from stringpe.data.images import to_tensor
 
 
@@ -35,11 +44,11 @@ def test_a_photograph_is_none_of_them(photo):
 def test_frames_are_seen(photo):
     letterbox = photo.clone()
     letterbox[:, :10] = letterbox[:, -10:] = 0
-    assert framed(letterbox)
+    assert has_frame(letterbox)
     assert overlay(letterbox, floor()) == "overlay: a frame of one colour"
     one_side = photo.clone()
     one_side[:, :10] = 255  # a sky
-    assert not framed(one_side)
+    assert not has_frame(one_side)
 
 
 def test_drawings_are_seen():
@@ -53,18 +62,18 @@ def test_drawings_are_seen():
 def test_seams_are_seen(photo):
     collage = photo.clone()
     collage[:, :, 90:] = 255 - collage[:, :, 90:] // 3
-    assert seamed(collage)
-    assert seamed(collage.mT)
-    assert not seamed(photo)
+    assert has_seam(collage)
+    assert has_seam(collage.mT)
+    assert not has_seam(photo)
 
 
 def test_text_is_seen(photo):
     image = pixels(photo)
     draw = ImageDraw.Draw(image)
     draw.text((4, 50), "SALE SALE SALE 50% OFF", fill=(255, 255, 255), font=ImageFont.load_default(18))
-    assert written(to_tensor(image))
+    assert has_text(to_tensor(image))
     assert overlay(to_tensor(image), floor()) == "overlay: lines of text"
-    assert not written(photo)
+    assert not has_text(photo)
 
 
 @pytest.mark.parametrize("tilt", [0.2, 0.5, 0.9])

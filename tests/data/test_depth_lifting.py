@@ -9,7 +9,8 @@ from captioned_files import depth, picture, shard, words
 from depth_model import write_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
-from stringpe.data.depth_lifting import Settings, lift, millimetres
+from stringpe.data.depth_lifting import Settings, lift, to_millimetres
+from stringpe.io.files import _HOST
 from stringpe.models.depth_estimator import DepthEstimator
 
 ALL = Settings(filters=(), shard_size=2, batch=2)
@@ -74,7 +75,8 @@ def test_finished_shards_are_never_made_again_and_ranks_share_the_rest(source, e
     assert found["shards"] == 1
     assert not (out / "summary.json").exists()
     before = (out / "in-1.tar").stat().st_mtime_ns
-    (out / ".in-0.tar.123").write_bytes(b"of a process that was killed")
+    draft = out / f".in-0.tar.{_HOST}.4194303.x"  # of a process that was killed
+    draft.write_bytes(b"half")
     found = lift(source, out, estimate, ALL, rank=0, world=2)
     assert found["shards"] == 3
     assert (out / "summary.json").exists()
@@ -139,7 +141,9 @@ def test_depth_that_is_there_is_replaced_with_its_unit(estimate, tmp_path):
 
 def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
     lift(source, tmp_path / "out", estimate, ALL)
-    with pytest.raises(ValueError, match=r"was made in another way \(filters: \[\] there, \['outdoor'\] now\)"):
+    with pytest.raises(
+        ValueError, match=r"holds another set of lifted images \(filters=\[\] there, \['outdoor'\] asked for\)"
+    ):
         lift(source, tmp_path / "out", estimate, Settings(filters=("outdoor",), shard_size=2))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
@@ -151,7 +155,7 @@ def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
 
 def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():
     given = torch.tensor([[1.2344, 0.0, -1.0], [torch.nan, torch.inf, 65.6]])
-    assert millimetres(given).tolist() == [[1234, 0, 0], [0, 0, 0]]
+    assert to_millimetres(given).tolist() == [[1234, 0, 0], [0, 0, 0]]
 
 
 def test_the_command_line_takes_its_share_from_the_environment(source, model, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stringpe.data.mosaic import Pictures, mosaics, plan, shares_of
+from stringpe.data.mosaic import Pictures, draw_mosaics, parse_shares, plan_mosaics
 from stringpe.data.order import Order
 from stringpe.data.place import Place
 from stringpe.geometry.boxes import to_corners
@@ -30,8 +30,8 @@ def painted(n=6, seed=0):
 
 def drawn(shares, how, step=0, batch=8, place=None):
     pixels, pictures = painted()
-    made = plan(Order(len(pixels), batch, 3), step, place or Place(), shares)
-    return *mosaics(pixels[made.picture], pictures, made, how), made
+    made = plan_mosaics(Order(len(pixels), batch, 3), step, place or Place(), shares)
+    return *draw_mosaics(pixels[made.picture], pictures, made, how), made
 
 
 @pytest.mark.parametrize("shares", [[1.0], [0.0, 1.0], [0.0, 0.0, 1.0], [0.4, 0.3, 0.3]])
@@ -76,7 +76,7 @@ def test_objects_that_a_crop_cuts_are_crowds_and_those_it_leaves_out_are_gone():
 
 
 def test_grids_come_in_the_given_shares():
-    made = plan(Order(100, 4000, 0), 0, Place(), [0.4, 0.3, 0.3])
+    made = plan_mosaics(Order(100, 4000, 0), 0, Place(), [0.4, 0.3, 0.3])
     sides = made.side[made.place == 0]
     for k, share in ((1, 0.4), (2, 0.3), (3, 0.3)):
         assert abs(float((sides == k).float().mean()) - share) < 0.03
@@ -93,16 +93,16 @@ def test_processes_share_the_same_mosaics():
 
 
 def test_shares_are_read_or_refused():
-    assert shares_of("0.4 0.3 0.3") == [0.4, 0.3, 0.3]
-    assert shares_of("") == [1.0]
+    assert parse_shares("0.4 0.3 0.3") == [0.4, 0.3, 0.3]
+    assert parse_shares("") == [1.0]
     for bad in ("0.4 0.4", "a b", "1.5 -0.5"):
-        with pytest.raises(ValueError, match=r"augment.mosaic is shares .* got"):
-            shares_of(bad)
+        with pytest.raises(ValueError, match=r"augment.mosaic holds the shares .* got"):
+            parse_shares(bad)
 
 
 def test_pictures_without_boxes_make_images_without_boxes():
     pixels, pictures = painted()
     none = pictures._replace(valid=torch.zeros(6, 2).bool())
-    made = plan(Order(6, 4, 0), 0, Place(), [0.5, 0.5])
-    _, truth = mosaics(pixels[made.picture], none, made, Augment())
+    made = plan_mosaics(Order(6, 4, 0), 0, Place(), [0.5, 0.5])
+    _, truth = draw_mosaics(pixels[made.picture], none, made, Augment())
     assert truth.boxes.shape == (4, 0, 4)

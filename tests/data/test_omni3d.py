@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -153,8 +154,9 @@ class TestRead:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"K": [[0, 0, 0]] * 3}, "no camera"),
+            ({"K": [[0, 0, 0]] * 3}, "not a camera"),
             ({"width": "640"}, "whole numbers"),
+            ({"id": "1"}, "id is not a whole number"),
             ({"file_path": None}, "file_path"),
         ],
     )
@@ -163,14 +165,36 @@ class TestRead:
         assert [image.id for image in out.images] == [2]
         assert words in out.problems[0]
 
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"center_cam": [0, 0, 1e30]}, "center_cam .* is beyond 10000 m"),
+            ({"dimensions": [1, 1, 5e3]}, "dimensions .* is beyond 1000 m"),
+            ({"bbox3D_cam": [[0, 0, 1e30]] * 8}, "bbox3D_cam reaches beyond"),
+            ({"truncation": "much"}, "not an annotation"),
+            ({"center_cam": [0, 0, 10**400], "bbox3D_cam": None}, "neither bbox3D_cam nor center_cam"),
+        ],
+    )
+    def test_places_and_sizes_that_cannot_be_are_named(self, tmp_path, change, words):
+        out = omni3d.read(file(tmp_path, lambda c: c["annotations"][0].update(change)))
+        assert len(out.images[0].boxes) == 1
+        assert re.search(words, out.problems[0])
+
+    def test_ids_that_are_there_twice(self, tmp_path):
+        out = omni3d.read(file(tmp_path, lambda c: c["images"].append(c["images"][0] | {"width": 9})))
+        assert [(image.id, image.width) for image in out.images] == [(7, 640)]
+        assert out.problems == ("image 7: this id was there before, and the first image is used",)
+        with pytest.raises(ValueError, match="several categories have the id 12"):
+            omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 12, "name": "cup"})))
+
     def test_other_files_are_refused_in_words(self, tmp_path):
         (tmp_path / "a.json").write_text("{")
-        with pytest.raises(ValueError, match="is not JSON"):
+        with pytest.raises(ValueError, match=r"a.json is not valid JSON"):
             omni3d.read(tmp_path / "a.json")
         (tmp_path / "b.json").write_text("[]")
         with pytest.raises(ValueError, match="needs the lists images, annotations, categories"):
             omni3d.read(tmp_path / "b.json")
-        with pytest.raises(ValueError, match="every category needs an id and a name"):
+        with pytest.raises(ValueError, match="every category needs a whole number as id"):
             omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 1})))
 
 

@@ -10,7 +10,7 @@ from policy_toy import ENERGY, RECIPE, batch
 from stand_in import Reach, demonstration
 
 from stringpe import robots, tasks
-from stringpe.data.demos import moved
+from stringpe.data.demos import augment_cameras
 from stringpe.data.place import Place
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
@@ -103,11 +103,11 @@ def test_cameras_are_moved_together_with_their_depth():
     image = torch.arange(2 * 3 * 64, dtype=torch.float32).reshape(1, 2, 3, 8, 8).to(torch.uint8)
     depth = image[:, :, 0].float()
     u = torch.tensor([[0.99, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]])  # 2 rows down, 2 columns left; the second stays
-    found, deep = moved(image, depth, u, Augment(shift=2))
+    found, deep = augment_cameras(image, depth, u, Augment(shift=2))
     torch.testing.assert_close(found[:, 1] * 255, image[:, 1].float())
     torch.testing.assert_close(found[0, 0, :, :6, 2:] * 255, image[0, 0, :, 2:, :6].float())
     torch.testing.assert_close(deep, (found[:, :, 0] * 255))
-    plain, _ = moved(image, None, u, Augment())
+    plain, _ = augment_cameras(image, None, u, Augment())
     torch.testing.assert_close(plain * 255, image.float())
 
 
@@ -209,9 +209,9 @@ def test_siglip_is_attached_and_starts_as_it_is(recipe, tmp_path):
     ("change", "text"),
     [
         ("policy.cameras=wrist", "no cameras wrist; it has top"),
-        ("data.train=", "data.train, a data set's folder or a pack"),
+        ("data.train=", "needs data.train=…, robot demonstrations, a data set's folder or a pack"),
         ("data.train=nowhere", "there is no data set at nowhere"),
-        ("data.source=scenes", "for the task policy is demos, got 'scenes'"),
+        ("data.source=scenes", "data.source=scenes does not serve the task policy: It takes demos"),
         ("policy.held_out=0", "0 < policy.held_out < 1"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 
 from processes import in_two
 from stringpe import box3d, scenes
-from stringpe.data.boxes3d import box_set
+from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.place import Place
 from stringpe.tasks import create
 from stringpe.tasks.build import load_run
@@ -27,7 +27,7 @@ def run(run3d):
 
 class TestSet:
     def test_objects_are_those_that_are_seen(self, recipe):
-        kept = box_set(recipe.data, "train", True)
+        kept = load_boxes3d(recipe.data, "train", True)
         assert kept.names == scenes.kinds()
         assert kept.groups == scenes.FAMILIES
         assert set(kept.group.tolist()) == {0, 1, 2, 3}
@@ -42,14 +42,14 @@ class TestSet:
         torch.testing.assert_close(kept.intrinsics, frames.intrinsics)
 
     def test_splits_share_no_room(self, recipe):
-        a, b = (box_set(recipe.data, split, True) for split in ("train", "val"))
+        a, b = (load_boxes3d(recipe.data, split, True) for split in ("train", "val"))
         assert not torch.equal(a.rgb[0], b.rgb[0])
 
     def test_another_source_is_refused(self, recipe):
-        with pytest.raises(ValueError, match="for the task detection3d is scenes or omni3d, got 'folder'"):
+        with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection3d"):
             create(replace(recipe, data=replace(recipe.data, source="folder")))
-        with pytest.raises(ValueError, match=r"needs data.train, .* there is no file ''"):
-            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
+        with pytest.raises(ValueError, match=r"data.source=omni3d needs data.train=…"):
+            create(replace(recipe, data=replace(recipe.data, source="omni3d")))
 
 
 class TestBatches:
@@ -85,7 +85,7 @@ class TestBatches:
         assert not torch.equal(some[0], other[0])
 
     def test_a_mirror_keeps_boxes_on_their_pixels(self, recipe):
-        kept = box_set(recipe.data, "train", True)
+        kept = load_boxes3d(recipe.data, "train", True)
         batch = kept.batch(torch.arange(4), torch.device("cpu"))
         out = mirrored(batch, torch.tensor([True, False, True, False]), torch.tensor([32, 32, 32, 32]))
         assert torch.equal(out["image"][0], batch["image"][0].flip(-1))
@@ -100,7 +100,7 @@ class TestBatches:
         torch.testing.assert_close(torch.linalg.det(box3d.rotation(after)), torch.ones(len(after)).double())
 
     def test_a_mirror_leaves_padding_where_it_is(self, recipe):
-        kept = box_set(recipe.data, "train", True)
+        kept = load_boxes3d(recipe.data, "train", True)
         batch = kept.batch(torch.arange(1), torch.device("cpu"))
         out = mirrored(batch, torch.tensor([True]), torch.tensor([20]))
         assert torch.equal(out["image"][..., :20], batch["image"][..., :20].flip(-1))

@@ -3,6 +3,7 @@ import torch
 
 from stringpe import scenes
 from stringpe.data import rendered as kept
+from stringpe.data.cache import forget_all
 from stringpe.data.place import Place
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
 from stringpe.tasks.objects import Objects, ask, mirror
@@ -28,7 +29,7 @@ def task(recipe):
 
 
 def test_the_answer_is_the_kind_of_the_object_under_the_query(recipe):
-    found = kept.frames(recipe.data, "train")
+    found = kept.load_frames(recipe.data, "train")
     u = torch.rand(len(found["rgb"]), 6)
     batch = ask(found, u)
     side = 32
@@ -60,7 +61,7 @@ def test_every_object_is_asked_about_equally_often():
 
 
 def test_a_mirror_moves_pixels_and_queries_together(recipe):
-    batch = ask(kept.frames(recipe.data, "train"), torch.rand(24, 3))
+    batch = ask(kept.load_frames(recipe.data, "train"), torch.rand(24, 3))
     turned = mirror(batch, torch.ones(24, dtype=torch.bool))
     assert torch.equal(turned["image"].flip(-1), batch["image"])
     assert torch.equal(turned["query"][..., 0], -batch["query"][..., 0])
@@ -76,19 +77,19 @@ def test_batches_depend_on_seed_and_step_alone(task):
 
 
 def test_splits_share_no_room(recipe):
-    train_frames, val_frames = (kept.frames(recipe.data, split) for split in ("train", "val"))
+    train_frames, val_frames = (kept.load_frames(recipe.data, split) for split in ("train", "val"))
     assert not torch.equal(train_frames["rgb"][0], val_frames["rgb"][0])
 
 
 def test_frames_are_made_once(recipe, monkeypatch):
-    kept.frames(recipe.data, "train")
-    kept.frames.cache_clear()
+    kept.load_frames(recipe.data, "train")
+    forget_all()
 
     def refuse(*args, **kwargs):
         raise AssertionError("rendered again")
 
     monkeypatch.setattr(kept.scenes, "render", refuse)
-    assert len(kept.frames(recipe.data, "train")["rgb"]) > 0
+    assert len(kept.load_frames(recipe.data, "train")["rgb"]) > 0
 
 
 VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope", "none")]
@@ -145,7 +146,7 @@ def test_samples_show_the_query(task):
 def test_other_sources_are_refused(recipe):
     from dataclasses import replace
 
-    with pytest.raises(ValueError, match=r"needs data.source=scenes .* got 'shards'"):
+    with pytest.raises(ValueError, match=r"data.source=shards does not serve the task objects: It takes scenes"):
         Objects(replace(recipe, data=replace(recipe.data, source="shards")))
     with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
-        kept.frames(replace(recipe.data, train_size=0), "train")
+        kept.load_frames(replace(recipe.data, train_size=0), "train")

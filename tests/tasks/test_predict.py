@@ -126,7 +126,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(checkpoint, picture, monkey
 
 
 def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match=r"recipe.json is not a picture that can be read"):
+    with pytest.raises(SystemExit, match=r"cannot read the picture .*recipe.json: not a picture .*: give a JPEG"):
         run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
     with pytest.raises(SystemExit, match=r"there is no checkpoint in"):
         run(monkeypatch, "predict", tmp_path, picture, "--text", "a")

@@ -1,10 +1,7 @@
-"""RGB-D images with oriented boxes, decoded once and kept in memory: of the procedural world, or of an Omni3D file."""
+"""RGB-D images with oriented boxes, decoded once into memory: of the procedural world, or of an Omni3D file."""
 
-import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +10,19 @@ from torch import Tensor
 
 from .. import scenes
 from ..geometry.square import depth_to_square, to_square
+from ..io.pictures import BadSample
+from ..io.problems import Problems
 from ..metrics.average_precision3d import Detections
 from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d
-from .captions import DEPTH, depth_of, fits
-from .labelled import CorruptImage
-from .picture_files import PictureFiles
+from .archives import PictureFiles
+from .cache import remember
+from .captions import DEPTH, check_aspect, depth_of
+from .loader import read_all
 from .place import Batch
-from .rendered import Frames, kept, rendered
+from .rendered import Frames, render_once, render_split
+from .sources import check_source
 from .transforms import to_unit
 
 if TYPE_CHECKING:
@@ -29,21 +30,20 @@ if TYPE_CHECKING:
 
 MIN_SHARE, MIN_VISIBILITY = 0.0015, 0.25
 """An object of a scene is asked for if it covers this share of the image's pixels (24 of them at 128 px), and this
-share of what it would cover if nothing stood before it."""
+share of what it would cover if nothing stood in front of it."""
 
 _CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
-_NAMED = 3  # problems that a warning names
 
 
 @dataclass(frozen=True)
 class BoxSet:
-    """n images of S × S pixels with at most m objects each, and the names that labels stand for.
+    """n images of S × S pixels with at most m objects each, and the names of the labels.
 
     rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
-    camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but not counted;
-    intrinsics (n, 3, 3) in pixels of S × S; width (n,), columns that are picture and not padding; group (n,), for
-    numbers by part of the set, named in `groups`; ids, the images' own numbers, and camera (n, 3, 3), intrinsics in
-    pixels of the images as they were. problems: what was left out.
+    camera frame; label (n, m), −1 where there is no object; ignore (n, m), objects that are there but are not counted;
+    intrinsics (n, 3, 3) in pixels of S × S; width (n,), the number of columns that are picture and not padding; group
+    (n,), the part of the set that an image belongs to, named in `groups`; ids, the images' own numbers; camera
+    (n, 3, 3), intrinsics in pixels of the original images. problems: what was left out.
     """
 
     rgb: Tensor
@@ -74,7 +74,7 @@ class BoxSet:
         return {**rows, "depth": rows["depth"].float()}
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """The same with the image in [−1, 1]."""
+        """The same rows, with the image in [−1, 1] in place of rgb."""
         rows = self.rows(index, device)
         return {"image": to_unit(rows.pop("rgb")), **rows}
 
@@ -89,16 +89,15 @@ class BoxSet:
 _PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "width", "group")
 
 
-@lru_cache(maxsize=4)
-def box_set(data: Data, split: str, depth: bool) -> BoxSet:
-    """The split's images, with depth if asked for, kept for the next run in this process.
+@remember
+def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
+    """The split's images, with depth if asked for.
 
     omni3d: data.train_boxes is a file of Omni3D, data.train the folder, tars or zip of its images, and NAME.depth.png
     beside NAME.jpg the depth, 16-bit in steps of `data.depth_step`."""
+    check_source("detection3d", data)
     if data.source == "scenes":
-        return _of_scenes(kept("boxes", data, split, _make, __file__))
-    if data.source != "omni3d":
-        raise ValueError(f"data.source for boxes in 3D is scenes or omni3d, got {data.source!r}")
+        return _from_scenes(render_once("boxes", data, split, _make, __file__))
     where, path = (data.train, data.train_boxes) if split == "train" else (data.val, data.val_boxes)
     path = path or (str(Path(where).with_suffix(".json")) if where else "")
     if not Path(path).is_file():
@@ -106,16 +105,16 @@ def box_set(data: Data, split: str, depth: bool) -> BoxSet:
             f"data.source=omni3d needs data.{split}, the folder, tars or zip of the images, and data.{split}_boxes, an "
             f"Omni3D file (JSON), by default the one beside them; got {where!r}, and there is no file {path!r}"
         )
-    return _of_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
+    return _from_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
 
 
 def _make(data: Data, split: str) -> Frames:
-    parts = [_boxed(batch) for batch in rendered(data, split, _CHUNKS)]
+    parts = [_columns(batch) for batch in render_split(data, split, _CHUNKS)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _boxed(batch: scenes.Frames) -> Frames:
-    """What detection in 3D needs of a batch, without the frames in which no object is seen; seen objects come first."""
+def _columns(batch: scenes.Frames) -> Frames:
+    """What detection in 3D needs of a batch of frames: those in which an object is seen, seen objects first."""
     enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     seen = enough & (batch.visibility >= MIN_VISIBILITY)
     order = (~seen).byte().argsort(dim=1, stable=True)
@@ -133,7 +132,7 @@ def _boxed(batch: scenes.Frames) -> Frames:
     }
 
 
-def _of_scenes(found: Frames) -> BoxSet:
+def _from_scenes(found: Frames) -> BoxSet:
     label = found["label"].long()
     most = int((label >= 0).sum(1).max())
     return BoxSet(
@@ -153,32 +152,27 @@ def _of_scenes(found: Frames) -> BoxSet:
     )
 
 
-def _of_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> BoxSet:
-    """Every image on its padded square; images that cannot be read are left out, and everything wrong is told once."""
+def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> BoxSet:
+    """Every image on its padded square; images that cannot be used are left out, and one warning names everything."""
     found, files, size = omni3d.read(path), PictureFiles(where), data.image_size
     wanted = found.images[: limit or None]
+    problems = Problems("images or annotations", path)
+    problems.extend(found.problems)
 
-    def one(picture: omni3d.Picture) -> tuple[Tensor, Tensor] | str:
+    def read(i: int) -> tuple[Tensor, Tensor]:
+        picture = wanted[i]
         try:
             image = files.decode(picture.path)
             if image.size != (picture.width, picture.height):
-                size_here = f"{image.width} × {image.height}"
-                raise CorruptImage(f"it has {size_here} pixels, the file says {picture.width} × {picture.height}")
+                stated = f"{picture.width} × {picture.height}"
+                raise BadSample(f"it has {image.width} × {image.height} pixels, but the file says {stated}")
             far = _depth(files, picture, image, data) if depth else torch.zeros(size, size, dtype=torch.float16)
-            return to_square(image, size), far
-        except CorruptImage as error:
-            return f"image {picture.id} ({picture.path}): {error}"
+        except BadSample as error:
+            raise BadSample(f"image {picture.id} ({picture.path}): {error}") from error
+        return to_square(image, size), far
 
-    with ThreadPoolExecutor() as pool:
-        decoded = list(pool.map(one, wanted))
-    good = [(p, d) for p, d in zip(wanted, decoded, strict=True) if not isinstance(d, str)]
-    problems = (*found.problems, *(d for d in decoded if isinstance(d, str)))
-    _tell(path, problems)
-    if not good:
-        why = f": {problems[0]}" if problems else ""
-        raise ValueError(
-            f"none of the {len(wanted)} images of {path} can be used{why}; check data.images and data.depths"
-        )
+    decoded = read_all(len(wanted), read, problems)
+    good = [(wanted[i], images) for i, images in decoded.items()]
     pictures = [p for p, _ in good]
     most = max(1, *(len(p.boxes) for p in pictures))
     scale = torch.tensor([data.image_size / max(p.width, p.height) for p in pictures])
@@ -198,14 +192,14 @@ def _of_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> Bo
         names=found.names,
         groups=("all",),
         label_ids=found.ids,
-        problems=problems,
+        problems=tuple(problems),
     )
 
 
 def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: Data) -> Tensor:
     """(size, size) metres on the padded square, 0 in holes and padding."""
     name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
-    far = fits(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
+    far = check_aspect(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
     return depth_to_square(far, data.image_size).half()
 
 
@@ -215,11 +209,3 @@ def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
     for place, row in zip(out, rows, strict=True):
         place[: len(row)] = row
     return out
-
-
-def _tell(path: str, problems: Sequence[str]) -> None:
-    if problems:
-        listed = "; ".join(problems[:_NAMED]) + ("; …" if len(problems) > _NAMED else "")
-        warnings.warn(
-            f"{path}: {len(problems)} images or annotations cannot be used as they are: {listed}", RuntimeWarning, 2
-        )

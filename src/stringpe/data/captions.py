@@ -1,7 +1,7 @@
-"""Images with captions, and depth where there is some: tar shards and folders. Sample i can be read at any time.
+"""Images with captions, and with depth where there is some: tars and folders. Sample i can be read at any time.
 
-Shards: NNN.webp (or .jpg, .png, .rgb.png) with NNN.json, {"captions": […]} or {"caption": "…"}, or NNN.txt, a caption a
-line; NNN.depth.png beside it. A folder: images with captions.json, captions.csv, or a .txt of the same name each;
+Tars: NNN.webp (or .jpg, .png, .rgb.png) with NNN.json, {"captions": […]} or {"caption": "…"}, or NNN.txt, one caption
+per line; NNN.depth.png beside it. A folder: images with captions.json, captions.csv, or a .txt beside each of them;
 NAME.depth.png beside NAME.jpg. Depth is 16-bit; 0 and 65535 are holes. The metres per step are what the file itself
 says (a text chunk "depth_step", see `io.png`), else "depth_step" of the sample's json, else `data.depth_step`.
 """
@@ -9,6 +9,7 @@ says (a text chunk "depth_step", see `io.png`), else "depth_step" of the sample'
 import csv
 import io
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..io.files import read_json
+from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture
 from ..io.png import read_depth_step
-from .labelled import PICTURES, CorruptImage
-from .shards import Member, expand, samples
+from ..io.problems import Problems
+from .archives import Member, read_samples
+from .labelled import picture_kind
+from .sources import expand
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,9 +37,11 @@ _FILE_NAMES = ("file", "file_name", "filename", "image", "filepath")
 
 
 class CaptionSet(ABC):
-    """Images with captions. Whatever is wrong with sample i raises CorruptImage, which names it."""
+    """Images with captions. Whatever is wrong with sample i raises BadSample, which names it. problems: what is wrong
+    with the set as a whole, such as a damaged tar."""
 
     depth_step: float
+    problems: Problems
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -60,15 +67,14 @@ class CaptionSet(ABC):
 
 
 class ShardCaptions(CaptionSet):
-    """Captioned shards."""
+    """Captioned images in tars."""
 
     def __init__(self, pattern: str, depth_step: float = 0.001):
-        self.depth_step = depth_step
+        self.depth_step, self.problems = depth_step, Problems("samples", pattern)
         self.samples: list[tuple[str, dict[str, Member]]] = []
         for path in expand(pattern):
-            for key, kinds in samples(path).items():
-                if picture_kind(kinds) is not None:
-                    self.samples.append((f"{path.name}/{key}", kinds))
+            for key, kinds in read_samples(path, self.problems).items():
+                self.samples.append((f"{path.name}/{key}", kinds))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -85,14 +91,14 @@ class ShardCaptions(CaptionSet):
 
 
 class FolderCaptions(CaptionSet):
-    """A folder of captioned images, looked through with all folders in it."""
+    """A folder of captioned images, with all folders in it."""
 
     def __init__(self, root: str, depth_step: float = 0.001):
-        self.root, self.depth_step = Path(root), depth_step
-        found = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in PICTURES)
+        self.root, self.depth_step, self.problems = Path(root), depth_step, Problems("samples", root)
+        found = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in SUFFIXES)
         self.paths = [p for p in found if not p.name.lower().endswith((f".{DEPTH}", ".instance.png"))]
         if not self.paths:
-            raise ValueError(f"{root} has no images: it needs {', '.join(PICTURES)} files with captions")
+            raise ValueError(f"{root} has no images: it needs {', '.join(SUFFIXES)} files with captions")
         self.listed = _listed(self.root)
 
     def __len__(self) -> int:
@@ -104,8 +110,11 @@ class FolderCaptions(CaptionSet):
     def files(self, i: int) -> Mapping[str, bytes]:
         path = self.paths[i]
         beside = {kind: path.with_name(f"{path.stem}.{kind}") for kind in ("txt", "json", DEPTH)}
-        found = {path.suffix[1:].lower(): path.read_bytes()}
-        found |= {kind: other.read_bytes() for kind, other in beside.items() if other.exists()}
+        try:
+            found = {path.suffix[1:].lower(): path.read_bytes()}
+            found |= {kind: other.read_bytes() for kind, other in beside.items() if other.exists()}
+        except OSError as error:
+            raise BadSample(f"{path}: {error}") from error
         listed = self.listed.get(path.relative_to(self.root).as_posix()) or self.listed.get(path.name)
         if listed is not None:  # a list of all captions wins over files beside each image
             record = _record(found.get("json"), self.name(i))
@@ -115,17 +124,7 @@ class FolderCaptions(CaptionSet):
 
 def caption_set(source: str, where: str, depth_step: float = 0.001) -> CaptionSet:
     """The captioned images of a recipe's data.train or data.val."""
-    if source not in ("shards", "folder"):
-        raise ValueError(f"captioned images come from data.source=shards, folder, scenes or stream, got {source!r}")
-    if not where:
-        raise ValueError(f"data.source={source} needs data.train=… and data.val=…, got none: say where the images are")
-    return ShardCaptions(where, depth_step) if source == "shards" else FolderCaptions(where, depth_step)
-
-
-def picture_kind(kinds: Mapping[str, Any]) -> str | None:
-    """Which of a sample's files is the image."""
-    found = (kind for kind in kinds if f".{kind.lower().removeprefix('rgb.')}" in PICTURES)
-    return next(found, None)
+    return FolderCaptions(where, depth_step) if source == "folder" else ShardCaptions(where, depth_step)
 
 
 def captions_of(files: Mapping[str, bytes], name: str) -> list[str]:
@@ -137,51 +136,30 @@ def captions_of(files: Mapping[str, bytes], name: str) -> list[str]:
         given = files.get("txt", b"").decode("utf-8", "replace").splitlines()
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        raise CorruptImage(f"{name}: captions must be a list of texts, got {str(given)[:60]}")
+        raise BadSample(f"{name}: captions must be a list of texts, got {str(given)[:60]}")
     kept = [text.strip() for text in given if text.strip()]
     if not kept:
-        raise CorruptImage(f"{name}: it has no caption, or only empty ones")
+        raise BadSample(f"{name}: it has no caption, or only empty ones")
     return kept
 
 
 def picture_of(files: Mapping[str, bytes], name: str) -> "Image":
     """The image of a sample as RGB."""
-    from PIL import Image, UnidentifiedImageError
-
-    kind = picture_kind(files)
-    if kind is None:
-        raise CorruptImage(f"{name}: it has no image")
-    try:
-        return Image.open(io.BytesIO(files[kind])).convert("RGB")
-    except UnidentifiedImageError as error:
-        raise CorruptImage(f"{name}: not an image that Pillow knows") from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise CorruptImage(f"{name}: {error}") from error
+    return decode_picture(files[picture_kind(files, name)], name)
 
 
 def depth_of(files: Mapping[str, bytes], name: str, step: float) -> Tensor:
-    """The depth of a sample in metres (H, W), 0 in holes; refused where it is not 16-bit or its unit is wrong."""
-    from PIL import Image
-
+    """The depth of a sample in metres (H, W), 0 in holes; refused if it is not 16-bit or its unit is wrong."""
     if DEPTH not in files:
-        raise CorruptImage(
-            f"{name}: it has no {DEPTH}, which a model with depth needs (`stringpe data depth` makes it)"
-        )
-    try:
-        image = Image.open(io.BytesIO(files[DEPTH]))
-        image.load()
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise CorruptImage(f"{name}: its depth: {error}") from error
-    if not image.mode.startswith("I"):
-        raise CorruptImage(f"{name}: its depth is an image of mode {image.mode}, not 16-bit")
-    flat = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
-    steps = flat.view(image.height, image.width)
+        raise BadSample(f"{name}: it has no {DEPTH}, which a model with depth needs (`stringpe data depth` makes it)")
+    steps = decode_deep(files[DEPTH], f"{name}: its depth")
     steps = torch.where(steps == _HOLE, 0, steps)
-    step = depth_step_of(files, name) or step
-    depth = steps.float() * step
+    own = depth_step_of(files, name)
+    stated = step if own is None else own
+    depth = steps.float() * stated
     seen = depth[steps > 0]
     if len(seen) and not _NEAR <= (middle := float(seen.median())) <= _FAR:
-        raise CorruptImage(f"{name}: its median depth would be {middle:.3g} m: is a step {step:g} m (data.depth_step)?")
+        raise BadSample(f"{name}: its median depth would be {middle:.3g} m: is a step {stated:g} m (data.depth_step)?")
     return depth
 
 
@@ -190,18 +168,22 @@ def depth_step_of(files: Mapping[str, bytes], name: str) -> float | None:
     record = _record(files.get("json"), name)
     try:
         stored = read_depth_step(files[DEPTH])
-        step = record.get("depth_step") if stored is None else stored
-        return None if step is None else float(step)
-    except (TypeError, ValueError) as error:
-        raise CorruptImage(f"{name}: its depth_step cannot be used: {error}") from error
+    except ValueError as error:
+        raise BadSample(f"{name}: its depth_step cannot be used: {error}") from error
+    step = record.get("depth_step") if stored is None else stored
+    if step is None:
+        return None
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
+        raise BadSample(f"{name}: its depth_step is {step!r}, not a length in metres")
+    return float(step)
 
 
-def fits(depth: Tensor, picture: "Image", name: str) -> Tensor:
-    """The depth, if it has the shape of the image, at whatever resolution."""
+def check_aspect(depth: Tensor, picture: "Image", name: str) -> Tensor:
+    """The depth, if it has the image's aspect, at whatever resolution; else BadSample."""
     height, width = depth.shape
     if abs(width * picture.height / (height * picture.width) - 1) > _ASPECT:
         size = f"{picture.width} × {picture.height}"
-        raise CorruptImage(f"{name}: its depth is {width} × {height}, which is no scaled {size}, the image's size")
+        raise BadSample(f"{name}: its depth is {width} × {height}, which is not the image's {size} at another scale")
     return depth
 
 
@@ -210,10 +192,10 @@ def _record(encoded: bytes | None, name: str) -> dict[str, Any]:
         return {}
     try:
         record = json.loads(encoded)
-    except ValueError as error:
-        raise CorruptImage(f"{name}: its json cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadSample(f"{name}: its json cannot be read: {error}") from error
     if not isinstance(record, dict):
-        raise CorruptImage(f"{name}: its json is no object with captions")
+        raise BadSample(f"{name}: its json is not an object with captions")
     return record
 
 
@@ -222,36 +204,48 @@ def _listed(root: Path) -> dict[str, list[str]]:
     for name in ("captions.json", "captions.csv", "captions.txt"):
         path = root / name
         if path.exists():
-            text = path.read_text(encoding="utf-8")
-            return _from_json(json.loads(text), path) if name.endswith("json") else _from_csv(text, path)
+            return _from_json(read_json(path), path) if name.endswith("json") else _from_csv(path)
     return {}
 
 
 def _from_json(value: Any, path: Path) -> dict[str, list[str]]:
     """{file: caption or captions}, rows of {"file": …, "caption(s)": …}, or COCO's {"images": …, "annotations": …}."""
-    if isinstance(value, dict) and "annotations" in value:
-        names = {image["id"]: image["file_name"] for image in value["images"]}
-        rows = [(names.get(a["image_id"]), a.get("caption")) for a in value["annotations"]]
-    elif isinstance(value, dict):
-        rows = list(value.items())
-    elif isinstance(value, list):
-        rows = [(next((r[k] for k in _FILE_NAMES if k in r), None), r.get("captions", r.get("caption"))) for r in value]
-    else:
-        raise ValueError(f"{path} must hold an object of captions by file name, or a list of rows")
-    return _collected(rows)
+    try:
+        if isinstance(value, dict) and "annotations" in value:
+            names = {image["id"]: image["file_name"] for image in value["images"]}
+            rows = [(names[a["image_id"]], a["caption"]) for a in value["annotations"] if a["image_id"] in names]
+        elif isinstance(value, dict):
+            rows = list(value.items())
+        else:
+            rows = [(next(r[k] for k in _FILE_NAMES if k in r), r.get("captions", r.get("caption"))) for r in value]
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise ValueError(
+            f"{path} must hold an object of captions by file name, a list of rows with file and captions, or COCO's "
+            f"images and annotations ({type(error).__name__}: {error})"
+        ) from None
+    return _collected(rows, path)
 
 
-def _from_csv(text: str, path: Path) -> dict[str, list[str]]:
-    rows = list(csv.DictReader(io.StringIO(text)))
+def _from_csv(path: Path) -> dict[str, list[str]]:
+    try:
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a table in UTF-8 ({error}): save it again") from None
     file = next((k for k in _FILE_NAMES if rows and k in rows[0]), None)
     if file is None or "caption" not in rows[0]:
         raise ValueError(f"{path} needs a first line with the columns file and caption")
-    return _collected([(row[file], row["caption"]) for row in rows])
+    return _collected([(row[file], row["caption"]) for row in rows], path)
 
 
-def _collected(rows: list[tuple[Any, Any]]) -> dict[str, list[str]]:
+def _collected(rows: list[tuple[Any, Any]], path: Path) -> dict[str, list[str]]:
+    """Rows as captions by file name; what is not a text there is refused with its row."""
     found: dict[str, list[str]] = {}
-    for name, caption in rows:
-        if name is not None and caption is not None:
-            found.setdefault(str(name), []).extend([caption] if isinstance(caption, str) else caption)
+    for number, (name, caption) in enumerate(rows, 1):
+        texts = [caption] if isinstance(caption, str) else caption
+        if not isinstance(name, str) or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+            raise ValueError(
+                f"{path}: entry {number} is {str((name, caption))[:60]}, not a file name with a caption or a list of "
+                f"captions"
+            )
+        found.setdefault(name, []).extend(texts)
     return found

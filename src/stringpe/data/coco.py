@@ -1,23 +1,23 @@
-"""COCO and LVIS annotation files: what is in every picture, as far as it can be used."""
+"""COCO and LVIS annotation files: what is in every picture, without what cannot be used."""
 
-import json
 import math
-import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_NAMED = 3  # problems that a warning names
+from ..io.files import read_json
+from ..io.problems import Problems
+
 _TWO_WORDS = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}  # VOC's
 
 
 @dataclass(frozen=True)
 class Annotated:
     """One picture's truth. boxes: corners in pixels, inside the picture; labels: class numbers from 0; crowd: regions
-    that are no single objects (iscrowd, or VOC's difficult). negative and partial, for LVIS: classes that are known not
-    to be there, and classes of which not every object is annotated."""
+    that are not single objects (iscrowd, or VOC's difficult). negative and partial, of LVIS: classes that are known to
+    be absent, and classes of which not every object is annotated."""
 
     id: int
     file: str
@@ -34,7 +34,7 @@ class Annotated:
 @dataclass(frozen=True)
 class Coco:
     """A whole file. ids: the file's category ids, by class number; frequency: LVIS's r, c and f, else empty; problems:
-    one line for everything that was left out."""
+    one line per entry that was left out."""
 
     names: tuple[str, ...]
     ids: tuple[int, ...]
@@ -73,41 +73,36 @@ class Coco:
 
 
 def read_coco(path: str | Path, limit: int = 0) -> Coco:
-    """The annotation file (its first `limit` pictures). Annotations that cannot be used are left out with one warning
-    that counts and names them: no such picture or class, not four numbers, no area, outside of the picture. Boxes that
-    reach over the border are cut there. Pictures without boxes stay: they are negatives."""
+    """The annotation file (its first `limit` pictures). What cannot be used is left out, and one warning names
+    it: images without a size or with an id that was there before; annotations of no known picture or class, or whose
+    box is not four finite numbers, has no area or lies outside of the picture. Boxes that reach over the border are cut
+    there. Pictures without boxes stay: they are negatives."""
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        images, rows, categories = content["images"], content["annotations"], content["categories"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no COCO annotation file (images, annotations, categories): {error!r}") from error
-    categories = sorted(categories, key=lambda c: c["id"])
+    images, rows, categories = _parts(path)
     numbers = {c["id"]: i for i, c in enumerate(categories)}
-    problems: list[str] = []
-    kept = [i for i in images if _usable(i, problems)]
-    kept = kept[: limit or len(kept)]
+    problems = Problems("entries", str(path))
+    kept = _usable_images(images, problems)[: limit or None]
     found: dict[int, list[Any]] = {i["id"]: [] for i in kept}
     sizes = {i["id"]: (i["width"], i["height"]) for i in kept}
-    beyond = {i.get("id") for i in images if isinstance(i, Mapping)} - found.keys()
+    beyond = {i["id"] for i in images if isinstance(i, Mapping) and type(i.get("id")) is int} - found.keys()
     for row in rows:
-        if isinstance(row, Mapping) and row.get("image_id") in beyond:
-            continue  # of a picture beyond the limit, or named already
         try:
+            if row["image_id"] in beyond:
+                continue  # of a picture beyond the limit, or named already
             one = _object(row, sizes, numbers)
             found[row["image_id"]].append(one)
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            name = row.get("id", "without id") if isinstance(row, Mapping) else row
-            problems.append(f"annotation {name}: {_reason(error)}")
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
+            name = row.get("id", "without id") if isinstance(row, Mapping) else str(row)[:40]
+            problems.add(f"annotation {name}: {_reason(error)}")
+    problems.warn()
+    if not kept or not categories:
+        raise ValueError(
+            f"{path} has {len(kept)} usable pictures and {len(categories)} categories: detection needs both"
+        )
     pictures = tuple(_picture(i, found[i["id"]], numbers) for i in kept)
-    if problems:
-        listed = "; ".join(problems[:_NAMED]) + ("; …" if len(problems) > _NAMED else "")
-        warnings.warn(f"{len(problems)} entries of {path} cannot be used and are left out: {listed}", RuntimeWarning, 2)
-    if not pictures or not categories:
-        raise ValueError(f"{path} has {len(pictures)} pictures and {len(categories)} categories: detection needs both")
     lvis = any("neg_category_ids" in i for i in kept)
     return Coco(
-        names=tuple(spoken(c["name"]) for c in categories),
+        names=tuple(speak(c["name"]) for c in categories),
         ids=tuple(c["id"] for c in categories),
         frequency=tuple(_frequencies(categories, pictures)) if lvis else (),
         pictures=pictures,
@@ -115,21 +110,57 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
     )
 
 
-def spoken(name: str) -> str:
+def _parts(path: Path) -> tuple[list[Any], list[Any], list[Mapping[str, Any]]]:
+    """Images, annotations and categories; ValueError if they are not there, or the categories are not sound."""
+    try:
+        content = read_json(path)
+        images, rows, categories = content["images"], content["annotations"], content["categories"]
+        if not all(isinstance(part, list) for part in (images, rows, categories)):
+            raise TypeError("images, annotations and categories must be lists")
+        ids = [c["id"] for c in categories]
+        if not all(type(i) is int for i in ids) or not all(isinstance(c["name"], str) for c in categories):
+            raise TypeError("every category needs a whole number as id and a text as name")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a COCO annotation file (images, annotations, categories): {_reason(error)}"
+        ) from None
+    twice = [i for i, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} has several categories with the id {twice[0]}: which one a box means cannot be told")
+    return images, rows, sorted(categories, key=lambda c: c["id"])
+
+
+def _usable_images(images: Sequence[Any], problems: Problems) -> list[Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for image in images:
+        wrong = _wrong_image(image)
+        if not wrong and image["id"] in found:
+            wrong = "this id was there before, and the first image is used"
+        if wrong:
+            name = image.get("id", "without id") if isinstance(image, Mapping) else str(image)[:40]
+            problems.add(f"image {name}: {wrong}")
+        else:
+            found[image["id"]] = image
+    return list(found.values())
+
+
+def _wrong_image(image: Any) -> str:
+    """What is wrong with an entry of images, or nothing."""
+    if not isinstance(image, Mapping):
+        return "it is not an object"
+    numbers = [image.get(name) for name in ("id", "width", "height")]
+    if not all(type(n) is int for n in numbers) or min(image["width"], image["height"]) < 1:
+        return "it needs id, width, height and file_name, the first three as whole numbers"
+    if not isinstance(image.get("file_name") or image.get("coco_url"), str):
+        return "it needs id, width, height and file_name"
+    lists = [image.get(name, []) for name in _LISTS]
+    return "" if all(isinstance(some, list) for some in lists) else f"{' and '.join(_LISTS)} must be lists"
+
+
+def speak(name: str) -> str:
     """A category's name as a text would have it: "baseball_bat" and "bat_(animal)" as "baseball bat" and "bat"."""
     plain = name.partition("_(")[0].replace("_", " ").strip().lower() or name
     return _TWO_WORDS.get(plain, plain)
-
-
-def _usable(image: Any, problems: list[str]) -> bool:
-    try:
-        good = image["width"] > 0 and image["height"] > 0 and bool(_file(image)) and image["id"] is not None
-    except (KeyError, TypeError):
-        good = False
-    if not good:
-        name = image.get("id", "without id") if isinstance(image, Mapping) else image
-        problems.append(f"image {name}: it needs id, width, height and file_name")
-    return good
 
 
 def _file(image: Mapping[str, Any]) -> str:
@@ -154,8 +185,11 @@ def _object(
         raise ValueError(f"the box {row['bbox']} has no area")
     if corners[2] <= corners[0] or corners[3] <= corners[1]:
         raise ValueError(f"the box {row['bbox']} lies outside of the {width} × {height} picture")
+    area = float(row.get("area", w * h))
+    if not math.isfinite(area) or area < 0:
+        raise ValueError(f"the area {row['area']} is not a finite number above 0")
     crowd = bool(row.get("iscrowd", 0) or row.get("difficult", 0))
-    return corners, float(row.get("area", w * h)), numbers[row["category_id"]], crowd
+    return corners, area, numbers[row["category_id"]], crowd
 
 
 def _reason(error: Exception) -> str:
@@ -164,7 +198,7 @@ def _reason(error: Exception) -> str:
 
 def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> Annotated:
     boxes, areas, labels, crowd = zip(*objects, strict=True) if objects else ((), (), (), ())
-    known = {name: frozenset(numbers[c] for c in image.get(name, ()) if c in numbers) for name in _LISTS}
+    known = {n: frozenset(numbers[c] for c in image.get(n, ()) if type(c) is int and c in numbers) for n in _LISTS}
     return Annotated(
         id=image["id"],
         file=_file(image),

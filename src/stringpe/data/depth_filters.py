@@ -1,8 +1,8 @@
-"""Which images an indoor depth model sees wrongly: overlays, no ground, large outdoor scenes (the paper's WebLI-3D).
+"""Images for which an indoor depth model fails: overlays, no ground, large outdoor scenes (the paper's WebLI-3D).
 
-The paper filters by the method of SpatialVLM, which asks a vision-language model. These functions decide from pixels
-and depth alone, each by one stated rule: crude, cheap, the same everywhere. Optical illusions cannot be told this way.
-A filter takes image uint8 (3, H, W) and depth (H, W) in metres, and says why the sample is to go, or nothing ("").
+The paper filters with the method of SpatialVLM, which asks a vision-language model. These functions decide from pixels
+and depth alone, each by one stated rule: crude, cheap, the same everywhere. They do not recognise optical illusions. A
+filter takes an image uint8 (3, H, W) and depth (H, W) in metres, and returns the reason to drop the sample, or "".
 """
 
 from collections.abc import Callable, Mapping
@@ -13,27 +13,27 @@ from torch import Tensor
 from ..coords import valid_depth
 
 BORDER = 0.02
-"""Share of a side that lines of one colour must take at an edge of the image to be a frame."""
+"""Lines of one colour at an edge of the image are a frame if they take at least this share of the side."""
 
 FLAT = 0.5
-"""Share of pixels equal to both their right and lower neighbour from which an image is drawn, not photographed."""
+"""An image is drawn, not photographed, if more than this share of its pixels equal their right and lower neighbours."""
 
 GROUND = 0.15
-"""Share of the lower half of the image that one level plane must fill."""
+"""Share of the image's lower half that a level plane must fill to be the ground."""
 
 FAR, FAR_SHARE = 12.0, 0.3
-"""Metres, and the share of the image beyond them from which a scene is outdoors and large."""
+"""A scene is large and outdoors if more than the second, a share of the image, is farther than the first, in metres."""
 
 
 def overlay(image: Tensor, depth: Tensor) -> str:
     """Frames of one colour, drawn pictures and screenshots, seams of a collage, and lines of text laid over a photo."""
-    if framed(image):
+    if has_frame(image):
         return "overlay: a frame of one colour"
     if flat_share(image) > FLAT:
         return "overlay: drawn, not photographed"
-    if seamed(image):
+    if has_seam(image):
         return "overlay: a seam from side to side"
-    return "overlay: lines of text" if written(image) else ""
+    return "overlay: lines of text" if has_text(image) else ""
 
 
 def no_ground(image: Tensor, depth: Tensor) -> str:
@@ -42,7 +42,7 @@ def no_ground(image: Tensor, depth: Tensor) -> str:
 
 
 def outdoor(image: Tensor, depth: Tensor) -> str:
-    """Much of the image is farther than rooms are large."""
+    """Much of the image is farther away than any room is large."""
     valid = valid_depth(depth)
     if not valid.any():
         return "no depth at all"
@@ -56,7 +56,7 @@ FILTERS: Mapping[str, Callable[[Tensor, Tensor], str]] = {
 }
 
 
-def framed(image: Tensor) -> bool:
+def has_frame(image: Tensor) -> bool:
     """Whether at two opposite edges lines of exactly one colour take at least BORDER of the side."""
     for lines in (image.permute(1, 2, 0), image.permute(2, 1, 0)):  # rows, then columns: (lines, along, 3)
         plain = (lines == lines[:, :1]).all(-1).all(1)  # (lines,)
@@ -77,7 +77,7 @@ def flat_share(image: Tensor) -> float:
     return float(same[counted].float().mean()) if float(counted.float().mean()) > 0.3 else float(same.float().mean())
 
 
-def seamed(image: Tensor) -> bool:
+def has_seam(image: Tensor) -> bool:
     """Whether one line between two rows or columns, away from the edges, is a step all along, and a clear one: the two
     sides differ everywhere by more than they do within either."""
     grey = image.float().mean(0)
@@ -95,8 +95,8 @@ def seamed(image: Tensor) -> bool:
     return False
 
 
-def written(image: Tensor) -> bool:
-    """Whether many rows in a row hold strokes: short runs of pure white or black, with a hard edge on both sides."""
+def has_text(image: Tensor) -> bool:
+    """Whether several adjacent rows hold strokes: short runs of pure white or black, with a hard edge on both sides."""
     pure = (image >= 245).all(0) | (image <= 10).all(0)
     wide = torch.nn.functional.pad(image.float(), (1, 1), mode="replicate")
     change = (wide[:, :, 3:] - wide[:, :, :-3]).abs().amax(0) > 40  # over three pixels: strokes have soft edges

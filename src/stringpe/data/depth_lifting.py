@@ -1,11 +1,11 @@
-"""Images lifted to RGB-D: any folder or shard set in, shards with NNN.depth.png beside everything else out.
+"""Images lifted to RGB-D: a folder or tars in, tars with NNN.depth.png beside everything else out.
 
     stringpe data depth photos/ lifted/ --model depth-anything-v2-metric-indoor-small
     accelerate launch -m stringpe.data.depth_lifting 'web-{000..999}.tar' lifted/ --model …  # many GPUs and machines
 
 The output shard is the unit of work: processes (RANK and WORLD_SIZE) take turns, a shard appears whole or not at all,
-and one that is there is never made again. Depth is 16-bit, in millimetres; 0 is a hole. provenance.json says what made
-the folder, NAME.summary.json what became of a shard's samples, summary.json adds them up once all are there.
+and one that exists is never made again. Depth is 16-bit, in millimetres; 0 is a hole. provenance.json says what made
+the folder, NAME.summary.json what became of a shard's samples, and summary.json adds them up once all shards are there.
 """
 
 import argparse
@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import read_json, write_json
+from ..io.files import claim_folder, new_file, read_json, write_json
+from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import progress
 from ..models.depth_estimator import DepthEstimator
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
 from .depth_filters import FILTERS
 from .images import to_tensor
-from .labelled import CorruptImage
-from .shards import expand
+from .sources import expand
 
 MILLIMETRE = 0.001
 _FARTHEST = 65534  # 65535 marks holes elsewhere
@@ -43,8 +43,8 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 
 @dataclass(frozen=True)
 class Settings:
-    """filters: names of `FILTERS`, applied in this order. shard_size: images a shard, where a folder is the input.
-    batch: images in the model at a time."""
+    """filters: names of `FILTERS`, applied in this order. shard_size: images per shard, if a folder is the input.
+    batch: images that the model takes at a time."""
 
     filters: tuple[str, ...] = tuple(FILTERS)
     shard_size: int = 1000
@@ -79,21 +79,21 @@ def lift(
     """Make this process's share of the shards that are not there yet; returns the summary of all that are."""
     settings = settings or Settings()
     out = Path(out)
-    jobs = planned(source, settings.shard_size)
-    _settle(out, estimate, settings, source)
+    jobs = plan_jobs(source, settings.shard_size)
+    _claim(out, estimate, settings, source)
     mine = [job for job in jobs[rank::world] if not (out / job.name).exists()]
     done = len(jobs[rank::world]) - len(mine)
     with progress("depth", len(jobs[rank::world]), done, "shards") as advance:
         for job in mine:
             _lift_shard(job, out, estimate, settings)
             advance(1)
-    found = summary(out, [job.name for job in jobs])
+    found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
         write_json(out / "summary.json", found)
     return found
 
 
-def planned(source: str, shard_size: int) -> list[Job]:
+def plan_jobs(source: str, shard_size: int) -> list[Job]:
     """The output shards of a folder or of a pattern of shards, in order."""
     if Path(source).is_dir():
         found = FolderCaptions(source)
@@ -110,7 +110,7 @@ def planned(source: str, shard_size: int) -> list[Job]:
     ]
 
 
-def summary(out: Path, names: Sequence[str]) -> dict[str, Any]:
+def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names."""
     parts = [read_json(out / f"{name}.summary.json") for name in names if (out / name).exists()]
     reasons: Counter[str] = Counter()
@@ -133,48 +133,46 @@ def _lift_shard(job: Job, out: Path, estimate: DepthEstimator, settings: Setting
     dropped: Counter[str] = Counter()
     window = _WINDOW * settings.batch
     for first in range(0, len(numbers), window):  # a whole shard of decoded images may not fit in memory
-        images, bad = _decoded(found, numbers[first : first + window])
+        images, bad = _decode(found, numbers[first : first + window])
         problems += bad
-        for some in _batches(images, estimate, settings.batch):
+        for some in _group(images, estimate, settings.batch):
             for i, depth in zip(some, estimate([images[i] for i in some]), strict=True):
                 reason = next(filter(None, (FILTERS[name](images[i], depth) for name in settings.filters)), "")
                 if reason:
                     dropped[reason] += 1
                 else:
-                    depths[i] = png(millimetres(depth), depth_step=MILLIMETRE)
-    for stale in out.glob(f".{job.name}.*"):
-        stale.unlink()  # of a process that was killed
-    draft = out / f".{job.name}.{os.getpid()}"
-    with tarfile.open(draft, "w") as tar:
-        for i in (i for i in numbers if i in depths):
-            key = found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}"
-            for kind, content in (_passed_on(found.files(i)) | {DEPTH: depths[i]}).items():
-                entry = tarfile.TarInfo(f"{key}.{kind}")
-                entry.size = len(content)  # times stay 0: the same input gives the same bytes
-                tar.addfile(entry, io.BytesIO(content))
+                    depths[i] = png(to_millimetres(depth), depth_step=MILLIMETRE)
+    problems += found.problems
     counts = {"kept": len(depths), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
-    write_json(out / f"{job.name}.summary.json", counts)
-    os.replace(draft, out / job.name)
+    with new_file(out / job.name) as draft:
+        with tarfile.open(draft, "w") as tar:
+            for i in (i for i in numbers if i in depths):
+                key = found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}"
+                for kind, content in (_keep_files(found.files(i)) | {DEPTH: depths[i]}).items():
+                    entry = tarfile.TarInfo(f"{key}.{kind}")
+                    entry.size = len(content)  # times stay 0: the same input gives the same bytes
+                    tar.addfile(entry, io.BytesIO(content))
+        write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
 
 
-def millimetres(depth: Tensor) -> Tensor:
+def to_millimetres(depth: Tensor) -> Tensor:
     """Metres (H, W) to int32 steps of a millimetre; holes, and what is beyond 65.5 m, become 0."""
     steps = (depth.nan_to_num(0, 0, 0) / MILLIMETRE).round()
     return torch.where((steps > 0) & (steps <= _FARTHEST), steps, 0).to(torch.int32)
 
 
-def _decoded(found: CaptionSet, numbers: Sequence[int]) -> tuple[dict[int, Tensor], list[str]]:
+def _decode(found: CaptionSet, numbers: Sequence[int]) -> tuple[dict[int, Tensor], list[str]]:
     images: dict[int, Tensor] = {}
     problems: list[str] = []
     for i in numbers:
         try:
             images[i] = to_tensor(picture_of(found.files(i), found.name(i)))
-        except CorruptImage as error:
+        except BadSample as error:
             problems.append(str(error))
     return images, problems
 
 
-def _batches(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int) -> list[list[int]]:
+def _group(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int) -> list[list[int]]:
     """Numbers of images that come to one size in the model, at most `batch` together."""
     by_size: dict[tuple[int, int], list[int]] = {}
     for i, image in images.items():
@@ -182,32 +180,21 @@ def _batches(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int)
     return [some[k : k + batch] for some in by_size.values() for k in range(0, len(some), batch)]
 
 
-def _passed_on(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A sample's files as they are, but for the unit of the depth that is replaced."""
+def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A sample's files as they are, except for the depth, which is replaced, and its unit."""
     kept = {kind: content for kind, content in files.items() if kind != DEPTH}
     if b'"depth_step"' in kept.get("json", b""):
-        with suppress(ValueError):  # what is broken is passed on broken: it is not ours to mend
+        with suppress(ValueError, TypeError):  # what is damaged stays as it is: it is not ours to mend
             kept["json"] = json.dumps(json.loads(kept["json"]) | {"depth_step": MILLIMETRE}).encode()
     return kept
 
 
-def _settle(out: Path, estimate: DepthEstimator, settings: Settings, source: str) -> None:
+def _claim(out: Path, estimate: DepthEstimator, settings: Settings, source: str) -> None:
     """Write down what makes this folder, or refuse to mix two ways in one folder."""
     out.mkdir(parents=True, exist_ok=True)
-    options = {"filters": list(settings.filters), "shard_size": settings.shard_size}
-    wanted = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source, **options}
-    path = out / "provenance.json"
-    if path.exists():
-        there = read_json(path)
-        other = [
-            f"{name}: {there.get(name)!r} there, {wanted[name]!r} now"
-            for name in wanted
-            if there.get(name) != wanted[name]
-        ]
-        if other:
-            raise ValueError(f"{out} was made in another way ({'; '.join(other)}): choose another folder, or repeat it")
-        return
-    write_json(path, wanted)
+    made = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source}
+    made |= {"filters": list(settings.filters), "shard_size": settings.shard_size}
+    claim_folder(out, made, file="provenance.json", what="set of lifted images")
 
 
 def run(

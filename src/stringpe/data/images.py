@@ -1,63 +1,83 @@
-"""One Pillow image at a time: crops, flips and tensors, for training sets that do not fit in memory."""
+"""Pillow images as tensors: the working size of labelled images, squares, and sets of images of different sizes."""
 
-import math
-import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-
-from ..recipes.schema import Augment
-from .randaugment import randaugment
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_CROP_TRIES = 10
+MARGIN = 256 / 224
+"""Short side of an image that is kept for crops, in sides of a crop; larger images are reduced to it."""
+
+
+class Ragged(NamedTuple):
+    """n images of different sizes as one tensor. pixels: (all pixels, 3) uint8, row by row and image by image; first:
+    (n,), where an image begins; size: (n, 2), its height and width."""
+
+    pixels: Tensor
+    first: Tensor
+    size: Tensor
+
+    def select(self, index: Tensor) -> "Ragged":
+        """The images at `index`; their pixels are not copied."""
+        return Ragged(self.pixels, self.first[index], self.size[index])
+
+    def to(self, device: torch.device) -> "Ragged":
+        """The images on a device."""
+        return Ragged(*(t.to(device, non_blocking=True) for t in self))
+
+
+def stack_ragged(images: Sequence[Tensor]) -> Ragged:
+    """Images (h, w, 3) uint8, of any sizes, in one tensor."""
+    size = torch.tensor([image.shape[:2] for image in images])
+    area = size.prod(1)
+    return Ragged(torch.cat([image.reshape(-1, 3) for image in images]), area.cumsum(0) - area, size)
+
+
+def to_pixels(image: "Image") -> Tensor:
+    """uint8 (H, W, 3) of an RGB image."""
+    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return flat.view(image.height, image.width, 3)
 
 
 def to_tensor(image: "Image") -> Tensor:
-    """uint8 (3, H, W)."""
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(image.height, image.width, 3).permute(2, 0, 1).contiguous()
+    """uint8 (3, H, W) of an RGB image."""
+    return to_pixels(image).permute(2, 0, 1).contiguous()
 
 
-def central(image: "Image", size: int, margin: float = 1.0) -> "Image":
-    """The middle square of `size` pixels, after the short side was made `size · margin`."""
+def to_image(pixels: Tensor) -> "Image":
+    """The RGB image of uint8 (3, H, W)."""
+    from PIL import Image
+
+    height, width = pixels.shape[1:]
+    return Image.frombytes("RGB", (width, height), pixels.permute(1, 2, 0).contiguous().numpy().tobytes())
+
+
+def reduce_image(image: "Image", size: int) -> "Image":
+    """The whole image at its working size: a short side between `size` and MARGIN · `size`, so that a crop of `size`
+    pixels always fits. An image in between stays as it is."""
     from PIL import Image
 
     short = min(image.size)
-    target = round(size * margin)
-    if short != target:
-        wide, high = (max(size, round(s * target / short)) for s in image.size)
-        image = image.resize((wide, high), Image.Resampling.BICUBIC)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image if image.size == (size, size) else image.crop((left, top, left + size, top + size))
+    target = min(max(short, size), round(size * MARGIN))
+    if short == target:
+        return image
+    wide, high = (max(target, round(side * target / short)) for side in image.size)
+    return image.resize((wide, high), Image.Resampling.BICUBIC, reducing_gap=3)  # large photographs in two steps
 
 
-def inception_crop(image: "Image", size: int, smallest: float, dice: random.Random) -> "Image":
-    """A random part, between `smallest` and all of the area and 3:4 to 4:3 in aspect, resized to a square."""
+def stretch_image(picture: "Image", size: int) -> Tensor:
+    """uint8 (3, size, size): the whole image, whatever its aspect, as SigLIP does it."""
     from PIL import Image
 
-    box = (0, 0, *image.size)
-    for _ in range(_CROP_TRIES):
-        area = image.width * image.height * dice.uniform(smallest, 1)
-        aspect = math.exp(dice.uniform(-math.log(4 / 3), math.log(4 / 3)))
-        wide, high = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < wide <= image.width and 0 < high <= image.height:
-            left, top = dice.randint(0, image.width - wide), dice.randint(0, image.height - high)
-            box = (left, top, left + wide, top + high)
-            break
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return to_tensor(picture.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def training_picture(image: "Image", size: int, how: Augment, dice: random.Random) -> Tensor:
-    """Crop, flip and RandAugment, as uint8 (3, size, size)."""
-    from PIL import Image
-
-    image = inception_crop(image, size, how.crop, dice) if how.crop < 1 else central(image, size)
-    if how.flip and dice.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    if how.randaugment:
-        image = randaugment(image, how.randaugment, how.magnitude, dice)
-    return to_tensor(image)
+def stretch_depth(depth: Tensor, size: int) -> Tensor:
+    """Depth (H, W) as float16 (size, size), each value that of the nearest pixel: a mean over an edge is the distance
+    of nothing."""
+    return F.interpolate(depth[None, None], (size, size), mode="nearest-exact")[0, 0].half()

@@ -1,27 +1,24 @@
-"""Sets of labelled images: tar shards, folders, Hugging Face datasets. Example i can be read at any time."""
+"""Sets of images with class numbers: tars, folders, Hugging Face data sets. Image i can be read at any time."""
 
-import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .shards import Member, expand, samples
+from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
+from ..io.problems import Problems
+from .archives import Member, read_samples
+from .sources import expand
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PICTURES = (".webp", ".jpg", ".jpeg", ".png", ".ppm", ".bmp")
-
-
-class CorruptImage(Exception):
-    """An image that cannot be decoded; the text says which and why."""
-
 
 class ImageSet(ABC):
-    """Images with class indices."""
+    """Images with class numbers. classes: their names, where the set has some."""
+
+    classes: tuple[str, ...] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -33,59 +30,53 @@ class ImageSet(ABC):
     def name(self, i: int) -> str: ...
 
     @abstractmethod
-    def open(self, i: int) -> "Image":
-        """The image, not yet decoded."""
-
     def decode(self, i: int) -> "Image":
-        """The image as RGB, decoded; raises CorruptImage."""
-        try:
-            return self.open(i).convert("RGB")
-        except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow's plugins raise on bad bytes
-            raise CorruptImage(f"{self.name(i)}: {error}") from error
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One sample of a shard."""
-
-    key: str
-    label: int
-    picture: Member
+        """Image i as RGB; BadSample, which names it, if it cannot be decoded."""
 
 
 class ShardSet(ImageSet):
-    """WebDataset shards: NNN.webp (or .jpg, .png) beside NNN.cls, or NNN.json with "label".
-
-    A plain tar is read at random places; a compressed one cannot be, and its pictures are kept in memory, encoded.
-    """
+    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label"."""
 
     def __init__(self, pattern: str):
-        self.entries = [entry for path in expand(pattern) for entry in _entries(path)]
+        self.entries: list[tuple[str, int, Member]] = []
+        problems = Problems("samples", pattern)
+        count = 0
+        for path in expand(pattern):
+            for key, kinds in read_samples(path, problems).items():
+                count += 1
+                name = f"{path.name}/{key}"
+                try:
+                    texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
+                    self.entries.append((name, read_label(texts, name), kinds[picture_kind(kinds, name)]))
+                except BadSample as error:
+                    problems.add(str(error))
+        if not self.entries:
+            raise ValueError(f"no sample of {pattern} can be used: {problems.describe(count)}")
+        problems.warn(count)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def label(self, i: int) -> int:
-        return self.entries[i].label
+        return self.entries[i][1]
 
     def name(self, i: int) -> str:
-        return f"{self.entries[i].picture.shard.name}/{self.entries[i].key}"
+        return self.entries[i][0]
 
-    def open(self, i: int) -> "Image":
-        from PIL import Image
-
-        return Image.open(io.BytesIO(self.entries[i].picture.read()))
+    def decode(self, i: int) -> "Image":
+        return decode_picture(self.entries[i][2].read(), self.name(i))
 
 
 class FolderSet(ImageSet):
-    """A directory with one directory of images a class; classes are numbered in alphabetical order."""
+    """A folder with one folder of images per class; classes are numbered in alphabetical order."""
 
     def __init__(self, root: str):
-        classes = sorted(p for p in Path(root).glob("*") if p.is_dir())
-        files = [(file, i) for i, c in enumerate(classes) for file in sorted(c.rglob("*"))]
-        self.files = [(file, i) for file, i in files if file.suffix.lower() in PICTURES]
+        folders = sorted(p for p in Path(root).glob("*") if p.is_dir())
+        self.classes = tuple(folder.name for folder in folders)
+        files = [(file, i) for i, folder in enumerate(folders) for file in sorted(folder.rglob("*"))]
+        self.files = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
         if not self.files:
-            raise ValueError(f"{root} has no images: it needs one directory a class, with {', '.join(PICTURES)} files")
+            raise ValueError(f"{root} has no images: it needs one folder per class, with {', '.join(SUFFIXES)} files")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -96,14 +87,16 @@ class FolderSet(ImageSet):
     def name(self, i: int) -> str:
         return str(self.files[i][0])
 
-    def open(self, i: int) -> "Image":
-        from PIL import Image
-
-        return Image.open(self.files[i][0])
+    def decode(self, i: int) -> "Image":
+        try:
+            content = self.files[i][0].read_bytes()
+        except OSError as error:
+            raise BadSample(f"{self.name(i)}: {error}") from error
+        return decode_picture(content, self.name(i))
 
 
 class HuggingFaceSet(ImageSet):
-    """A dataset of the Hugging Face hub, "name:split", with columns image and label."""
+    """A data set of the Hugging Face hub, "name:split", with columns image and label."""
 
     def __init__(self, where: str):
         try:
@@ -124,33 +117,41 @@ class HuggingFaceSet(ImageSet):
     def name(self, i: int) -> str:
         return f"{self.where}/{i}"
 
-    def open(self, i: int) -> "Image":
-        image: Image = self.rows[i]["image"]
-        return image
+    def decode(self, i: int) -> "Image":
+        return convert_picture(self.rows[i]["image"], self.name(i))
 
 
-_SOURCES: dict[str, type[ImageSet]] = {"shards": ShardSet, "folder": FolderSet, "huggingface": HuggingFaceSet}
+_SETS: dict[str, type[ImageSet]] = {"shards": ShardSet, "folder": FolderSet, "huggingface": HuggingFaceSet}
 
 
 def image_set(source: str, where: str) -> ImageSet:
     """The images of a recipe's data.train or data.val."""
-    if not where:
-        raise ValueError(f"data.source={source} needs data.train=… and data.val=…, got none: say where the images are")
-    return _SOURCES[source](where)  # type: ignore[call-arg]
+    return _SETS[source](where)  # type: ignore[call-arg]
 
 
-def label_of(cls: bytes | None, record: bytes | None, key: str) -> int:
-    """The class index of a sample, from its .cls file or the "label" of its .json file."""
-    if cls is not None:
-        return int(cls)
-    if record is not None:
-        return int(json.loads(record)["label"])
-    raise ValueError(f"sample {key} has neither a .cls nor a .json file: classification needs one")
+def picture_kind(kinds: Mapping[str, Any], name: str) -> str:
+    """Which of a sample's files is its picture; BadSample if none is."""
+    found = (kind for kind in kinds if f".{kind.lower().removeprefix('rgb.')}" in SUFFIXES)
+    kind = next(found, None)
+    if kind is None:
+        listed = ", ".join(sorted(kinds)[:3])
+        raise BadSample(
+            f"{name}: it has no picture, only {listed} (the name of a file in a tar is split at its first dot)"
+        )
+    return kind
 
 
-def _entries(path: Path) -> Iterator[_Entry]:
-    for key, kinds in samples(path).items():
-        picture = next((member for kind, member in kinds.items() if f".{kind.lower()}" in PICTURES), None)
-        if picture is not None:
-            texts = {kind: kinds[kind].read() for kind in ("cls", "json") if kind in kinds}
-            yield _Entry(key, label_of(texts.get("cls"), texts.get("json"), key), picture)
+def read_label(files: Mapping[str, bytes], name: str) -> int:
+    """The class number of a sample, from its .cls file or from "label" in its .json file."""
+    try:
+        if "cls" in files:
+            label = int(files["cls"])
+        elif "json" in files:
+            label = json.loads(files["json"])["label"]
+        else:
+            raise BadSample(f"{name}: it has neither a .cls nor a .json file, and classification needs one")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadSample(f"{name}: its label cannot be read ({type(error).__name__}: {error})") from error
+    if type(label) is not int or label < 0:
+        raise BadSample(f"{name}: its label is {label!r}, not a number of a class")
+    return label

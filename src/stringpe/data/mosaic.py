@@ -1,8 +1,8 @@
-"""Mosaics of pictures and their boxes, on the device and a batch at a time.
+"""Mosaics of pictures and their boxes, made on the device for a whole batch.
 
 A training image is a grid of 1 × 1, 2 × 2 or 3 × 3 tiles. A tile is a padded square again: a random part of a picture,
-maybe mirrored, fitted into the tile's top left. Every random number is one of a table drawn on the CPU for the global
-batch, so that devices and the number of processes change nothing.
+perhaps mirrored, in the tile's top left corner. Every random number comes from a table that is drawn on the CPU for the
+global batch, so neither the device nor the number of processes changes anything.
 """
 
 import math
@@ -20,13 +20,13 @@ from .order import Order, generator
 from .place import Place
 
 _ASPECT = math.log(4 / 3)
-_SEEN = 0.6  # of an object's area: one that a crop leaves less of is a crowd, neither target nor mistake
+_SEEN = 0.6  # of an object's area: if a crop leaves less of it, it counts as a crowd, neither target nor mistake
 _COLUMNS = 5  # area, aspect, x, y, mirror
 
 
 class Plan(NamedTuple):
-    """Which pictures go where, for u tiles of b images: picture (u,), image (u,) and place (u,) in its grid of `side`
-    (u,) tiles a row, and uniforms (u, 5). All on the CPU."""
+    """Which pictures go where, for u tiles of b images: picture (u,), image (u,), place (u,) in the image's grid, which
+    has `side` (u,) tiles per row, and uniforms (u, 5). All on the CPU."""
 
     picture: Tensor
     image: Tensor
@@ -49,19 +49,22 @@ class Pictures(NamedTuple):
         return Pictures(*(t.to(device) for t in self))
 
 
-def shares_of(text: str) -> list[float]:
-    """The probabilities of 1 × 1, 2 × 2, … grids, from a text like "0.4 0.3 0.3"; none at all is 1 × 1 alone."""
+def parse_shares(text: str) -> list[float]:
+    """The probabilities of 1 × 1, 2 × 2, … grids, from a text like "0.4 0.3 0.3"; an empty one means 1 × 1 only."""
     try:
         shares = [float(word) for word in text.split()] or [1.0]
     except ValueError:
         shares = [-1.0]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"augment.mosaic is shares of 1×1, 2×2, … grids that add up to 1, '0.4 0.3 0.3'; got {text!r}")
+        raise ValueError(
+            f"augment.mosaic holds the shares of 1×1, 2×2, … grids, which add up to 1: '0.4 0.3 0.3'; got {text!r}"
+        )
     return shares
 
 
-def plan(order: Order, step: int, place: Place, shares: list[float]) -> Plan:
-    """This process's tiles of a step. The first tile of an image is its turn in the epoch; the others are any."""
+def plan_mosaics(order: Order, step: int, place: Place, shares: list[float]) -> Plan:
+    """This process's tiles of a step. The first tile of an image follows the order of the epoch; the others are drawn
+    from the whole set."""
     most = len(shares) ** 2
     dice = generator(order.seed, "mosaic", step)
     side = 1 + torch.multinomial(torch.tensor(shares), order.batch, replacement=True, generator=dice)
@@ -73,7 +76,7 @@ def plan(order: Order, step: int, place: Place, shares: list[float]) -> Plan:
     return Plan(picture[image, tile], image, tile, side[image], u[image, tile])
 
 
-def mosaics(pixels: Tensor, pictures: Pictures, plan: Plan, how: Augment) -> tuple[Tensor, Truth]:
+def draw_mosaics(pixels: Tensor, pictures: Pictures, plan: Plan, how: Augment) -> tuple[Tensor, Truth]:
     """Images (b, 3, S, S) in [0, 255] and their truth, from the plan's pictures: pixels uint8 (u, 3, S, S)."""
     device, size = pixels.device, pixels.shape[-1]
     picture, image, place, side, u = (t.to(device, non_blocking=True) for t in plan)
@@ -81,7 +84,7 @@ def mosaics(pixels: Tensor, pictures: Pictures, plan: Plan, how: Augment) -> tup
     count = int(plan.image[-1]) + 1
     canvas = torch.full((count, 3, size, size), float(GREY), device=device)
     for k in sorted(set(plan.side.tolist())):
-        chosen = plan.side == k  # on the CPU, where its number is known without asking the device
+        chosen = plan.side == k  # on the CPU, where their number is known without waiting for the device
         here = chosen.nonzero()[:, 0].to(device, non_blocking=True)
         tile = size // k
         drawn = _tiles(pixels[here].float(), window[here], mirrored[here], tile, 1 if k == 1 else 2)
@@ -141,10 +144,10 @@ def _objects(
     share = (size // k).float() / size  # of the image, a tile's side
     origin = torch.stack([plan.place % plan.side, plan.place // plan.side], -1)[:, None].repeat(1, 1, 2)
     placed = (cut / scale + origin) * share
-    return _gathered(Truth(placed, pictures.labels[plan.picture], valid, crowd), plan, shape)
+    return _gather(Truth(placed, pictures.labels[plan.picture], valid, crowd), plan, shape)
 
 
-def _gathered(tiles: Truth, plan: Plan, shape: tuple[int, int]) -> Truth:
+def _gather(tiles: Truth, plan: Plan, shape: tuple[int, int]) -> Truth:
     """The objects of an image's tiles (u, m) in one row (b, …), without most of the padding; boxes as cxcywh."""
 
     def rows(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     data = omni3d.read("Omni3D/SUNRGBD_train.json")
     data.names, data.images[0].boxes, data.images[0].labels       # boxes (g, 12) as everywhere in this package
-    data.problems                                                 # annotations that were left out or mended, and why
+    data.problems                                                 # annotations that were left out or corrected, and why
 
 Omni3D's camera frame is this package's: x right, y down, z forward, metres. Its `dimensions` are [width, height,
 length], and they lie along the box's own z, y and x: size (x, y, z) = (length, height, width). Its corners v0 … v7 have
@@ -10,10 +10,9 @@ the signs
 
     v0 − − −   v1 + − −   v2 + + −   v3 − + −   v4 − − +   v5 + − +   v6 + + +   v7 − + +
 
-along (x, y, z), where `box3d.corners` counts in binary: v0 … v7 are its corners 0, 4, 6, 2, 1, 5, 7, 3.
+along (x, y, z). `box3d.corners` counts in binary, so v0 … v7 are its corners 0, 4, 6, 2, 1, 5, 7, 3.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -24,15 +23,14 @@ import torch
 from torch import Tensor
 
 from ..geometry import box3d
+from ..io.files import read_json
 from ..metrics.average_precision3d import Detections
 
 ORDER = (0, 4, 6, 2, 1, 5, 7, 3)
 """Corner k of Omni3D is corner ORDER[k] of `box3d.corners`."""
 
-_LEAST_VISIBLE, _MOST_CUT = (
-    0.01,
-    0.99,
-)  # Omni3D does not count objects that are hidden, or out of the image, beyond this
+_LEAST_VISIBLE, _MOST_CUT = 0.01, 0.99  # Omni3D does not count objects that are hidden, or cut off, beyond this
+_FARTHEST, _LARGEST = 1e4, 1e3  # metres: a box farther away, or longer, is a wrong unit or a damaged number
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Omni3D:
-    """A file: its categories by name and by their own numbers, its images, and what was wrong in it."""
+    """A file: names and ids of its categories, its images, and what was wrong in it."""
 
     names: tuple[str, ...]
     ids: tuple[int, ...]
@@ -65,18 +63,17 @@ class Unusable(Exception):
 
 
 def read(path: str | PathLike[str]) -> Omni3D:
-    """A dataset file. An annotation that cannot be used is left out and named in `problems`; it does not end a run."""
+    """A data set's file. An annotation that cannot be used is left out and named in `problems`."""
     content = _content(Path(path))
-    try:
-        categories = sorted((int(c["id"]), str(c["name"])) for c in content["categories"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: every category needs an id and a name ({type(error).__name__}: {error})") from None
+    categories = _categories(content["categories"], path)
     place = {number: i for i, (number, _) in enumerate(categories)}
     problems: list[str] = []
     rows: dict[int, list[tuple[Tensor, int, bool]]] = {}
     pictures: dict[int, Mapping[str, Any]] = {}
     for image in content["images"]:
-        wrong = _wrong_image(image) if isinstance(image, dict) else "it is no object"
+        wrong = _wrong_image(image) if isinstance(image, dict) else "it is not an object"
+        if not wrong and image["id"] in pictures:
+            wrong = "this id was there before, and the first image is used"
         if wrong:
             problems.append(f"image {image.get('id') if isinstance(image, dict) else image!r}: {wrong}")
         else:
@@ -88,10 +85,10 @@ def read(path: str | PathLike[str]) -> Omni3D:
                 raise Unusable(f"its category {annotation['category_id']} or its image {image_id} is not here")
             ignore = _ignored(annotation)
             rows[image_id].append((_box(annotation, problems), label, ignore))
-        except (Unusable, KeyError, TypeError, AttributeError) as why:
+        except (Unusable, KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
             if not isinstance(why, Unusable):
                 problems.append(f"{_name(annotation)}: not an annotation ({type(why).__name__}: {why})")
-            elif not _flagged(annotation):  # else the file itself says that the box is none
+            elif not _flagged(annotation):  # else the file itself says that the box is not valid
                 problems.append(f"{_name(annotation)}: {why}")
     images = tuple(_picture(image, rows[number]) for number, image in pictures.items())
     return Omni3D(tuple(n for _, n in categories), tuple(i for i, _ in categories), images, tuple(problems))
@@ -103,7 +100,7 @@ def corners(box: Tensor) -> Tensor:
 
 
 def from_corners(corner: Tensor) -> Tensor:
-    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is no cuboid in that order."""
+    """The boxes (…, 12) with these corners (…, 8, 3) in Omni3D's order; refuses what is not a cuboid in that order."""
     edges = torch.stack([corner[..., k, :] - corner[..., 0, :] for k in (1, 3, 4)], dim=-1)  # columns x, y, z
     size = edges.norm(dim=-2)
     if not bool(corner.isfinite().all()) or not bool((size > 0).all()):
@@ -140,7 +137,7 @@ def dataset(images: Iterable[Picture], names: Sequence[str], ids: Sequence[int] 
         for box, label, ignore in zip(image.boxes, image.labels.tolist(), image.ignore.tolist(), strict=True):
             known = {"id": len(annotations), "image_id": image.id, "dataset_id": 0, "valid3D": not ignore}
             named = {"category_id": numbers[label], "category_name": names[label]}
-            annotations.append(known | named | _described(box, "bbox3D_cam", "R_cam", image.intrinsics))
+            annotations.append(known | named | _describe(box, "bbox3D_cam", "R_cam", image.intrinsics))
     categories = [{"id": i, "name": n, "supercategory": ""} for i, n in zip(numbers, names, strict=True)]
     info = {"id": 0, "source": "stringpe", "name": "stringpe", "split": "", "version": "0.1", "url": ""}
     return {"info": info, "images": pictures, "categories": categories, "annotations": annotations}
@@ -151,14 +148,14 @@ def results(found: Detections, image_id: int, intrinsics: Tensor, ids: Sequence[
     entries = []
     for box, label, score in zip(found.box, found.label.tolist(), found.score.tolist(), strict=True):
         known = {"image_id": image_id, "category_id": ids[label], "score": score}
-        entries.append(known | _described(box, "bbox3D", "pose", intrinsics))
+        entries.append(known | _describe(box, "bbox3D", "pose", intrinsics))
     return entries
 
 
-def _described(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Tensor) -> dict[str, Any]:
+def _describe(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Tensor) -> dict[str, Any]:
     box = box.double().cpu()
     corner = corners(box)
-    x0, y0, x1, y1 = projected(corner, intrinsics.double().cpu())
+    x0, y0, x1, y1 = project(corner, intrinsics.double().cpu())
     length, height, width = box[9:].tolist()
     shared = {
         corner_name: corner.tolist(),
@@ -174,7 +171,7 @@ def _described(box: Tensor, corner_name: str, rotation_name: str, intrinsics: Te
     return shared | {"bbox2D_proj": [x0, y0, x1, y1], "behind_camera": behind} | unknown
 
 
-def projected(corner: Tensor, intrinsics: Tensor) -> list[float]:
+def project(corner: Tensor, intrinsics: Tensor) -> list[float]:
     """x0, y0, x1, y1 in pixels around the corners (8, 3) that lie before the camera; −1 four times where none does."""
     before = corner[corner[:, 2] > 1e-3]
     if not len(before):
@@ -185,20 +182,32 @@ def projected(corner: Tensor, intrinsics: Tensor) -> list[float]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    content = read_json(path)
     parts = ("images", "annotations", "categories")
     if not isinstance(content, dict) or any(not isinstance(content.get(part), list) for part in parts):
         raise ValueError(f"{path} is not an Omni3D dataset file: it needs the lists {', '.join(parts)}")
     return content
 
 
+def _categories(entries: Sequence[Any], path: str | PathLike[str]) -> list[tuple[int, str]]:
+    """Number and name of every category, by number."""
+    found: dict[int, str] = {}
+    for entry in entries:
+        number, name = (entry.get("id"), entry.get("name")) if isinstance(entry, dict) else (None, None)
+        if type(number) is not int or not isinstance(name, str):
+            raise ValueError(f"{path}: every category needs a whole number as id and a text as name, got {entry!r:.60}")
+        if number in found:
+            raise ValueError(f"{path}: several categories have the id {number}: which one a box means cannot be told")
+        found[number] = name
+    return sorted(found.items())
+
+
 def _wrong_image(image: Mapping[str, Any]) -> str:
     k = _numbers(image.get("K"), (3, 3))
     if k is None or float(k[0, 0]) <= 0 or float(k[1, 1]) <= 0:
-        return "its K is no camera matrix"
+        return "its K is not a camera matrix"
+    if type(image.get("id")) is not int:
+        return "its id is not a whole number"
     if not all(isinstance(image.get(side), int) and image[side] > 0 for side in ("width", "height")):
         return "its width and height are not whole numbers above 0"
     return "" if isinstance(image.get("file_path"), str) else "it has no file_path"
@@ -209,6 +218,7 @@ def _box(annotation: Mapping[str, Any], problems: list[str]) -> Tensor:
     centre, sides = _numbers(annotation.get("center_cam"), (3,)), _numbers(annotation.get("dimensions"), (3,))
     frame, corner = _numbers(annotation.get("R_cam"), (3, 3)), _numbers(annotation.get("bbox3D_cam"), (8, 3))
     box = None
+    _check_range(centre, sides, corner)
     if centre is not None and sides is not None and frame is not None:
         if float(sides.min()) <= 0:
             raise Unusable(f"dimensions {sides.tolist()} are not all above 0")
@@ -234,6 +244,15 @@ def _box(annotation: Mapping[str, Any], problems: list[str]) -> Tensor:
     return stated
 
 
+def _check_range(centre: Tensor | None, sides: Tensor | None, corner: Tensor | None) -> None:
+    """Refuse places and sizes that no indoor or street scene has."""
+    for name, value, most in (("center_cam", centre, _FARTHEST), ("dimensions", sides, _LARGEST)):
+        if value is not None and float(value.abs().max()) > most:
+            raise Unusable(f"{name} {value.tolist()} is beyond {most:g} m")
+    if corner is not None and float(corner.abs().max()) > _FARTHEST + _LARGEST:
+        raise Unusable(f"bbox3D_cam reaches beyond {_FARTHEST + _LARGEST:g} m")
+
+
 def _name(annotation: Any) -> str:
     return f"annotation {annotation.get('id') if isinstance(annotation, dict) else repr(annotation)[:40]}"
 
@@ -241,7 +260,7 @@ def _name(annotation: Any) -> str:
 def _numbers(value: Any, shape: tuple[int, ...]) -> Tensor | None:
     try:
         found = torch.tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return found if found.shape == shape and bool(found.isfinite().all()) else None
 

@@ -1,4 +1,4 @@
-"""The order of the data is a pure function of (seed, step): resuming needs only the step."""
+"""The order of the data is a function of (seed, step) alone: to resume, a run needs only its step."""
 
 import hashlib
 
@@ -13,12 +13,12 @@ def derive(*parts: int | str) -> int:
 
 
 def generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for one purpose, for example (seed, "flip", step)."""
+    """A random generator for one purpose, for example (seed, "flip", step)."""
     return torch.Generator(device).manual_seed(derive(*parts))
 
 
 class Order:
-    """Example number i of a run, for i = step · batch + j: epoch i // size takes every example once, shuffled."""
+    """Which example is number i = step · batch + j of a run: epoch i // size takes every example once, shuffled."""
 
     def __init__(self, size: int, batch: int, seed: int):
         if size < 1:
@@ -27,7 +27,7 @@ class Order:
         self._epochs: dict[int, Tensor] = {}
 
     def __call__(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
-        """Indices (batch / world,) of this process's share of that step."""
+        """Numbers (batch / world,) of the examples in this process's share of a step."""
         share = self.batch // world
         numbers = torch.arange(share) + step * self.batch + rank * share
         epochs, places = numbers // self.size, numbers % self.size

@@ -1,29 +1,33 @@
-"""Captioned images in memory: decoded once into uint8, stretched to a square as SigLIP does, with what was left out."""
+"""Images with captions as batches for retrieval: images stretched to a square, one caption each, depth if wanted."""
 
-import warnings
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..recipes.schema import Data
-from .captions import CaptionSet, caption_set, fits
-from .images import to_tensor
-from .labelled import CorruptImage
+from ..io.problems import Problems
+from ..models.tokenizer import Tokenizer
+from ..recipes.schema import Data, Recipe
+from .cache import remember
+from .captions import CaptionSet, caption_set, captions_of, check_aspect, depth_of, picture_of
+from .images import Ragged, stretch_depth, stretch_image
+from .loader import Columns, Examples, Memory, Request, Row, Stream, Workers, read_all, training_requests
+from .order import Order
+from .place import Batch, Place
+from .sources import check_source
+from .transforms import augment_rgbd, flips, to_unit, uniforms
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-_NAMED = 3  # corrupt samples that a warning names
+_COLUMNS = 9  # those of the image, and which caption
+_SIDES = {"left": "right", "right": "left"}
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images (n, 3, S, S) uint8, depth (n, S, S) float16 in metres or None, and captions, at least one an image.
+    """Images (n, 3, S, S) uint8, depth (n, S, S) float16 in metres or None, and captions, at least one per image.
 
     group: so many images in a row belong together (views of one room) and always share a batch.
     problems: the samples that were left out, and why.
@@ -38,59 +42,287 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.image)
 
+    def columns(self) -> Columns:
+        """Image and depth, for a loader."""
+        return {"image": self.image} | ({} if self.depth is None else {"depth": self.depth})
 
-@lru_cache(maxsize=4)
-def pairs(data: Data, split: str, depth: bool) -> Pairs:
-    """A split of captioned images, with depth if asked for; kept for the next run in this process."""
+
+@remember
+def load_pairs(data: Data, split: str, depth: bool) -> Pairs:
+    """A split of captioned images in memory, with depth if asked for."""
     if data.source == "scenes":
-        from .views import views
+        from .views import load_views
 
-        return views(data, split, depth)
-    found = caption_set(data.source, data.train if split == "train" else data.val, data.depth_step)
-    limit = data.train_size if split == "train" else data.val_size
-    return read_all(found, data.image_size, limit, depth)
+        return load_views(data, split, depth)
+    return read_pairs(_find(data, split), data.image_size, _limit(data, split), depth)
 
 
-def stretched(picture: "Image", size: int) -> Tensor:
-    """uint8 (3, size, size)."""
-    from PIL import Image
-
-    return to_tensor(picture.resize((size, size), Image.Resampling.BICUBIC))
-
-
-def stretched_depth(depth: Tensor, size: int) -> Tensor:
-    """(H, W) to float16 (size, size), each the nearest pixel: a mean over an edge is no distance."""
-    return F.interpolate(depth[None, None], (size, size), mode="nearest-exact")[0, 0].half()
-
-
-def read_all(found: CaptionSet, size: int, limit: int, depth: bool) -> Pairs:
-    """A whole set (or its first `limit`), without what cannot be read, which one warning counts and names."""
+def read_pairs(found: CaptionSet, size: int, limit: int, depth: bool) -> Pairs:
+    """A whole set (or its first `limit`), without what cannot be used, which one warning counts and names."""
     count = min(limit or len(found), len(found))
 
-    def one(i: int) -> tuple[Tensor, Tensor | None, list[str]] | CorruptImage:
-        try:
-            picture, captions = found.picture(i), found.captions(i)
-            far = stretched_depth(fits(found.depth(i), picture, found.name(i)), size) if depth else None
-            return stretched(picture, size), far, captions
-        except CorruptImage as error:
-            return error
+    def read(i: int) -> tuple[Row, list[str]]:
+        return _row(found.files(i), found.name(i), size, found.depth_step if depth else None), found.captions(i)
 
-    with ThreadPoolExecutor() as pool:
-        read = list(pool.map(one, range(count)))
-    problems = [str(r) for r in read if isinstance(r, CorruptImage)]
-    good = [r for r in read if not isinstance(r, CorruptImage)]
-    if problems:
-        listed = "; ".join(problems[:_NAMED]) + ("; …" if len(problems) > _NAMED else "")
-        if not good:
-            raise ValueError(f"none of the {count} samples can be read: {listed}")
-        text = f"{len(problems)} of {count} samples cannot be read and are left out: {listed}"
-        warnings.warn(text, RuntimeWarning, 2)
-    if not good:
-        raise ValueError("the set of captioned images is empty: check data.train and data.val")
-    depths = [far for _, far, _ in good if far is not None]
+    good = list(read_all(count, read, found.problems).values())
     return Pairs(
-        image=torch.stack([image for image, _, _ in good]),
-        depth=torch.stack(depths) if depth else None,
-        captions=[captions for _, _, captions in good],
-        problems=problems,
+        image=torch.stack([row["image"] for row, _ in good]),
+        depth=torch.stack([row["depth"] for row, _ in good]) if depth else None,
+        captions=[captions for _, captions in good],
+        problems=found.problems.reasons,
     )
+
+
+def mirror_caption(caption: str) -> str:
+    """What a caption says of the mirror image: left and right change places."""
+    return re.sub(r"\b(left|right)\b", lambda found: _SIDES[found[1].lower()], caption, flags=re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The captions of n images as tokens (m, context), and those of their mirror images; image i has `count[i]` of them
+    from `first[i]` on."""
+
+    tokens: Tensor
+    mirror: Tensor
+    first: Tensor
+    count: Tensor
+
+    def to(self, device: torch.device) -> "Texts":
+        """The same on a device."""
+        return Texts(*(t.to(device) for t in (self.tokens, self.mirror, self.first, self.count)))
+
+    def draw(self, index: Tensor, u: Tensor, mirror: Tensor) -> Tensor:
+        """One caption (b, context) per image, by uniforms (b,); mirror (b,): which images are mirrored."""
+        chosen = self.first[index] + (u * self.count[index]).long().clamp(max=self.count[index] - 1)
+        return torch.where(mirror[:, None], self.mirror[chosen], self.tokens[chosen])
+
+    def of(self, index: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """All captions of images (b,): tokens (b · most, context), and the image that each belongs to, −1 where an
+        image has fewer than `most`."""
+        number = torch.arange(most)
+        chosen = self.first[index, None] + torch.minimum(number, self.count[index, None] - 1)  # (b, most)
+        owner = torch.where(number < self.count[index, None], index[:, None], -1)
+        return self.tokens[chosen.flatten()], owner.flatten()
+
+
+def encode_captions(captions: Sequence[Sequence[str]], tokenizer: Tokenizer, context: int) -> Texts:
+    """Captions as tokens, in no more columns than the longest of them needs."""
+    flat = [text for row in captions for text in row]
+    tokens = tokenizer.encode(flat, context)
+    turned = [mirror_caption(text) for text in flat]
+    changed = [i for i, (a, b) in enumerate(zip(flat, turned, strict=True)) if a != b]
+    mirror = tokens.clone()
+    before = tokenizer.truncated
+    if changed:
+        mirror[changed] = tokenizer.encode([turned[i] for i in changed], context)
+    tokenizer.truncated = before  # they are the same captions
+    used = max(int((t != tokenizer.padding).any(0).nonzero().max()) + 1 for t in (tokens, mirror))
+    count = torch.tensor([len(row) for row in captions])
+    return Texts(tokens[:, :used], mirror[:, :used], count.cumsum(0) - count, count)
+
+
+class PairBatches:
+    """A recipe's captioned images: batches for training, and the validation set `val`, which is in memory.
+
+    group: so many images in a row belong together. texts: the training captions, or None for a stream, whose captions
+    come with its images."""
+
+    tokenizer: Tokenizer
+    texts: Texts | None
+    group: int
+
+    def __init__(self, recipe: Recipe, depth: bool):
+        check_source("retrieval", recipe.data)
+        self.recipe, self.depth, data = recipe, depth, recipe.data
+        self.problems = Problems("samples", data.train)
+        self.val = load_pairs(_without_stream(data), "val", depth)
+        self.loader = self._loader()
+        self.val_texts = encode_captions(self.val.captions, self.tokenizer, recipe.text.context)
+
+    @property
+    def examples(self) -> int:
+        """Size of the training set, in images."""
+        return self.recipe.data.train_size if self.texts is None else len(self.texts.count)
+
+    @property
+    def corrupt(self) -> int:
+        """Samples that could not be used so far."""
+        return len(self.problems) + len(self.val.problems)
+
+    def train(self, start: int, place: Place) -> Iterator[Batch]:
+        """image (b, 3, S, S) in [−1, 1], tokens (b, context) and depth (b, S, S), for this process, from step `start`
+        on."""
+        recipe, batch, how = self.recipe, self.recipe.loop.batch_size, self.recipe.augment
+        place.share(batch // self.group)  # refuses what does not divide
+        if isinstance(self.loader, Stream):
+            prepare = _StreamTokens(recipe, place.rank, place.world)
+            for step, found in enumerate(self.loader.batches(start, place, prepare), start):
+                u = uniforms(recipe.seed, step, batch, place, _COLUMNS)
+                tokens = torch.where(flips(u, how)[:, None], found["mirror"], found["tokens"])
+                yield _augment(found, tokens, u, recipe)
+            return
+        assert self.texts is not None
+        words = self.texts.to(place.device)
+        requests = _grouped(
+            Order(self.examples // self.group, batch // self.group, recipe.seed), self.group, start, place
+        )
+        for step, (found, index, _) in enumerate(self.loader.batches(requests, place, _as_they_are), start):
+            u = uniforms(recipe.seed, step, batch, place, _COLUMNS)
+            tokens = words.draw(index.to(place.device, non_blocking=True), u[:, 8], flips(u, how))
+            yield _augment(found, tokens, u, recipe)
+
+    def val_images(self, index: Tensor, place: Place) -> Batch:
+        """Validation images number `index` (b,)."""
+        batch = {"image": to_unit(self.val.image[index].to(place.device))}
+        if self.val.depth is not None:
+            batch["depth"] = self.val.depth[index].to(place.device).float()
+        return batch
+
+    def _loader(self) -> Memory | Workers | Stream:
+        recipe, data = self.recipe, self.recipe.data
+        self.group, self.texts = 1, None
+        loader: Memory | Workers
+        if data.source == "stream":
+            return self._stream()
+        if data.in_memory or data.source == "scenes":
+            kept = load_pairs(data, "train", self.depth)
+            self.group, captions, loader = kept.group, kept.captions, Memory(kept.columns())
+            self.problems.extend(kept.problems)
+        else:
+            found = _find(data, "train")
+            examples = PairExamples(found, data.image_size, _limit(data, "train"), self.depth)
+            captions, loader = examples.texts, Workers(examples, data.workers, self.problems)
+            self.problems.extend(found.problems)
+        if recipe.loop.batch_size % self.group:
+            raise ValueError(
+                f"{self.group} images belong together and must share a batch: loop.batch_size="
+                f"{recipe.loop.batch_size} is not a multiple of {self.group}"
+            )
+        text = recipe.text
+        flat = (caption for row in captions for caption in row)
+        self.tokenizer = Tokenizer.load(text.tokenizer) if text.tokenizer else Tokenizer.train(flat, text.vocab)
+        self.texts = encode_captions(captions, self.tokenizer, text.context)
+        return loader
+
+    def _stream(self) -> Stream:
+        recipe = self.recipe
+        if recipe.data.train_size < 1:
+            raise ValueError("a stream cannot be counted: set data.train_size to the number of its images")
+        if not recipe.text.tokenizer:
+            raise ValueError("a stream cannot train a tokeniser before it is read: give text.tokenizer=tokenizer.json")
+        self.tokenizer = Tokenizer.load(recipe.text.tokenizer)
+        return Stream(
+            recipe.data.train,
+            _Parse(recipe.data, self.depth),
+            _stack_stream,
+            seed=recipe.seed,
+            batch=recipe.loop.batch_size,
+            workers=recipe.data.workers,
+            problems=self.problems,
+        )
+
+
+class PairExamples(Examples):
+    """Captioned images that are read when they are wanted; their captions, which are small, are read at once."""
+
+    def __init__(self, found: CaptionSet, size: int, limit: int, depth: bool):
+        self.found, self.size, self.depth = found, size, depth
+        count = min(limit or len(found), len(found))
+        good = read_all(count, found.captions, found.problems)
+        self.numbers, self.texts = list(good), list(good.values())
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def read(self, i: int) -> Row:
+        number = self.numbers[i]
+        step = self.found.depth_step if self.depth else None
+        return _row(self.found.files(number), self.found.name(number), self.size, step)
+
+
+@dataclass(frozen=True)
+class _Parse:
+    """A sample of a stream: image, depth, and the bytes of all its captions, as a JSON list."""
+
+    data: Data
+    depth: bool
+
+    def __call__(self, key: str, files: Mapping[str, bytes]) -> Row:
+        texts = json.dumps(captions_of(files, key))
+        row = _row(files, key, self.data.image_size, self.data.depth_step if self.depth else None)
+        return row | {"captions": torch.frombuffer(bytearray(texts.encode()), dtype=torch.uint8)}
+
+
+def _stack_stream(rows: Sequence[Row]) -> Columns:
+    """Image and depth side by side; captions, of different lengths, one after the other."""
+    columns: dict[str, Tensor | Ragged] = {
+        name: torch.stack([row[name] for row in rows]) for name in rows[0] if name != "captions"
+    }
+    length = torch.tensor([len(row["captions"]) for row in rows])
+    return columns | {"captions": torch.cat([row["captions"] for row in rows]), "length": length}
+
+
+class _StreamTokens:
+    """Tokens of the caption that an example's uniform chooses, and of its mirror image."""
+
+    def __init__(self, recipe: Recipe, rank: int, world: int):
+        self.recipe, self.rank, self.world = recipe, rank, world
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Loaded in the worker: it does not travel between processes."""
+        return Tokenizer.load(self.recipe.text.tokenizer)
+
+    def __call__(self, columns: Columns, step: int) -> Batch:
+        recipe = self.recipe
+        u = uniforms(recipe.seed, step, recipe.loop.batch_size, Place(self.rank, self.world), _COLUMNS)
+        told, length = columns["captions"], columns["length"]
+        assert isinstance(told, Tensor)
+        assert isinstance(length, Tensor)
+        chosen = []
+        for part, share in zip(told.split(length.tolist()), u[:, 8], strict=True):
+            texts = json.loads(bytes(part.tolist()))
+            chosen.append(texts[min(int(share * len(texts)), len(texts) - 1)])
+        batch = {name: t for name, t in columns.items() if isinstance(t, Tensor) and name in ("image", "depth")}
+        turned = [mirror_caption(text) for text in chosen]
+        plain, mirror = (self.tokenizer.encode(texts, recipe.text.context) for texts in (chosen, turned))
+        return batch | {"tokens": plain, "mirror": mirror}
+
+
+def _row(files: Mapping[str, bytes], name: str, size: int, depth_step: float | None) -> Row:
+    """Image, and depth unless `depth_step` is None, on the square."""
+    picture = picture_of(files, name)
+    row = {"image": stretch_image(picture, size)}
+    if depth_step is not None:
+        row["depth"] = stretch_depth(check_aspect(depth_of(files, name, depth_step), picture, name), size)
+    return row
+
+
+def _as_they_are(columns: Columns, step: int) -> Batch:
+    return {name: column for name, column in columns.items() if isinstance(column, Tensor)}
+
+
+def _augment(found: Batch, tokens: Tensor, u: Tensor, recipe: Recipe) -> Batch:
+    """An augmented batch, from uint8 images and uniforms (b, 9)."""
+    image, depth = augment_rgbd(found["image"], found.get("depth"), u, recipe.augment)
+    batch = {"image": image, "tokens": tokens}
+    return batch if depth is None else batch | {"depth": depth.float()}
+
+
+def _grouped(order: Order, group: int, start: int, place: Place) -> Iterator[Request]:
+    """Requests for whole groups of images, whose numbers the order gives."""
+    for groups, step in training_requests(order, start, place):
+        yield Request((groups[:, None] * group + torch.arange(group)).flatten(), step)
+
+
+def _find(data: Data, split: str) -> CaptionSet:
+    return caption_set(data.source, getattr(data, split), data.depth_step)
+
+
+def _limit(data: Data, split: str) -> int:
+    return data.train_size if split == "train" else data.val_size
+
+
+def _without_stream(data: Data) -> Data:
+    return replace(data, source="shards") if data.source == "stream" else data

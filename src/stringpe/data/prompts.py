@@ -1,4 +1,4 @@
-"""Names as texts: the templates that a name is put into, and their tokens."""
+"""Names as texts: the templates into which a name is put, and their tokens."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ TEMPLATES = (
     "a picture of a {} in a room.",
     "the {}",
 )
-"""What a name is put into: one at random a step in training, the mean over all of them in evaluation."""
+"""Training puts names into one of them, drawn anew in every step; evaluation takes the mean over all."""
 
 
 def prompts(names: Sequence[str], templates: Sequence[str] = TEMPLATES) -> list[list[str]]:
     """Every name in every template."""
     if not names:
-        raise ValueError("there is nothing to ask for: give at least one name")
+        raise ValueError("there are no names to ask for: give at least one")
     return [[template.replace("{}", name) for template in templates] for name in names]
 
 

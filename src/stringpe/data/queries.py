@@ -1,4 +1,4 @@
-"""Which classes an image is asked about in training: those it shows, and some that it does not."""
+"""Which classes a detector is asked about in training: those that the image shows, and some that it does not."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,20 @@ from torch import Tensor
 from ..models.owl_loss import Truth
 
 
-class Asked(NamedTuple):
-    """Every image's queries: classes (b, q), mask (b, q) of those that there are, and the truth with query numbers."""
+class Queries(NamedTuple):
+    """Every image's queries: classes (b, q), mask (b, q), False in padding, and the truth with query numbers."""
 
     classes: Tensor
     mask: Tensor
     truth: Truth
 
 
-def ask(truth: Truth, weight: Tensor, negatives: int, u: Tensor, known: Tensor | None = None) -> Asked:
-    """Choose every image's queries: the classes it shows, and `negatives` that it does not.
+def draw_queries(truth: Truth, weight: Tensor, negatives: int, u: Tensor, known: Tensor | None = None) -> Queries:
+    """Choose every image's queries: the classes that it shows, and `negatives` that it does not.
 
-    truth: with class numbers. weight: (classes,), by which a class is drawn as a negative: its frequency. u: uniforms
-    (b, classes). known: (b, classes), classes that are known not to be there (LVIS), which come before drawn ones."""
+    truth: with class numbers. weight: (classes,), in proportion to which a class is drawn as a negative: its frequency.
+    u: uniforms (b, classes). known: (b, classes), classes that are known not to be there (LVIS); they are taken before
+    others."""
     shown = torch.zeros_like(u).scatter_add_(1, truth.labels, truth.valid.to(u.dtype)) > 0
     every = u.shape[1]
     count = every if negatives >= every else min(every, int(shown.sum(1).amax()) + negatives)
@@ -34,4 +35,4 @@ def ask(truth: Truth, weight: Tensor, negatives: int, u: Tensor, known: Tensor |
     places = torch.arange(count, device=u.device)
     mask = places < shown.sum(1, keepdim=True) + negatives
     number = torch.zeros_like(shown, dtype=torch.long).scatter_(1, classes, places.expand_as(classes))
-    return Asked(classes, mask, truth._replace(labels=number.gather(1, truth.labels)))
+    return Queries(classes, mask, truth._replace(labels=number.gather(1, truth.labels)))

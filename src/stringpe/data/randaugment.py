@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al.) on Pillow: n operations, drawn evenly, each at one magnitude of 30."""
+"""RandAugment (Cubuk et al.) on Pillow images: n operations, all equally likely, each at a magnitude of at most 30."""
 
 import random
 from collections.abc import Callable
@@ -15,9 +15,9 @@ Operation = Callable[["Image", float, float], "Image"]
 
 
 def randaugment(image: "Image", count: int, magnitude: float, dice: random.Random) -> "Image":
-    """RandAugment(count, magnitude): `count` operations after one another."""
+    """RandAugment(count, magnitude): `count` operations, one after the other."""
     if not 0 <= magnitude <= _LARGEST:
-        raise ValueError(f"augment.magnitude goes from 0 to {_LARGEST:g}, got {magnitude:g}")
+        raise ValueError(f"augment.magnitude ranges from 0 to {_LARGEST:g}, got {magnitude:g}")
     for name in dice.choices(list(OPERATIONS), k=count):
         image = OPERATIONS[name](image, magnitude / _LARGEST, dice.choice((-1.0, 1.0)))
     return image
@@ -53,7 +53,7 @@ def _solarize_add(image: "Image", strength: float, sign: float) -> "Image":
 
 
 def _cutout(image: "Image", strength: float, sign: float) -> "Image":
-    """A grey square around a place that the pixels themselves pick, so that the operation needs no dice of its own."""
+    """A grey square around a place that is computed from the pixels, so that the operation needs no random number."""
     side = round(0.4 * strength * min(image.size))
     places = max(1, image.width * image.height)
     place = sum(image.resize((4, 4)).tobytes()) * 7919 % places

@@ -1,55 +1,49 @@
 """Frames of the procedural world as a fixed training set: rendered once, kept in a file, loaded whole."""
 
-import hashlib
-import os
-import sys
-import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .. import __version__, scenes
-from ..io.files import write_tensors
+from ..io.progress import progress
 from ..recipes.schema import Data
+from .cache import digest, load_or_make, remember
 
 MIN_SHARE = 0.01
-"""Of the image's pixels: an object that shows fewer is not asked about."""
+"""Of the image's pixels: an object of which fewer are seen is not asked about."""
 
 _CHUNK = {"cpu": 64, "cuda": 1024}
-_LINE_EVERY = 10.0
 
 Frames = dict[str, Tensor]
 """rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres; instance (n, S, S) uint8, 0 the room and i + 1 object i;
-kind (n, o) int16, −1 where there is no object or too little of it is seen."""
+kind (n, o) int16, −1 where there is no object, or too little of it is seen."""
 
 
-@lru_cache(maxsize=4)
-def frames(data: Data, split: str) -> Frames:
-    """The split's frames, from the cache or made now; kept for the next run in this process."""
-    return kept("scenes", data, split, _make, __file__)
+@remember
+def load_frames(data: Data, split: str) -> Frames:
+    """The split's frames, from the cache or rendered now."""
+    return render_once("scenes", data, split, _make, __file__)
 
 
-def kept(what: str, data: Data, split: str, make: Callable[[Data, str], Frames], source: str) -> Frames:
+def render_once(what: str, data: Data, split: str, make: Callable[[Data, str], Frames], source: str) -> Frames:
     """What `make` makes of a split, from its file in the cache, which is written if it is not there. `source`: the file
-    of `make`, whose content is part of the name."""
-    from safetensors.torch import load_file
+    of `make`. The name of the cache's file tells everything that the frames depend on, the code of the renderer and of
+    their maker included."""
+    code = digest(*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source))
+    count = data.train_size if split == "train" else data.val_size
+    name = f"{what}-{__version__}-{code}-{split}-{count}-{data.image_size}px-seed{data.seed}"
+    return load_or_make(data.cache, name, lambda: make(data, split))
 
-    path = _path(what, data, split, source)
-    if not path.exists():
-        write_tensors(path, make(data, split))  # several processes may make the same frames; the last one wins
-    return load_file(path)
 
-
-def places(chosen: Frames, u: Tensor) -> Tensor:
+def draw_places(chosen: Frames, u: Tensor) -> Tensor:
     """Pixels (b, q), numbered row by row, from uniforms (b, q): each seen object of a frame is equally likely, then
     each of its pixels."""
     instance, kind = chosen["instance"].flatten(1).long(), with_room(chosen["kind"])
     area = torch.zeros_like(kind, dtype=torch.float64).scatter_add_(1, instance, torch.ones_like(instance).double())
     share = torch.where(kind >= 0, 1 / area.clamp(min=1), 0)
-    heap = share.gather(1, instance).cumsum(1)  # (b, pixels); float64, or small objects would drown in rounding
+    heap = share.gather(1, instance).cumsum(1)  # (b, pixels); in float64: float32 would round small objects away
     return torch.searchsorted(heap, u.double() * heap[:, -1:], right=True).clamp(max=instance.shape[1] - 1)
 
 
@@ -58,56 +52,31 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _path(what: str, data: Data, split: str, source: str) -> Path:
-    """Named after everything that the frames depend on, the source of the renderer and of their maker included."""
-    sources = hashlib.blake2b(digest_size=8)
-    for file in [*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source)]:
-        sources.update(file.read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(data.cache) if data.cache else Path(base).expanduser() / "stringpe"
-    count = data.train_size if split == "train" else data.val_size
-    made = f"{split}-{count}-{data.image_size}px-seed{data.seed}"
-    return folder / f"{what}-{__version__}-{sources.hexdigest()}-{made}.safetensors"
-
-
 def _make(data: Data, split: str) -> Frames:
-    parts = [_plain(batch) for batch in rendered(data, split, _CHUNK)]
+    parts = [_columns(batch) for batch in render_split(data, split, _CHUNK)]
     widest = max(part["kind"].shape[1] for part in parts)
     for part in parts:
         part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def rendered(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scenes.Frames]:
+def render_split(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scenes.Frames]:
     """The frames of a split in batches of `chunk` for the device that renders them, a GPU if there is one."""
     count = data.train_size if split == "train" else data.val_size
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     world = 2 * data.seed + (split == "val")  # no room is in both splits
-    tell, size = teller(count), chunk[device.type]
-    for first in range(0, count, size):
-        numbers = range(first, min(first + size, count))
-        yield scenes.render(scenes.sample(world, numbers, device=device), (data.image_size, data.image_size))
-        tell(numbers.stop)
+    size = chunk[device.type]
+    with progress("scenes", count) as advance:
+        for first in range(0, count, size):
+            numbers = range(first, min(first + size, count))
+            yield scenes.render(scenes.sample(world, numbers, device=device), (data.image_size, data.image_size))
+            advance(len(numbers))
 
 
-def teller(count: int) -> Callable[[int], None]:
-    """A line every few seconds with how many of `count` frames are made."""
-    state = {"told": time.monotonic()}
-    began = time.monotonic()
-
-    def tell(done: int) -> None:
-        now = time.monotonic()
-        if now - state["told"] > _LINE_EVERY:
-            state["told"] = now
-            print(f"scenes: {done} / {count} frames ({done / (now - began):.0f}/s)", file=sys.stderr, flush=True)
-
-    return tell
-
-
-def _plain(batch: scenes.Frames) -> Frames:
-    """What is kept of a batch, without the frames in which no object is seen."""
+def _columns(batch: scenes.Frames) -> Frames:
+    """The columns of a batch, without the frames in which no object is seen."""
     seen = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     some = seen.any(1)
     return {

@@ -1,6 +1,6 @@
-"""A training set out of nothing: the class is the direction from a red spot to a green one.
+"""A training set that needs no files: the class is the direction from a red spot to a green one.
 
-Both spots are everywhere equally often, so a model without positions cannot do better than chance.
+Each spot is equally often in every place, so a model without positions cannot do better than chance.
 """
 
 import math
@@ -12,8 +12,8 @@ from ..recipes.schema import Data
 from .order import generator
 
 
-def spots(data: Data, split: str) -> tuple[Tensor, Tensor]:
-    """Images (n, 3, S, S) uint8 and labels (n,): num_classes directions, a third of the image apart."""
+def draw_spots(data: Data, split: str) -> tuple[Tensor, Tensor]:
+    """Images (n, 3, S, S) uint8 and labels (n,): num_classes directions; the spots are a third of the image apart."""
     count = (data.train_size or 512) if split == "train" else (data.val_size or 128)
     dice = generator(data.seed, "spots", split)
     size = data.image_size

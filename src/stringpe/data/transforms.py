@@ -1,21 +1,28 @@
-"""Augmentation of whole batches where they are: inception crop, flip and colour on uint8 images.
+"""Augmentation of whole batches, each transform once: crops, mirror images, shifts, colour.
 
-Every random number of a step is one row of a table of uniforms, drawn on the CPU for the global batch: the same picture
-comes out on any device and with any number of processes.
+Every random number of a step is one row of a table of uniforms, drawn on the CPU for the global batch. So an example
+looks the same in a worker process, on a device and with any number of processes (between kinds of devices, equal to one
+level of 255).
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..recipes.schema import Augment
+from .images import Ragged
 from .order import generator
 from .place import Place
 
-_COLUMNS = 8  # area, aspect, x, y, flip, brightness, contrast, saturation
+_COLUMNS = 8  # area, aspect, x, y, mirror, brightness, contrast, saturation
+CROP_COLUMNS = 10
+"""Columns of uniforms that `draw_windows` and `colour` take for labelled images: those, and shifts in y and x."""
+
 _ASPECT = math.log(4 / 3)
+_AT_ONCE = 100_000  # pixels that a CPU draws at a time: more would not fit into its cache
 
 
 def uniforms(seed: int, step: int, batch: int, place: Place, columns: int = _COLUMNS) -> Tensor:
@@ -29,17 +36,103 @@ def to_unit(image: Tensor) -> Tensor:
     return image.float() / 127.5 - 1
 
 
+class Windows(NamedTuple):
+    """Parts of b images that become squares. corner and extent: (b, 2), y and x in pixels, at most the image; mirror:
+    (b,) bool; shift: (b, 2), whole pixels of the square by which the part is moved, over the image's border into its
+    reflection; exact: whether a pixel of every square is a pixel of its image."""
+
+    corner: Tensor
+    extent: Tensor
+    mirror: Tensor
+    shift: Tensor
+    exact: bool
+
+    def select(self, index: Tensor) -> "Windows":
+        """The windows at `index`."""
+        corner, extent, mirror, shift = (t[index] for t in (self.corner, self.extent, self.mirror, self.shift))
+        return Windows(corner, extent, mirror, shift, self.exact)
+
+
+def draw_windows(size: Tensor, u: Tensor, how: Augment, side: int) -> Windows:
+    """What training shows of images of size (b, 2), by uniforms u (b, 10): with `how.crop` < 1 a part of the whole
+    image, at least that share of its area and 3:4 to 4:3 in aspect (smaller where the image is too narrow for it), else
+    the middle square; mirrored half of the time with `how.flip`; moved by up to `how.shift` pixels."""
+    middle = middle_windows(size, side)
+    mirror = flips(u, how)
+    shift = ((u[:, 8:10] * (2 * how.shift + 1)).floor() - how.shift).clamp(max=how.shift)
+    if how.crop >= 1:
+        return middle._replace(mirror=mirror, shift=shift)
+    whole = size.float()
+    area = whole.prod(1) * (how.crop + (1 - how.crop) * u[:, 0])
+    aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1))
+    extent = torch.stack([(area / aspect).sqrt(), (area * aspect).sqrt()], -1)
+    extent = extent * (whole / extent).amin(1, keepdim=True).clamp(max=1)
+    return Windows((whole - extent) * u[:, [3, 2]], extent, mirror, shift, exact=False)
+
+
+def middle_windows(size: Tensor, side: int) -> Windows:
+    """The middle squares of `side` pixels, which validation shows."""
+    corner = torch.div(size - side, 2, rounding_mode="floor").float()
+    still = torch.zeros_like(corner)
+    return Windows(corner, torch.full_like(corner, side), still[:, 0].bool(), still, exact=True)
+
+
+def read_windows(images: Ragged, windows: Windows, side: int) -> Tensor:
+    """The windows as uint8 (b, 3, side, side), between pixels by bilinear interpolation."""
+    share = max(1, _AT_ONCE // side**2)
+    if images.first.device.type == "cpu" and len(images.first) > share:
+        parts = [torch.arange(len(images.first))[i : i + share] for i in range(0, len(images.first), share)]
+        return torch.cat([_read_windows(images.select(part), windows.select(part), side) for part in parts])
+    return _read_windows(images, windows, side)
+
+
+def _read_windows(images: Ragged, windows: Windows, side: int) -> Tensor:
+    y, x = (_positions(windows, images.size, side, axis) for axis in (0, 1))  # (b, side) each
+    height, width = images.size[:, :1], images.size[:, 1:]
+    y0, x0 = y.floor().long(), x.floor().long()
+    row, column = images.first[:, None] + y0 * width, x0
+
+    def read(row: Tensor, column: Tensor) -> Tensor:
+        index = row[:, :, None] + column[:, None, :]  # (b, side, side)
+        return images.pixels.index_select(0, index.flatten()).view(*index.shape, 3)
+
+    if windows.exact:
+        return read(row, column).permute(0, 3, 1, 2).contiguous()
+    # Products and sums one by one: the same bits on every device, and for one image as for many.
+    right = torch.minimum(column + 1, width - 1)
+    below = torch.where(y0 + 1 < height, row + width, row)
+    share_x, share_y = (x - x0)[:, None, :, None], (y - y0)[:, :, None, None]
+    left, upper = read(row, column).float(), read(row, right).float()
+    top = left + (upper - left) * share_x
+    left, lower = read(below, column).float(), read(below, right).float()
+    bottom = left + (lower - left) * share_x
+    drawn = top + (bottom - top) * share_y
+    return drawn.round().to(torch.uint8).permute(0, 3, 1, 2).contiguous()
+
+
+def _positions(windows: Windows, size: Tensor, side: int, axis: int) -> Tensor:
+    """Where the square's pixels are read along an axis, 0 for y and 1 for x: (b, side) in pixels of the image."""
+    number = torch.arange(side, device=size.device).expand(len(size), -1)
+    if axis == 1:
+        number = torch.where(windows.mirror[:, None], side - 1 - number, number)
+    number = number + windows.shift[:, axis : axis + 1]
+    at = (number + 0.5) * (windows.extent[:, axis : axis + 1] / side) + windows.corner[:, axis : axis + 1] - 0.5
+    last = (size[:, axis : axis + 1] - 1).float()
+    at = at.remainder((2 * last).clamp(min=1))  # 0 1 2 1 0 1 2 …, without repeating the border
+    return torch.minimum(at, 2 * last - at).clamp(min=0).minimum(last)
+
+
 def augment(image: Tensor, u: Tensor, how: Augment) -> Tensor:
-    """uint8 (b, 3, H, W) and uniforms (b, 8) to float in [−1, 1], same size."""
+    """Square images uint8 (b, 3, S, S) and uniforms (b, 8) to float in [−1, 1], same size."""
     return augment_rgbd(image, None, u, how)[0]
 
 
 def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
-    """The same with depth (b, H, W) cropped and flipped alongside. It is read at the nearest pixel: the mean of two
+    """The same with depth (b, S, S) cropped and mirrored alongside. It is read at the nearest pixel: the mean of two
     distances, or of one and a hole, is neither."""
     x = to_unit(image)
     if how.crop < 1 or how.flip:
-        places = _crop(u[:, :5], how, x.shape)
+        places = _crop_grid(u[:, :5], how, x.shape)
         x = F.grid_sample(x, places, mode="bilinear", padding_mode="reflection", align_corners=False)
         if depth is not None:
             depth = F.grid_sample(
@@ -48,18 +141,18 @@ def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -
     return colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
 
 
-def flipped(u: Tensor, how: Augment) -> Tensor:
-    """(b,) bool: which images `augment` flips."""
+def flips(u: Tensor, how: Augment) -> Tensor:
+    """(b,) bool: which images are mirrored."""
     return (u[:, 4] < 0.5) & how.flip
 
 
-def _crop(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
+def _crop_grid(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
     """Where each pixel of a crop is read: (b, H, W, 2)."""
     area = how.crop + (1 - how.crop) * u[:, 0]
     aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
     middle_x, middle_y = (1 - width) * (2 * u[:, 2] - 1), (1 - height) * (2 * u[:, 3] - 1)
-    mirror = torch.where(flipped(u, how), -1.0, 1.0)
+    mirror = torch.where(flips(u, how), -1.0, 1.0)
     zero = torch.zeros_like(width)
     rows = [torch.stack([width * mirror, zero, middle_x], -1), torch.stack([zero, height, middle_y], -1)]
     return F.affine_grid(torch.stack(rows, 1), list(shape), align_corners=False)
@@ -74,3 +167,13 @@ def colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
     x = mean + (x - mean) * contrast
     grey = x.mean(1, keepdim=True)
     return (grey + (x - grey) * saturation).clamp(-1, 1)
+
+
+def shift_images(x: Tensor, offset: Tensor) -> Tensor:
+    """x (n, c, H, W) moved by offset (n, 2) pixels, rows and columns; the border is repeated."""
+    n, c, height, width = x.shape
+    rows = (torch.arange(height, device=x.device) + offset[:, :1]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=x.device) + offset[:, 1:]).clamp(0, width - 1)
+    picture = torch.arange(n, device=x.device)[:, None, None, None]
+    channel = torch.arange(c, device=x.device)[None, :, None, None]
+    return x[picture, channel, rows[:, None, :, None], columns[:, None, None, :]]

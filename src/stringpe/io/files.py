@@ -82,7 +82,7 @@ def read_json(path: Path) -> Any:
     """The value of a JSON file; ValueError with its name if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}): restore it or remove it") from None
 
 

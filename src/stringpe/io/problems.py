@@ -1,7 +1,7 @@
 """Damaged or unusable input that does not end a job: counted, a few examples kept, and reported once."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _EXAMPLES = 5
 
@@ -16,17 +16,36 @@ class Problems:
 
     def __init__(self, what: str, where: str = ""):
         self.what, self.where = what, where
-        self.reasons: list[str] = []
+        self._reasons: dict[str, None] = {}  # in order, each once: the same file may be met in every epoch
+
+    @property
+    def reasons(self) -> list[str]:
+        """What was wrong, in the order in which it was met."""
+        return list(self._reasons)
 
     def add(self, reason: str) -> None:
-        """Count one more."""
-        self.reasons.append(reason)
+        """Count one more; a reason that is known already, name included, is not counted again."""
+        self._reasons[reason] = None
+
+    def extend(self, reasons: Iterable[str]) -> None:
+        """Count several."""
+        for reason in reasons:
+            self.add(reason)
+
+    def report(self, reasons: Iterable[str]) -> None:
+        """Add reasons, and warn of those that are new."""
+        new = Problems(self.what, self.where)
+        for reason in reasons:
+            if reason not in self._reasons:
+                new.add(reason)
+                self.add(reason)
+        new.warn(stacklevel=3)
 
     def __len__(self) -> int:
-        return len(self.reasons)
+        return len(self._reasons)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.reasons)
+        return iter(self._reasons)
 
     def describe(self, total: int | None = None) -> str:
         """One line: how many (of `total`) were left out, with the first few reasons."""
@@ -39,5 +58,5 @@ class Problems:
 
     def warn(self, total: int | None = None, stacklevel: int = 2) -> None:
         """A RuntimeWarning with `describe`, if there is anything to report."""
-        if self.reasons:
+        if self._reasons:
             warnings.warn(self.describe(total), RuntimeWarning, stacklevel + 1)

@@ -78,11 +78,12 @@ class Data:
     "omni3d", for the task policy "demos", or for the task relations "points".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory a class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
+    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
     need neither: `train_size` and `val_size` frames are made.
     cache: folder where frames that were made are kept (by default the user's), packs of demonstrations, and images of
     shards once decoded, which many runs side by side then only read (by default nowhere).
-    in_memory: decode everything once, keep it on the device as uint8 and augment there. queries: places asked about in
+    in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
+    what a step wants. Both give the same batches. queries: places asked about in
     a frame of the task objects, and objects of an image that a step of detection in 3D asks for. depth_step: metres a
     step of a stored depth.png, 0.001 for millimetres, unless a sample's json says "depth_step" itself. seed: of what is
     made up, not of the run.
@@ -111,9 +112,10 @@ class Data:
 @dataclass(frozen=True)
 class Augment:
     """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
-    randaugment: operations an image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
+    randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: pixels
-    by which a policy's cameras are moved at most."""
+    by which images are moved at most: over their border into the reflection in classification, each camera by itself
+    with its border repeated for policies."""
 
     crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.place import Batch, Place
+from ..data.sources import keys_read
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..models.text import TextTower
@@ -26,7 +27,7 @@ OWL = "owl.json"
 
 _MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name not in ("start", "freeze"))
 _OPTIM = tuple(f"optim.{field.name}" for field in fields(Optim) if field.name != "text_lr_scale")
-_ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*", "data.source", "data.image_size")
+_ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*")
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,8 @@ class Task(ABC):
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
     interval."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Keys of a recipe that this task reads besides those that every task reads ("data.queries", "text.*"). Others are
-    refused when they are changed."""
-    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """What `data.source` can be, and the keys that only a task with this source reads."""
+    """Keys of a recipe that this task reads besides those that every task reads and those that `data.sources` says its
+    data and augmentation read: "loss.kind", "text.*". Others are refused when they are changed."""
     results: Path | None = None
     """The file that `evaluate` writes its predictions to, for tasks that have a format for them; None writes nothing.
     Only the caller sets it: a recipe, which may come from somebody else, names no file to be written."""
@@ -86,10 +85,7 @@ class Task(ABC):
     @classmethod
     def keys(cls, recipe: Recipe) -> tuple[str, ...]:
         """Every key, as a pattern, that a run of this recipe reads."""
-        source = recipe.data.source
-        if source not in cls.sources:
-            raise ValueError(f"data.source for the task {recipe.task} is {' or '.join(cls.sources)}, got {source!r}")
-        return (*_ALWAYS, *cls.reads, *cls.sources[source])
+        return (*_ALWAYS, *cls.reads, *keys_read(recipe.task, recipe.data))
 
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
@@ -169,7 +165,7 @@ class Task(ABC):
 class TextTask(Task):
     """A task whose model has a text tower, its part named `text`, which can learn at a rate of its own."""
 
-    reads = ("text.*", "model.start", "optim.text_lr_scale")
+    reads: ClassVar[tuple[str, ...]] = ("text.*", "model.start", "optim.text_lr_scale")
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:

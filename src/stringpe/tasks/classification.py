@@ -1,12 +1,11 @@
 """Naming the one thing that an image shows."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..data.loader import feed
+from ..data.labelled_batches import LabelledBatches
 from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
@@ -17,25 +16,14 @@ from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
 class Classification(Task):
     """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
 
-    reads = (
-        *("data.num_classes", "data.train_size", "loss.kind", "loss.label_smoothing", "loss.head_bias"),
-        *("augment.crop", "augment.flip", "augment.colour", "augment.randaugment", "augment.magnitude"),
-        "augment.mixup",
-    )
-    sources: ClassVar = {
-        "synthetic": ("data.seed", "data.val_size"),
-        "shards": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers", "data.cache"),
-        "folder": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers"),
-        "huggingface": ("data.train", "data.val", "data.val_size", "data.in_memory", "data.workers"),
-        "stream": ("data.train", "data.val", "data.workers"),
-    }
+    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias")
     capturable = True
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         if recipe.loss.kind not in KINDS:
             raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
-        self.feed = feed(recipe)
+        self.feed = LabelledBatches(recipe)
 
     @property
     def examples(self) -> int:

@@ -2,20 +2,19 @@
 2D)."""
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.boxes2d import Boxed, boxed, squares, validation
-from ..data.mosaic import Plan, mosaics, plan, shares_of
+from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
+from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
 from ..data.prompts import prompt_tokens, prompts
-from ..data.queries import ask
+from ..data.queries import draw_queries
 from ..data.transforms import colour, to_unit
 from ..geometry.square import from_square
 from ..io.files import write_json
@@ -56,18 +55,7 @@ class Detection2D(TextTask):
     metric = "AP"
     metric_name = "AP"
     counted = False
-    reads = (
-        *TextTask.reads,
-        *("data.negatives", "loss.factor", "data.train_size", "data.val_size"),
-        *("augment.crop", "augment.flip", "augment.colour", "augment.mosaic"),
-    )
-    sources: ClassVar = {
-        "coco": (
-            *("data.train", "data.val", "data.train_boxes", "data.val_boxes"),
-            *("data.in_memory", "data.workers"),
-        ),
-        "scenes": ("data.cache", "data.seed"),
-    }
+    reads = (*TextTask.reads, "loss.factor")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -75,17 +63,16 @@ class Detection2D(TextTask):
             raise ValueError(f"detection2d sees RGB alone: set model.depth=none, got {recipe.model.depth!r}")
         if recipe.data.negatives < 0:
             raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
-        self.shares = shares_of(recipe.augment.mosaic)
-        self.train_set = boxed(recipe.data, "train")
-        self.corrupt: set[str] = set()
+        self.shares = parse_shares(recipe.augment.mosaic)
+        self.train_set = load_boxes2d(recipe.data, "train")
 
     @property
     def examples(self) -> int:
         return len(self.train_set)
 
     @cached_property
-    def val_set(self) -> Boxed:
-        return boxed(self.recipe.data, "val")
+    def val_set(self) -> BoxedPictures:
+        return load_boxes2d(self.recipe.data, "val")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -119,11 +106,11 @@ class Detection2D(TextTask):
         classes = len(self.train_set.coco.names)
         weight = _frequencies(self.train_set).to(place.device)
         steps = itertools.count(start)
-        ahead, plans = itertools.tee(plan(order, step, place, self.shares) for step in itertools.count(start))
-        drawn = squares(self.train_set, (p.picture for p in ahead), recipe.data.workers, place)
-        for step, made, (pixels, bad) in zip(steps, plans, drawn, strict=False):
-            self._tell(bad)
-            image, truth = mosaics(pixels, pictures, made, recipe.augment)
+        ahead, plans = itertools.tee(plan_mosaics(order, step, place, self.shares) for step in itertools.count(start))
+        drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
+        for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
+            made = planned._replace(picture=index)  # another picture where one cannot be decoded
+            image, truth = draw_mosaics(pixels, pictures, made, recipe.augment)
             dice = generator(recipe.seed, "detection", step)
             u = torch.rand(recipe.loop.batch_size, 2 * classes + 3, generator=dice)
             u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
@@ -156,11 +143,10 @@ class Detection2D(TextTask):
     def predictions(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
         """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
         processes."""
-        coco, workers = self.val_set.coco, self.recipe.data.workers
+        coco = self.val_set.coco
         queries: Tensor | None = None
         parts: list[Tensor] = []
-        for pixels, index, weight, bad in validation(self.val_set, self.recipe.loop.eval_batch, workers, place):
-            self._tell(bad)
+        for pixels, index, weight in validation_squares(self.val_set, self.recipe.loop.eval_batch, place):
             image = to_unit(pixels)
             if queries is None:
                 queries = self._queries(model, image[:1])
@@ -174,7 +160,7 @@ class Detection2D(TextTask):
 
         split = self.val_set
         shown = []
-        for pixels, index, _, _ in itertools.islice(validation(split, count, 0, Place()), 1):
+        for pixels, index, _ in itertools.islice(validation_squares(split, count, Place()), 1):
             for image, i in zip(pixels, index.tolist(), strict=True):
                 picture = split.coco.pictures[i]
                 side = max(picture.width, picture.height) / split.side
@@ -185,13 +171,13 @@ class Detection2D(TextTask):
 
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems) + len(self.val_set.problems)
-        found = {"left_out": problems, "corrupt": len(self.corrupt), "truncated": self.tokenizer.truncated}
+        found = {"left_out": problems, "truncated": self.tokenizer.truncated}
         return {name: float(number) for name, number in found.items() if number}
 
     def _asked(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
         """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
         negative, partial = (_of_mosaics(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
-        asked = ask(truth, weight, self.recipe.data.negatives, u, negative)
+        asked = draw_queries(truth, weight, self.recipe.data.negatives, u, negative)
         template = (v.gather(1, asked.classes) * len(TEMPLATES)).long().clamp(max=len(TEMPLATES) - 1)
         exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
         boxes, labels, valid, crowd = asked.truth
@@ -224,12 +210,6 @@ class Detection2D(TextTask):
         read = torch.cat([model(image, part).queries for part in parts])
         return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)
 
-    def _tell(self, bad: list[str]) -> None:
-        for text in bad:
-            if text not in self.corrupt:  # once, not once an epoch
-                warnings.warn(f"a picture cannot be decoded and is left grey: {text}", RuntimeWarning, 2)
-        self.corrupt |= set(bad)
-
 
 def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
     """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
@@ -259,7 +239,7 @@ def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
     return results
 
 
-def _frequencies(split: Boxed) -> Tensor:
+def _frequencies(split: BoxedPictures) -> Tensor:
     """(classes,): in how many boxes of the set a class is."""
     pictures = split.pictures
     return torch.bincount(pictures.labels[pictures.valid], minlength=len(split.coco.names)).float()

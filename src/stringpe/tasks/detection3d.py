@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.loader import shares
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
@@ -41,26 +41,14 @@ class Detection3D(TextTask):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
-    reads = (
-        *TextTask.reads,
-        "data.queries",
-        "loss.factor",
-        "augment.flip",
-        "augment.colour",
-        "data.train_size",
-        "data.val_size",
-    )
-    sources: ClassVar = {
-        "scenes": ("data.cache", "data.seed"),
-        "omni3d": ("data.train", "data.val", "data.train_boxes", "data.val_boxes", "data.depth_step"),
-    }
+    reads = (*TextTask.reads, "loss.factor")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         self.depth = recipe.model.depth != "none"
         if recipe.data.queries < 1:
             raise ValueError(f"data.queries is the number of objects an image in training, got {recipe.data.queries}")
-        self.train_set = box_set(recipe.data, "train", self.depth)
+        self.train_set = load_boxes3d(recipe.data, "train", self.depth)
         self.names = self.train_set.names
 
     @property
@@ -69,7 +57,7 @@ class Detection3D(TextTask):
 
     @cached_property
     def val_set(self) -> BoxSet:
-        found = box_set(self.recipe.data, "val", self.depth)
+        found = load_boxes3d(self.recipe.data, "val", self.depth)
         if found.names != self.names:
             other = sorted(set(found.names) ^ set(self.names))
             raise ValueError(f"data.train and data.val must have the same categories; only one has {', '.join(other)}")

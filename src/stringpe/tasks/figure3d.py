@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..data.boxes3d import BoxSet, box_set
+from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.prompts import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
@@ -40,7 +40,7 @@ def draw_figure(
     if not runs:
         raise ValueError("a figure needs at least one run of detection3d")
     first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
-    kept = box_set(first.data, "val", first.model.depth != "none")
+    kept = load_boxes3d(first.data, "val", first.model.depth != "none")
     shown = torch.tensor(list(frames) or spread_frames(kept, rows))
     if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
@@ -64,7 +64,7 @@ def predict_frames(
     assert parts.tokenizer is not None
     recipe = override(recipe, changes)
     depth = recipe.model.depth != "none"
-    kept = box_set(recipe.data, "val", depth)
+    kept = load_boxes3d(recipe.data, "val", depth)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
     queries = prompt_tokens(parts.tokenizer, kept.names, recipe.text.context).to(device)

@@ -7,7 +7,6 @@ matters.
 
 import itertools
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,8 @@ from .. import scenes
 from ..data.loader import shares
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
-from ..data.rendered import Frames, frames, places, with_room
+from ..data.rendered import Frames, draw_places, load_frames, with_room
+from ..data.sources import check_source
 from ..data.transforms import to_unit
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
@@ -54,19 +54,16 @@ class Objects(Task):
     capturable = True
 
     metric_name = "objects named"
-    reads = ("data.queries", "augment.flip", "loss.kind", "loss.label_smoothing", "loss.head_bias")
-    sources: ClassVar = {"scenes": ("data.train_size", "data.val_size", "data.cache", "data.seed")}
+    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.data.source != "scenes" or recipe.loss.kind not in KINDS:
-            raise ValueError(
-                f"the task objects needs data.source=scenes and a loss.kind of {', '.join(KINDS)}, "
-                f"got {recipe.data.source!r} and {recipe.loss.kind!r}"
-            )
+        check_source("objects", recipe.data)
+        if recipe.loss.kind not in KINDS:
+            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
-        self.frames = frames(recipe.data, "train")
+        self.frames = load_frames(recipe.data, "train")
 
     @property
     def examples(self) -> int:
@@ -116,7 +113,7 @@ class Objects(Task):
         return logits
 
     def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
-        kept = frames(self.recipe.data, "val")
+        kept = load_frames(self.recipe.data, "val")
         count = len(kept["rgb"])
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):
@@ -125,9 +122,9 @@ class Objects(Task):
 
 
 def ask(chosen: Frames, u: Tensor) -> Batch:
-    """Image in [−1, 1], depth, query (b, q, 2) and label (b, q), with queries as `places` draws them from u (b, q)."""
+    """Image in [−1, 1], depth, query (b, q, 2) and label (b, q); `draw_places` draws the queries from u (b, q)."""
     instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]
-    place = places(chosen, u)  # (b, q)
+    place = draw_places(chosen, u)  # (b, q)
     query = torch.stack([place % side, place // side], -1)
     return {
         "image": to_unit(chosen["rgb"]),

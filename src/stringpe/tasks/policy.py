@@ -7,12 +7,11 @@ success in simulation: `stringpe eval RUN --env TASK`.
 import itertools
 from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..data.demos import demos, moved
+from ..data.demos import augment_cameras, load_demos
 from ..data.loader import shares
 from ..data.order import Order, derive, generator
 from ..data.place import Batch, Place
@@ -45,9 +44,8 @@ class PolicyTask(Task):
     reads = (
         *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
         *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
-        *("policy.stride", "policy.first", "policy.held_out", "augment.shift", "augment.colour"),
+        *("policy.stride", "policy.first", "policy.held_out"),
     )
-    sources: ClassVar = {"demos": ("data.train", "data.val", "data.val_size", "data.cache", "data.seed")}
 
     @classmethod
     def keys(cls, recipe: Recipe) -> tuple[str, ...]:
@@ -61,8 +59,8 @@ class PolicyTask(Task):
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         self.capturable = recipe.policy.kind == "diffusion"  # the energy policy differentiates inside its loss
-        self.demos = demos(recipe, recipe.data.train)
-        self.val_demos = demos(recipe, recipe.data.val) if recipe.data.val else self.demos
+        self.demos = load_demos(recipe, recipe.data.train)
+        self.val_demos = load_demos(recipe, recipe.data.val) if recipe.data.val else self.demos
         episode = self.demos.episode[self.demos.seen]
         if recipe.data.val:
             self.train = torch.arange(len(episode))
@@ -105,7 +103,7 @@ class PolicyTask(Task):
             u = uniforms(seed, step, batch, place, columns + 2)
             index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
             u = u[:, :columns]
-            image, depth = moved(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
+            image, depth = augment_cameras(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
             yield self._batch(kept, index, image, depth, said)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..io.files import new_file, write_json
+from ..io.pictures import BadSample, decode_picture
 from .build import Loaded, load_run
 
 if TYPE_CHECKING:
@@ -113,9 +114,7 @@ def predict(checkpoint: Path, image: Path, query: Query, out: Path) -> tuple[Pat
 
 def open_picture(path: Path) -> "Image":
     """A picture as RGB, the right way up."""
-    from PIL import Image, ImageOps
-
     try:
-        return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} is not a picture that can be read: {error}") from error
+        return decode_picture(path.read_bytes(), str(path), upright=True)
+    except (OSError, BadSample) as error:
+        raise ValueError(f"cannot read the picture {error}: give a JPEG, PNG, WebP, PPM, BMP or GIF file") from error

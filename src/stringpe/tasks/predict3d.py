@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..data import omni3d
-from ..data.captions import DEPTH, depth_of, depth_step_of, fits
-from ..data.labelled import CorruptImage
+from ..data.captions import DEPTH, check_aspect, depth_of, depth_step_of
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
 from ..geometry.square import depth_to_square, to_square
+from ..io.pictures import BadSample
 from ..metrics.average_precision3d import Detections
 from ..models.owl3d import Detector3D, detections
 from .build import Loaded
@@ -95,8 +95,8 @@ class Predictor3D(Predictor):
             if not wanted.depth_step and depth_step_of(files, name) is None:
                 line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
                 print(line, file=sys.stderr)
-            far = fits(depth_of(files, name, step), image, name)
-        except CorruptImage as error:
+            far = check_aspect(depth_of(files, name, step), image, name)
+        except BadSample as error:
             raise ValueError(str(error)) from None
         return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
 

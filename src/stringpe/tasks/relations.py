@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -176,7 +176,6 @@ class Relations(Task):
     metric_name = "neighbours named"
     stacks_seeds = True
     reads = ("model.freeze",)
-    sources: ClassVar = {"points": ("data.seed", "data.train_size", "data.val_size")}
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data.loader import shares
-from ..data.pair_loader import PairFeed, pair_feed
+from ..data.pairs import PairBatches
 from ..data.place import Batch, Place
 from ..metrics.recall import recall
 from ..models.contrastive import Embeddings, start_bias
@@ -29,17 +28,7 @@ class Retrieval(TextTask):
 
     metric = "mean_recall"
     metric_name = "mean recall"
-    reads = (
-        *TextTask.reads,
-        *("loss.kind", "loss.pair_bias", "loss.chunk", "loss.within"),
-        *("augment.crop", "augment.flip", "augment.colour", "data.train_size", "data.val_size"),
-    )
-    sources: ClassVar = {
-        "scenes": ("data.cache", "data.seed"),
-        "shards": ("data.train", "data.val", "data.depth_step"),
-        "folder": ("data.train", "data.val", "data.depth_step"),
-        "stream": ("data.train", "data.val", "data.depth_step", "data.workers"),
-    }
+    reads = (*TextTask.reads, "loss.kind", "loss.pair_bias", "loss.chunk", "loss.within")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -51,7 +40,7 @@ class Retrieval(TextTask):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed: PairFeed = pair_feed(keep_tokenizer(recipe), self.depth)
+        self.feed = PairBatches(keep_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "

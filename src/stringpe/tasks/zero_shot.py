@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..data.labelled import CorruptImage, ImageSet
-from ..data.pairs import stretched
+from ..data.images import stretch_image
+from ..data.labelled import ImageSet
 from ..data.transforms import to_unit
+from ..io.pictures import BadSample
 from ..models.contrastive import Contrastive, class_embeddings
 from ..models.tokenizer import Tokenizer
 
@@ -50,9 +51,9 @@ def zero_shot(
             if not 0 <= images.label(i) < len(names):
                 raise ValueError(f"{images.name(i)} is of class {images.label(i)}, but there are {len(names)} names")
             try:
-                pixels.append(stretched(images.decode(i), size))
+                pixels.append(stretch_image(images.decode(i), size))
                 labels.append(images.label(i))
-            except CorruptImage:
+            except BadSample:
                 corrupt += 1
         if pixels:
             found = model.embed_image(to_unit(torch.stack(pixels).to(device))) @ classes.mT

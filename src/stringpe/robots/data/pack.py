@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...io.pictures import BadSample, decode_deep, decode_picture
 from . import parquet
 from .dataset import Dataset
 from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
@@ -197,26 +198,25 @@ def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: 
 
 def _fitted(key: str, data: bytes, size: int, quality: int, depth_step: int) -> bytes:
     """A picture at that size; its own bytes where nothing changes. Depth takes the nearest pixel: holes do not mix."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
+    file = io.BytesIO()
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.load()
-            if key.startswith(DEPTH):
-                if image.size == (size, size) and depth_step == 1:
-                    return data
-                small = np.asarray(image.resize((size, size), Image.Resampling.NEAREST)).astype(np.float64)
-                file = io.BytesIO()
-                Image.fromarray(np.rint(small / depth_step).astype(np.uint16)).save(file, "PNG", optimize=True)
-                return file.getvalue()
-            if image.size == (size, size) and quality == 100:
+        if key.startswith(DEPTH):
+            deep = Image.fromarray(decode_deep(data, key).numpy())
+            if deep.size == (size, size) and depth_step == 1:
                 return data
-            file = io.BytesIO()
-            resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2)
-            resized.save(file, "WEBP", quality=quality)
+            small = np.asarray(deep.resize((size, size), Image.Resampling.NEAREST)).astype(np.float64)
+            Image.fromarray(np.rint(small / depth_step).astype(np.uint16)).save(file, "PNG", optimize=True)
             return file.getvalue()
-    except (UnidentifiedImageError, OSError, TypeError) as error:
+        image = decode_picture(data, key)
+    except BadSample as error:
         raise BrokenEpisode(f"a picture of {key} cannot be decoded ({error})") from None
+    if image.size == (size, size) and quality == 100:
+        return data
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2)
+    resized.save(file, "WEBP", quality=quality)
+    return file.getvalue()
 
 
 def _decoded(file: Any, key: str, size: int) -> Tensor:

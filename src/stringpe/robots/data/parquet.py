@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...io.pictures import BadSample, decode_deep, decode_picture
+
 Array = NDArray[Any]
 Frames = Mapping[str, Array]
 """An episode in memory, step first: observation.state (t, s) and action (t, a) float32, observation.images.<camera>
@@ -168,14 +170,11 @@ def read(path: Path, keys: list[str]) -> dict[str, Any]:
 
 def decode(key: str, data: bytes) -> Array:
     """An encoded picture: (h, w, 3) uint8, or depth (h, w) float32 in metres."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            if key.startswith(DEPTH):
-                return np.asarray(image).astype(np.float32) / 1000
-            return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, TypeError) as error:
+        if key.startswith(DEPTH):
+            return decode_deep(data, key).numpy().astype(np.float32) / 1000
+        return np.array(decode_picture(data, key))
+    except BadSample as error:
         raise BrokenEpisode(f"a picture of {key} cannot be decoded ({error})") from None
 
 

@@ -1,0 +1,142 @@
+"""Tars, zips and folders, whole and damaged."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from captioned_files import picture
+from stringpe.data import archives
+from stringpe.data.archives import PictureFiles, read_members, read_samples, split_name, stream_samples
+from stringpe.io.pictures import BadSample
+from stringpe.io.problems import Problems
+
+
+def write_tar(path, files, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, content in files.items() if isinstance(files, dict) else files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_names_are_split_at_the_first_dot_of_their_last_part():
+    assert split_name("008.png") == ("008", "png")
+    assert split_name("./000.png") == ("000", "png")
+    assert split_name("set.b/008.png") == ("set.b/008", "png")
+    assert split_name("a/b.c/008.rgb.png") == ("a/b.c/008", "rgb.png")
+    assert split_name("img.001.png") == ("img", "001.png")
+    assert split_name("a/.hidden") == ("a/", "")
+    assert split_name("README") == ("README", "")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "gzipped.tar"])
+def test_dots_in_folders_and_leading_dots_lose_no_sample(tmp_path, name):
+    files = {}
+    for i, folder in enumerate(("", "./", "set.a/", "set.b/", "x/y.z/")):
+        files |= {f"{folder}{i:03d}.png": bytes([i]), f"{folder}{i:03d}.cls": b"1"}
+    path = write_tar(tmp_path / name, files, "w" if name == "a.tar" else "w:gz")
+    problems = Problems("samples")
+    found = read_samples(path, problems)
+    assert list(found) == ["000", "001", "set.a/002", "set.b/003", "x/y.z/004"]
+    assert [found[key]["png"].read() for key in found] == [bytes([i]) for i in range(5)]
+    assert not len(problems)
+    with path.open("rb") as file:
+        assert [key for key, _ in stream_samples(file)] == list(found)
+
+
+def test_a_file_that_is_there_twice_is_named(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("0.png", b"a"), ("0.png", b"b"), ("./0.png", b"c")])
+    problems = Problems("samples")
+    assert read_samples(path, problems)["0"]["png"].read() == b"a"
+    assert "a.tar/0.png: it is there twice" in problems.reasons[0]
+    assert len(problems) == 2
+
+
+def test_a_file_that_claims_too_much_is_left_out(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "a.tar", {"0.png": bytes(100), "1.png": b"b"})
+    monkeypatch.setattr(archives, "MAX_BYTES", 50)
+    problems = Problems("samples")
+    assert list(read_samples(path, problems)) == ["1"]
+    assert problems.reasons == ["a.tar/0.png: 100 bytes are more than 50"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(0, 1), st.booleans())
+def test_a_tar_that_is_cut_anywhere_gives_what_is_whole_and_one_problem(share, compressed):
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = {f"{i}.{kind}": bytes([i]) * 700 for i in range(6) for kind in ("png", "cls")}
+        content = write_tar(Path(folder) / "whole.tar", files).read_bytes()
+        used = 12 * (512 + 1024)  # after which only the end's empty blocks follow
+        content = gzip.compress(content) if compressed else content[: used + 512]
+        path = Path(folder) / "cut.tar"
+        path.write_bytes(content[: int(share * (len(content) - 9))])
+        problems = Problems("files", "cut.tar")
+        found = dict(read_members(path, problems, texts=True))
+        assert all(member.read() == files[name] for name, member in found.items())
+        assert list(found) == list(files)[: len(found)]
+        if compressed and len(found) == len(files):
+            return  # only the check sum is missing
+        assert len(problems) == 1
+        assert f"only the {len(found)} files before the damage are used" in problems.reasons[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 30))
+def test_damage_of_any_kind_never_escapes(seed, changes):
+    import random
+    import tempfile
+    from pathlib import Path
+
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_tar(Path(folder) / "a.tar", {f"{i}.png": bytes([i]) * 300 for i in range(4)})
+        content = bytearray(path.read_bytes())
+        for _ in range(changes):
+            content[dice.randrange(4 * 1024)] = dice.randrange(256)
+        path.write_bytes(content)
+        read_samples(path, Problems("samples"))
+
+
+def test_pictures_from_folders_tars_and_zips(tmp_path):
+    (tmp_path / "train2017").mkdir()
+    (tmp_path / "train2017" / "a.png").write_bytes(picture(10))
+    (tmp_path / "bad.png").write_bytes(picture(10)[:30])
+    for name, mode in (("p.tar", "w"), ("p.tar.gz", "w:gz")):
+        write_tar(tmp_path / name, {"./train2017/a.png": picture(10), "bad.png": picture(10)[:30]}, mode)
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as file:
+        file.write(tmp_path / "train2017" / "a.png", "train2017/a.png")
+        file.write(tmp_path / "bad.png", "bad.png")
+    for where in (tmp_path, tmp_path / "p.tar", tmp_path / "p.tar.gz", tmp_path / "p.zip"):
+        files = PictureFiles(str(where))
+        assert files.decode("train2017/a.png").getpixel((0, 0)) == (10, 245, 7)
+        with pytest.raises(BadSample, match=r"c.png: there is no such file"):
+            files.decode("train2017/c.png")
+        with pytest.raises(BadSample, match=r"bad.png: "):
+            files.decode("bad.png")
+    assert PictureFiles(str(tmp_path / "p.zip")).decode("val/a.png").size == (20, 16)
+    assert PictureFiles(str(tmp_path / "train2017")).decode("train2017/a.png").size == (20, 16)
+
+
+def test_archives_that_are_none(tmp_path, monkeypatch):
+    (tmp_path / "no.zip").write_text("x")
+    with pytest.raises(ValueError, match=r"no\.zip is not a zip file that can be read"):
+        PictureFiles(str(tmp_path / "no.zip"))
+    with pytest.raises(ValueError, match=r"data.train=… and data.val=…"):
+        PictureFiles("")
+    (tmp_path / "no.tar").write_text("x")
+    with pytest.warns(RuntimeWarning, match=r"no\.tar is damaged"):
+        PictureFiles(str(tmp_path / "no.tar"))
+    with zipfile.ZipFile(tmp_path / "p.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.png", bytes(10_000))
+    monkeypatch.setattr(archives, "MAX_BYTES", 5000)
+    with pytest.raises(BadSample, match="it claims more than 5000 bytes"):
+        PictureFiles(str(tmp_path / "p.zip")).read("a.png")

@@ -1,0 +1,166 @@
+"""Damaged and hostile input on every path that reads data: counted and named, or refused in words; never a crash."""
+
+import copy
+import json
+import random
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from captioned_files import bomb, depth, picture, shard, words
+from stringpe.data import omni3d
+from stringpe.data.boxes2d import load_boxes2d
+from stringpe.data.boxes3d import load_boxes3d
+from stringpe.data.captions import FolderCaptions
+from stringpe.data.coco import read_coco
+from stringpe.data.labelled_batches import load_labelled
+from stringpe.data.pairs import load_pairs
+from stringpe.recipes.schema import Data
+
+BAD_PICTURES = {
+    "bomb": bomb(20_000, 20_000),
+    "large": bomb(8200, 8200),
+    "cut": picture()[:40],
+    "empty": b"",
+    "text": b"not a picture",
+    "script": b"%!PS-Adobe-3.0 EPSF-3.0\n",
+}
+K = [[20.0, 0, 10], [0, 20, 8], [0, 0, 1]]
+
+
+def coco_content(count):
+    images = [{"id": i, "file_name": f"{i}.png", "width": 20, "height": 16} for i in range(count)]
+    boxes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 5, 6], "area": 30} for i in range(count)]
+    return {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "dog"}]}
+
+
+def omni3d_content(count):
+    images = [{"id": i, "file_path": f"{i}.png", "width": 20, "height": 16, "K": K} for i in range(count)]
+    box = {"category_id": 1, "center_cam": [0, 0, 2], "dimensions": [1, 1, 1], "R_cam": torch.eye(3).tolist()}
+    boxes = [{"id": i, "image_id": i, **box} for i in range(count)]
+    return {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "dog"}]}
+
+
+def count_read(kind, folder, bad):
+    """How many of three samples a path reads, of which the second's picture is bad."""
+    contents = [picture(), bad, picture(200)]
+    size = {"image_size": 16, "num_classes": 2}
+    if kind in ("labelled", "captioned", "depth"):
+        extra = {"cls": b"1", "json": words("a dog"), "depth.png": depth()}
+        samples = {str(i): extra | {"png": content} for i, content in enumerate(contents)}
+        if kind == "depth":
+            samples = {
+                str(i): extra | {"png": picture(), "depth.png": c} for i, c in enumerate((depth(), bad, depth()))
+            }
+        path = str(shard(folder / "s.tar", samples))
+        data = Data(source="shards", train=path, val=path, **size)
+        return (
+            len(load_labelled(data, "train")[0]["label"])
+            if kind == "labelled"
+            else len(load_pairs(data, "train", kind == "depth"))
+        )
+    (folder / "pictures" / "a").mkdir(parents=True)
+    (folder / "pictures" / "b").mkdir()
+    where = folder / "pictures" / "a" if kind == "folder" else folder / "pictures"
+    for i, content in enumerate(contents):
+        (where / f"{i}.png").write_bytes(content)
+    source = kind if kind in ("coco", "omni3d") else "folder"
+    data = Data(source=source, train=str(folder / "pictures"), val=str(folder / "pictures"), **size)
+    if kind == "folder":
+        return len(load_labelled(data, "train")[0]["label"])
+    content = coco_content(3) if kind == "coco" else omni3d_content(3)
+    (folder / "pictures.json").write_text(json.dumps(content))
+    return len(load_boxes2d(data, "train") if kind == "coco" else load_boxes3d(data, "train", False))
+
+
+@pytest.mark.parametrize("bad", BAD_PICTURES)
+@pytest.mark.parametrize("kind", ["labelled", "folder", "captioned", "depth", "coco", "omni3d"])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bad_picture_is_left_out_and_named_on_every_path(kind, bad, tmp_path):
+    with pytest.warns(RuntimeWarning, match=r"1 .* cannot be used and are left out: .*1"):
+        assert count_read(kind, tmp_path, BAD_PICTURES[bad]) == 2
+
+
+@pytest.mark.parametrize("bad", BAD_PICTURES)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bad_picture_of_a_robot_breaks_its_episode_and_nothing_else(bad):
+    pytest.importorskip("pyarrow")
+    from stringpe.robots.data.pack import _fitted
+    from stringpe.robots.data.parquet import DEPTH, IMAGES, BrokenEpisode, decode
+
+    for key in (IMAGES + "top", DEPTH + "top"):
+        with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):
+            decode(key, BAD_PICTURES[bad])
+        with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):
+            _fitted(key, BAD_PICTURES[bad], 16, 80, 1)
+
+
+ODD = [None, True, -1, 0, 1e30, float("nan"), float("inf"), 10**400, "", "x", [], {}, [[]], {"id": 1}]
+
+
+def mutate(value, dice):
+    """The same structure with one part replaced, removed or doubled."""
+    value = copy.deepcopy(value)
+    node = value
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            return value
+        key = dice.choice(keys)
+        if isinstance(node[key], dict | list) and node[key] and dice.random() < 0.8:
+            node = node[key]
+            continue
+        action = dice.randrange(3)
+        if action == 0:
+            node[key] = dice.choice(ODD)
+        elif action == 1:
+            del node[key]
+        elif isinstance(node, list):
+            node.append(copy.deepcopy(node[key]))
+        return value
+
+
+def read_captions(path):
+    (path.parent / "0.png").write_bytes(picture())
+    found = FolderCaptions(str(path.parent))
+    return found.captions(0)
+
+
+READERS = {
+    "coco": (coco_content(3), read_coco, "a.json"),
+    "omni3d": (omni3d_content(3), omni3d.read, "a.json"),
+    "captions": ({"images": [{"id": 1, "file_name": "0.png"}], "annotations": [{"image_id": 1, "caption": "a"}]},
+                 read_captions, "captions.json"),
+    "rows": ([{"file": "0.png", "captions": ["a", "b"]}], read_captions, "captions.json"),
+}  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(READERS)), st.integers(0, 2**32), st.integers(1, 4))
+def test_annotations_of_any_shape_are_used_or_refused_in_words(kind, seed, changes):
+    from stringpe.io.pictures import BadSample
+
+    content, read, name = READERS[kind]
+    dice = random.Random(seed)
+    for _ in range(changes):
+        content = mutate(content, dice)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / name
+        path.write_text(json.dumps(content))
+        try:
+            found = read(path)
+        except (ValueError, BadSample):  # anything else fails the test
+            return
+        if kind == "coco":
+            numbers = [v for p in found.pictures for v in (*p.areas, *(x for box in p.boxes for x in box))]
+            assert torch.tensor(numbers).isfinite().all()
+            assert len({p.id for p in found.pictures}) == len(found.pictures)
+        elif kind == "omni3d":
+            assert all(bool(p.boxes.abs().le(1e4).all()) for p in found.images)
+            assert len({p.id for p in found.images}) == len(found.images)

@@ -1,0 +1,50 @@
+import pytest
+
+from stringpe.data.loader import Request, Workers, read_all, shares
+from stringpe.data.place import Place
+from stringpe.io.pictures import BadSample
+from stringpe.io.problems import Problems
+
+
+def test_validation_shares_cover_everything_once_and_equally_often():
+    for size, batch, world in [(10, 4, 1), (10, 4, 3), (3, 8, 2), (12, 3, 2)]:
+        parts = [list(shares(size, batch, Place(r, world))) for r in range(world)]
+        assert len({len(p) for p in parts}) == 1
+        kept = [i for p in parts for index, weight in p for i in index[weight > 0].tolist()]
+        assert sorted(kept) == list(range(size))
+
+
+def read_even(i):
+    if i % 2:
+        raise BadSample(f"{i}: odd")
+    return i
+
+
+def test_what_can_be_read_is_kept_and_the_rest_is_named():
+    problems = Problems("numbers")
+    with pytest.warns(RuntimeWarning, match=r"^2 of 5 numbers cannot be used and are left out: 1: odd; 3: odd$"):
+        assert read_all(5, read_even, problems) == {0: 0, 2: 2, 4: 4}
+    with pytest.raises(ValueError, match=r"nothing can be read \(there are no numbers at all\)"):
+        read_all(0, read_even, Problems("numbers"))
+    with pytest.raises(ValueError, match=r"nothing can be read \(1 of 1 numbers .*: 1: odd\)"):
+        read_all(1, lambda i: read_even(1), Problems("numbers"))
+    earlier = Problems("numbers")
+    earlier.add("the file is damaged")
+    with pytest.warns(RuntimeWarning, match=r"^2 numbers cannot"):  # the file is not one of three numbers
+        read_all(3, read_even, earlier)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_worker_arrives_in_its_own_words(workers):
+    import torch
+
+    class Broken:
+        def __len__(self):
+            return 3
+
+        def read(self, i):
+            raise ValueError("set data.num_classes")
+
+    loader = Workers(Broken(), workers, Problems("numbers"))
+    with pytest.raises(ValueError, match=r"^set data.num_classes$"):
+        next(loader.batches([Request(torch.tensor([0]), 0)], Place(), lambda columns, step: {}))

@@ -1,0 +1,96 @@
+"""Files are whole or not there, folders know what made them, and a lock names its holder."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stringpe.io.files import (
+    _HOST,
+    cache_folder,
+    claim_folder,
+    hold_lock,
+    new_file,
+    new_folder,
+    read_json,
+    write_json,
+    write_text,
+)
+
+
+def test_a_failed_writer_leaves_the_old_file_and_no_draft(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(FileNotFoundError, match="missing"), new_file(path) as draft:
+        draft.with_name("missing").rename(draft)
+    assert read_json(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_folder_appears_whole(tmp_path):
+    with new_folder(tmp_path / "run") as draft:
+        (draft / "sub").mkdir()
+        (draft / "sub" / "a").write_text("a")
+        assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run" / "sub" / "a").read_text() == "a"
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "other") as draft:
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_drafts_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, alive = (tmp_path / f".x.{_HOST}.{number}.abc" for number in (ended.pid, os.getppid()))
+    elsewhere = tmp_path / f".x.another{_HOST}.{ended.pid}.abc"
+    for draft in (dead, alive, elsewhere):
+        draft.write_text("half")
+    write_text(tmp_path / "x", "whole")
+    assert [draft.exists() for draft in (dead, alive, elsewhere)] == [False, True, True]
+
+
+def test_a_damaged_json_file_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON .*: restore it or remove it"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
+        read_json(tmp_path / "x.json")
+
+
+def test_a_folder_is_not_used_with_other_settings(tmp_path):
+    settings = {"size": (2, 3), "seed": 0}
+    claim_folder(tmp_path, settings, file="made.json", what="data set")
+    claim_folder(tmp_path, settings, file="made.json", what="data set")
+    with pytest.raises(ValueError, match=r"holds another data set \(seed=0 there, 1 asked for\)"):
+        claim_folder(tmp_path, {**settings, "seed": 1}, file="made.json", what="data set")
+    (tmp_path / "made.json").write_text("[]")
+    with pytest.raises(ValueError, match="does not hold settings"):
+        claim_folder(tmp_path, settings, file="made.json", what="data set")
+
+
+def test_a_lock_names_who_holds_it_and_ends_with_its_holder(tmp_path):
+    path = tmp_path / "lock"
+    code = (
+        f"from stringpe.io.files import hold_lock; from pathlib import Path\nwith hold_lock(Path({str(path)!r}), 'x'):"
+    )
+    code += " print('held', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        words = rf"the folder is in use by process {other.pid} on "
+        with pytest.raises(ValueError, match=words), hold_lock(path, "the folder"):
+            pass
+        other.kill()
+        other.wait()
+        with hold_lock(path, "the folder"):
+            pass
+
+
+def test_the_cache_is_the_one_chosen_or_the_users(monkeypatch, tmp_path):
+    assert cache_folder("here").name == "here"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "stringpe"

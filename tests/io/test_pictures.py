@@ -1,0 +1,79 @@
+"""Pictures from bytes that nobody vouches for."""
+
+import io
+import random
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from captioned_files import bomb, depth, picture
+from stringpe.io.pictures import MAX_PIXELS, BadSample, convert_picture, decode_deep, decode_picture
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "PPM", "GIF"])
+def test_common_formats_are_decoded(kind):
+    image = decode_picture(picture(100, kind=kind), "x")
+    assert (image.mode, image.size) == ("RGB", (20, 16))
+
+
+@pytest.mark.parametrize("size", [(8193, 8193), (20_000, 20_000), (2**31 - 1, 2**31 - 1)])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bombs_are_refused_before_they_are_unpacked(size):
+    assert size[0] * size[1] > MAX_PIXELS
+    for decode in (decode_picture, decode_deep):
+        with pytest.raises(BadSample, match=r"^bomb\.png: "):
+            decode(bomb(*size), "bomb.png")
+
+
+def test_what_is_not_a_picture_says_what_is_taken():
+    for content in (b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"):
+        with pytest.raises(BadSample, match=r"a\.jpg: not a picture that can be read \(JPEG, PNG, .*\)"):
+            decode_picture(content, "a.jpg")
+    with pytest.raises(BadSample, match=r"a\.jpg"):
+        decode_picture(None, "a.jpg")
+    tiff = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(tiff, "TIFF")
+    with pytest.raises(BadSample, match="not a picture"):
+        decode_picture(tiff.getvalue(), "a.tif")
+
+
+def test_depth_must_have_16_bits():
+    assert decode_deep(depth(1500), "x")[5, 5] == 1500
+    with pytest.raises(BadSample, match="x: it is an image of mode L, not 16-bit"):
+        decode_deep(depth(mode="L"), "x")
+
+
+def test_a_turned_picture_is_set_upright_where_that_is_wanted():
+    file = io.BytesIO()
+    image = Image.new("RGB", (20, 10))
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn by 90°
+    image.save(file, "JPEG", exif=exif)
+    assert decode_picture(file.getvalue(), "x").size == (20, 10)
+    assert decode_picture(file.getvalue(), "x", upright=True).size == (10, 20)
+
+
+def test_opened_pictures_are_converted_under_the_same_limits():
+    assert convert_picture(Image.new("L", (3, 3)), "x").mode == "RGB"
+    with pytest.raises(BadSample, match=r"^x: "):
+        convert_picture(None, "x")
+
+
+PLAIN = {kind: picture(100, kind=kind) for kind in ("PNG", "JPEG", "WEBP", "BMP", "PPM", "GIF")}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(PLAIN)), st.integers(0, 2**32), st.integers(1, 12), st.booleans())
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_wrong_with_the_bytes_one_exception_says_so(kind, seed, changes, cut):
+    dice, content = random.Random(seed), bytearray(PLAIN[kind])
+    for _ in range(changes):
+        content[dice.randrange(len(content))] = dice.randrange(256)
+    if cut:
+        del content[dice.randrange(len(content)) :]
+    for decode in (decode_picture, decode_deep):
+        with suppress(BadSample):  # anything else fails the test
+            decode(bytes(content), "mutated")
