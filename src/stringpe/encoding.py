@@ -308,11 +308,12 @@ def param_groups(
             raise ValueError(f"{what} must not be negative, got {value}")
     own = {id(p) for m in module.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
     layers = {id(p) for m in module.modules() if _is_layer(m) for p in m.parameters(recurse=False) if p.ndim > 1}
+    layers, others = layers - own, layers | own
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
-        {"name": "decay", "params": [p for p in trained if id(p) in layers - own],
+        {"name": "decay", "params": [p for p in trained if id(p) in layers],
          "lr": lr, "weight_decay": weight_decay},
-        {"name": "no_decay", "params": [p for p in trained if id(p) not in layers | own],
+        {"name": "no_decay", "params": [p for p in trained if id(p) not in others],
          "lr": lr, "weight_decay": 0.0},
         {"name": "encoding", "params": [p for p in trained if id(p) in own],
          "lr": lr * encoding_lr_scale, "weight_decay": 0.0},

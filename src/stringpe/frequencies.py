@@ -313,9 +313,7 @@ class Simplex(Free):
 
 class Golden(Free):
     """Directions spread evenly by the golden ratio, over all planes of all heads, with a geometric series per head.
-
-    Fixed unless learned. `directions` works for any number of axes.
-    """
+    Fixed unless learned; for any number of axes."""
 
     default_learnable = False
 
