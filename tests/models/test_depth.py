@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+import stringpe
 from stringpe.models.depth import DepthLift, surface_normals
 
 
