@@ -1,7 +1,6 @@
-"""Demonstrations for the policy task: found, packed once, decoded into memory; and the cameras' augmentation."""
+"""Demonstrations for the policy task: packed once, decoded into memory; and the augmentation of camera pictures."""
 
 import hashlib
-import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -9,14 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..io.files import cache_folder
 from ..recipes.schema import Augment, Recipe
 from ..robots.data.dataset import Dataset
 from ..robots.data.pack import Demos, join, load, pack
 from .transforms import colour, to_unit
 
 
-def demos(recipe: Recipe, where: str) -> Demos:
-    """The demonstrations that data.train or data.val names, several with commas between."""
+def load_demos(recipe: Recipe, where: str) -> Demos:
+    """The demonstrations that data.train or data.val names: folders or packs, several with commas between."""
     paths = [part.strip() for part in where.split(",") if part.strip()]
     if recipe.data.source != "demos" or not paths:
         raise ValueError(
@@ -24,59 +24,58 @@ def demos(recipe: Recipe, where: str) -> Demos:
             f"got {recipe.data.source!r} and {where!r}"
         )
     depth = recipe.model.depth != "none"
-    return _kept(tuple(paths), cameras(recipe), depth, recipe.data.image_size, recipe.policy.stride, recipe.data.cache)
+    return _load(tuple(paths), cameras(recipe), depth, recipe.data.image_size, recipe.policy.stride, recipe.data.cache)
 
 
 def cameras(recipe: Recipe) -> tuple[str, ...]:
-    """The cameras that the recipe names; none for all that there are."""
+    """The cameras that the recipe names; empty for all."""
     return tuple(name.strip() for name in recipe.policy.cameras.split(",") if name.strip())
 
 
 @lru_cache(maxsize=2)
-def _kept(paths: tuple[str, ...], names: tuple[str, ...], depth: bool, size: int, stride: int, cache: str) -> Demos:
+def _load(paths: tuple[str, ...], names: tuple[str, ...], depth: bool, size: int, stride: int, cache: str) -> Demos:
     parts = []
     for path in paths:
         file = Path(path)
         if file.is_dir():
-            file = _packed(file, names, size, stride, cache)
+            file = _pack_once(file, names, size, stride, cache)
         elif not file.exists():
             raise ValueError(f"there is no data set at {path}: record one with stringpe data demos")
         parts.append(load(file, cameras=names, depth=depth, size=size))
     return join(parts)
 
 
-def _packed(folder: Path, names: tuple[str, ...], size: int, stride: int, cache: str) -> Path:
-    """The pack of a folder, from the cache or made now; named after everything that it depends on."""
+def _pack_once(folder: Path, names: tuple[str, ...], size: int, stride: int, cache: str) -> Path:
+    """The pack of a folder, from the cache or made now; its name is a digest of everything that it depends on."""
     mark = hashlib.blake2b(digest_size=8)
     mark.update(repr((str(folder.resolve()), names, size, stride)).encode())
     for file in sorted(folder.glob("data/*/*.parquet")):
         status = file.stat()
         mark.update(repr((file.name, status.st_size, status.st_mtime_ns)).encode())
-    base = Path(cache) if cache else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "stringpe"
-    path = base / f"demos-{folder.name}-{mark.hexdigest()}.safetensors"
+    path = cache_folder(cache) / f"demos-{folder.name}-{mark.hexdigest()}.safetensors"
     if not path.exists():
         print(f"packing {folder} into {path}", file=sys.stderr, flush=True)
         pack(Dataset(folder), path, size=size, cameras=names, stride=stride)
     return path
 
 
-def moved(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
-    """Augmented cameras: image (b, k, 3, S, S) uint8 to floats in [0, 1], depth (b, k, S, S); uniforms u (b, 2k + 3).
+def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
+    """Augmented cameras: image (b, k, 3, S, S) uint8 to floats in [−1, 1], depth (b, k, S, S); uniforms u (b, 2k + 3).
 
-    Every camera is shifted by itself, its border repeated; colours change for all cameras of an example alike."""
+    Every camera is shifted independently, with its border repeated; all cameras of an example get the same colours."""
     b, k = image.shape[:2]
     x = image.flatten(0, 1)
     if how.shift:
         offset = (u[:, : 2 * k].reshape(b * k, 2) * (2 * how.shift + 1)).floor().long() - how.shift
-        x = _shifted(x, offset)
-        depth = None if depth is None else _shifted(depth.flatten(0, 1)[:, None], offset)[:, 0].unflatten(0, (b, k))
+        x = _shift(x, offset)
+        depth = None if depth is None else _shift(depth.flatten(0, 1)[:, None], offset)[:, 0].unflatten(0, (b, k))
     y = to_unit(x)
     if how.colour:
         y = colour(y, u[:, 2 * k :].repeat_interleave(k, 0), how.colour)
-    return ((y + 1) / 2).unflatten(0, (b, k)), depth
+    return y.unflatten(0, (b, k)), depth
 
 
-def _shifted(x: Tensor, offset: Tensor) -> Tensor:
+def _shift(x: Tensor, offset: Tensor) -> Tensor:
     """x (n, c, S, S) moved by offset (n, 2) pixels, rows and columns."""
     n, c, height, width = x.shape
     rows = (torch.arange(height, device=x.device) + offset[:, :1]).clamp(0, height - 1)

@@ -6,11 +6,13 @@ checkpoints/000500/
   training_state/optimizer.safetensors, optimizer.json, rng.safetensors, progress.json[, weights.safetensors]
 """
 
+import hashlib
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..recipes.overrides import from_dict
@@ -102,6 +104,16 @@ def model_folder(path: Path) -> Path:
     if not (folder / "model.safetensors").exists():
         raise ValueError(f"there is no checkpoint in {path}: pass a run's folder or one of its checkpoints/<step>")
     return folder
+
+
+def digest_weights(weights: State) -> str:
+    """Sixteen hexadecimal digits that change with any name, dtype, shape or value: what a result is tied to."""
+    mark = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(weights.items()):
+        plain = tensor.detach().cpu().contiguous()
+        mark.update(repr((name, str(plain.dtype), tuple(plain.shape))).encode())
+        mark.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return mark.hexdigest()
 
 
 def found(run: Path) -> list[Path]:

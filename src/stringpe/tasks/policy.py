@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..data.demos import demos, moved
+from ..data.demos import augment_cameras, load_demos
 from ..data.loader import shares
 from ..data.order import Order, derive, generator
 from ..data.place import Batch, Place
@@ -18,8 +18,8 @@ from ..data.transforms import uniforms
 from ..recipes.schema import Recipe
 from ..robots.data.pack import Demos
 from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
-from ..robots.policies.observer import words
-from ..robots.policies.policy import FLAT, Spec
+from ..robots.policies.base import FLAT, Spec
+from ..robots.policies.observer import hash_words
 from .base import Sample, Task
 from .policy_model import new_policy
 
@@ -42,8 +42,8 @@ class PolicyTask(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        self.demos = demos(recipe, recipe.data.train)
-        self.val_demos = demos(recipe, recipe.data.val) if recipe.data.val else self.demos
+        self.demos = load_demos(recipe, recipe.data.train)
+        self.val_demos = load_demos(recipe, recipe.data.val) if recipe.data.val else self.demos
         episode = self.demos.episode[self.demos.seen]
         if recipe.data.val:
             self.train = torch.arange(len(episode))
@@ -69,7 +69,7 @@ class PolicyTask(Task):
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
         kept, train = self.demos.to(place.device), self.train.to(place.device)
-        said = words(kept.tasks).to(place.device)
+        said = hash_words(kept.tasks).to(place.device)
         begins, share = _begins(self.demos, self.train).to(place.device), self.recipe.policy.first
         columns = 2 * len(kept.cameras) + 3
         order = Order(len(train), batch, seed)
@@ -78,7 +78,7 @@ class PolicyTask(Task):
             u = uniforms(seed, step, batch, place, columns + 2)
             index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
             u = u[:, :columns]
-            image, depth = moved(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
+            image, depth = augment_cameras(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
             yield self._batch(kept, index, image, depth, said)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -128,7 +128,7 @@ class PolicyTask(Task):
 
     def _validation(self, frames: Tensor, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
         kept = self.val_demos
-        said = words(kept.tasks)
+        said = hash_words(kept.tasks)
         for share, weight in shares(len(frames), size, place):
             index = frames[share]
             depth = None if kept.depth is None else kept.depth[index]

@@ -12,10 +12,10 @@ from ..io.checkpoint import read_model
 from ..models.stem import prefixes
 from ..models.vit import ViT
 from ..recipes.schema import Recipe
+from ..robots.policies.base import Net, RobotPolicy, Spec, read_spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder
-from ..robots.policies.policy import Net, Policy, Spec, read_spec
 from .backbone import backbone
 from .start import filled, resampled
 
@@ -24,7 +24,7 @@ _NEW = ("lift.", "fuse.", "kind", "prefix")  # what an encoder may lack: depth a
 _TABLE = "absolute.weight"
 
 
-def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy:
+def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> RobotPolicy:
     """The policy of a recipe. pretrained=False leaves the encoder at random: its weights come from a checkpoint."""
     p = recipe.policy
     encoder = image_encoder(recipe, pretrained=pretrained)
@@ -61,7 +61,7 @@ def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy
     raise ValueError(f"policy.kind is diffusion or energy, got {p.kind!r}")
 
 
-def load_policy(path: str | Path, device: torch.device | str = "cpu") -> Policy:
+def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
     """The policy of a run's folder, or of one of its checkpoints/<step>, ready to act."""
     recipe, weights = read_model(Path(path))
     policy = new_policy(recipe, read_spec(weights), pretrained=False)
