@@ -64,6 +64,11 @@ class Reach(gymnasium.Env):
         return picture(self.point, self.target, self.size[0])
 
 
+def make(**options):
+    """The same environment by a function."""
+    return Reach(**options)
+
+
 def demonstration(seed, noise=0.0, **options):
     """Frames of an expert that goes straight to the target, and stays two steps."""
     env = Reach(**options)

@@ -1,18 +1,26 @@
+import contextlib
+import io
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 from multiprocessing import get_context
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
 from stand_in import demonstration
 
-from stringpe.robots.data.dataset import Dataset, Writer, episode_path, pooled, write_meta
+from stringpe.robots.data import parquet
+from stringpe.robots.data.dataset import Dataset, Writer, episode_path, pool_statistics, write_meta
 from stringpe.robots.data.parquet import BrokenEpisode, statistics
 
 
@@ -81,7 +89,7 @@ def test_counters_and_meta_are_those_of_lerobot(tmp_path):
 def test_pooled_statistics_are_those_of_all_frames():
     parts = [made(seed, steps=3 + seed, cameras=()) for seed in range(3)]
     whole = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
-    wanted, found = statistics(whole), pooled([statistics(p) for p in parts])
+    wanted, found = statistics(whole), pool_statistics([statistics(p) for p in parts])
     for key in whole:
         for name in ("min", "max", "mean", "std", "count"):
             np.testing.assert_allclose(found[key][name], wanted[key][name], rtol=1e-6, err_msg=f"{key} {name}")
@@ -167,9 +175,7 @@ def test_broken_episodes_are_counted_and_left_out(tmp_path):
     pq.write_table(
         pq.read_table(episode_path(tmp_path, 2)).drop_columns(["observation.images.wrist"]), episode_path(tmp_path, 2)
     )
-    with pytest.warns(
-        RuntimeWarning, match="2 broken episodes are left out, 2 remain: episode_000001.*no whole Parquet"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"2 of 4 episodes of .* are left out: episode_000001.*not a whole Parquet"):
         data = Dataset(tmp_path)
     assert [e.number for e in data.episodes] == [0, 3]
     assert "no column observation.images.wrist" in data.broken["episode_000002.parquet"]
@@ -193,7 +199,7 @@ def test_broken_pictures_and_numbers_are_counted_when_read(tmp_path):
     data = Dataset(tmp_path)
     with pytest.raises(BrokenEpisode, match=r"observation\.images\.top cannot be decoded"):
         data[0]
-    with pytest.warns(RuntimeWarning, match="2 broken episodes"):
+    with pytest.warns(RuntimeWarning, match=r"2 of 3 episodes of .* cannot be used"):
         good = [episode.number for episode, _ in data.good(data.read)]
     assert good == [2]
 
@@ -231,11 +237,43 @@ def test_episodes_of_another_shape_are_refused(tmp_path):
 
 
 def test_other_formats_are_refused_in_words(tmp_path):
-    with pytest.raises(ValueError, match="no robot data set"):
+    with pytest.raises(ValueError, match="is not a robot data set"):
         Dataset(tmp_path)
     Writer(tmp_path, fps=50).add(made(0), task="pick")
     path = tmp_path / "meta/info.json"
     info = json.loads(path.read_text())
     path.write_text(json.dumps(info | {"codebase_version": "v3.0"}))
-    with pytest.raises(ValueError, match=r"format v3\.0; v2\.0 and v2.1 are read"):
+    with pytest.raises(ValueError, match=r"format v3\.0; only v2\.0 and v2.1 can be read"):
         Dataset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_damaged_pictures_raise_one_exception(name, data):
+    """Fault S3: ValueError and SyntaxError of the decoders got through."""
+    file = io.BytesIO()
+    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(file, name)
+    raw = bytearray(file.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    for key in ("observation.images.top", "observation.depth.top"):
+        with contextlib.suppress(BrokenEpisode):
+            parquet.decode(key, raw)
+
+
+@pytest.mark.parametrize("error", [ValueError, SyntaxError, OSError, MemoryError, KeyError, struct.error])
+def test_whatever_a_decoder_raises_is_a_broken_episode(error, monkeypatch):
+    monkeypatch.setattr(Image, "open", mock.Mock(side_effect=error("broken")))
+    with pytest.raises(
+        BrokenEpisode, match=f"observation.images.top cannot be decoded .{error.__name__.split('.')[-1]}"
+    ):
+        parquet.decode("observation.images.top", b"")
+
+
+def test_a_decompression_bomb_is_refused():
+    file = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(file, "PNG")
+    with pytest.raises(BrokenEpisode, match="9000 × 9000 pixels are more than"):
+        parquet.decode("observation.images.top", file.getvalue())

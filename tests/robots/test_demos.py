@@ -13,7 +13,6 @@ from stringpe.cli import main as cli
 from stringpe.robots.data import demos, video
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.demos import Settings
-from stringpe.robots.sim import rates
 
 TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 
@@ -21,7 +20,7 @@ TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
     heard = []
     assert demos.write(tmp_path, 2, TINY, progress=lambda *now: heard.append(now)) == (2, 0)
-    assert heard == [(0, 0), (1, 0), (2, 0)]
+    assert heard == [(1, 0), (2, 0)]
     first = (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes()
     assert demos.write(tmp_path, 3, TINY) == (3, 0)
     assert (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes() == first
@@ -47,7 +46,9 @@ def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
 
 def test_other_settings_do_not_mix(tmp_path, eyes):
     demos.write(tmp_path, 1, TINY)
-    with pytest.raises(ValueError, match=r"begun with other settings \(size was \[16, 16\], now \[24, 16\]\)"):
+    with pytest.raises(
+        ValueError, match=r"another set of demonstrations \(size=\[16, 16\] there, \[24, 16\] asked for\)"
+    ):
         demos.write(tmp_path, 2, Settings("KukaPick", size=(24, 16), cameras=("front",), depth=True))
 
 
@@ -81,7 +82,7 @@ def test_an_expert_that_never_succeeds_ends_in_words(tmp_path, monkeypatch):
     [
         (Settings("KukaPik"), 1, "did you mean 'KukaPick'?"),
         (TINY, 0, "episodes must be at least 1"),
-        (Settings("KukaPick", options={"lighting": "neon"}), 1, "no lighting 'neon': choose one of normal, dim"),
+        (Settings("KukaPick", options={"lighting": "neon"}), 1, "no lighting named 'neon'.*The names are normal, dim"),
     ],
 )
 def test_bad_requests_write_nothing(tmp_path, settings, episodes, words):
@@ -99,33 +100,92 @@ def test_options_are_read_as_typed():
         demos.parse_options(["dim"])
 
 
-def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
-    """Two processes at work, killed in the middle of it; the next run finds whole episodes and goes on."""
+def start(folder, episodes, jobs=1):
+    """Another process that fills a folder, in a group of its own so that it can be killed with its children."""
     code = (
         "from stringpe.robots.data import demos; from pathlib import Path\n"
         "if __name__ == '__main__':\n"
         "    tiny = demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True)\n"
-        f"    demos.write(Path({str(tmp_path)!r}), 500, tiny, jobs=2)"
+        f"    demos.write(Path({str(folder / 'data set')!r}), {episodes}, tiny, jobs={jobs})"
     )
-    script = tmp_path / "work.py"
+    script = folder / "work.py"
     script.write_text(code)
-    work = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.DEVNULL)
-    chunk = tmp_path / "data/chunk-000"
+    return subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.DEVNULL)
+
+
+def wait_for_episodes(folder, count, work):
     until = time.monotonic() + 300
-    while len(list(chunk.glob("episode_*.parquet"))) < 3:
+    while len(list(folder.glob("data set/data/chunk-000/episode_*.parquet"))) < count:
         assert work.poll() is None
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def kill(work):
     assert os.getpgid(work.pid) == work.pid  # a group of its own, so that only it is killed
     os.killpg(work.pid, signal.SIGKILL)
     assert work.wait() == -signal.SIGKILL
-    there = len(list(chunk.glob("episode_*.parquet")))
-    assert there >= 3
-    assert demos.write(tmp_path, there + 2, TINY, jobs=2) == (there + 2, 0)
-    data = Dataset(tmp_path)
+
+
+def test_two_processes_in_one_folder_share_the_seeds(tmp_path, eyes):
+    """Fault L1: each made every seed, so that held-out episodes were training episodes."""
+    both = [start(tmp_path, 9), start(tmp_path, 9)]
+    assert [work.wait(timeout=300) for work in both] == [0, 0]
+    data = Dataset(tmp_path / "data set")
+    assert sorted(e.seed for e in data.episodes) == list(range(9))
     assert not data.broken
-    assert len({e.seed for e in data.episodes}) == there + 2
+    assert not list(tmp_path.glob("data set/.claims/*.claim"))
+
+
+def test_what_a_killed_process_had_claimed_is_made_by_the_other(tmp_path, eyes):
+    """One of two processes is killed at work, again and again; nothing is lost, nothing is there twice."""
+    steady = start(tmp_path, 12)
+    for episodes in (2, 5):
+        other = start(tmp_path, 12)
+        wait_for_episodes(tmp_path, episodes, steady)
+        if other.poll() is None:
+            kill(other)
+    assert steady.wait(timeout=300) == 0
+    data = Dataset(tmp_path / "data set")
+    assert sorted(e.seed for e in data.episodes) == list(range(12))
+    assert not data.broken
+    assert not list(tmp_path.glob("data set/data/*/.*"))  # no drafts
+
+
+def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
+    """Two processes of one command, killed at work; the next run finds whole episodes and goes on."""
+    work = start(tmp_path, 500, jobs=2)
+    wait_for_episodes(tmp_path, 3, work)
+    kill(work)
+    folder = tmp_path / "data set"
+    there = len(list(folder.glob("data/chunk-000/episode_*.parquet")))
+    assert there >= 3
+    assert demos.write(folder, there + 2, TINY, jobs=2) == (there + 2, 0)
+    data = Dataset(folder)
+    assert not data.broken
+    assert sorted(e.seed for e in data.episodes) == list(range(there + 2))
     assert all(np.isfinite(data[i]["action"]).all() for i in range(len(data)))
+
+
+def test_the_children_end_with_a_killed_parent(tmp_path, eyes):
+    work = start(tmp_path, 500, jobs=2)
+    wait_for_episodes(tmp_path, 1, work)
+    os.kill(work.pid, signal.SIGKILL)  # the parent alone
+    work.wait()
+    until = time.monotonic() + 60
+    while True:
+        try:
+            os.killpg(work.pid, 0)
+        except ProcessLookupError:
+            break
+        assert time.monotonic() < until, "children of a killed process are still at work"
+        time.sleep(0.1)
+
+
+def test_the_name_of_the_robot_is_the_robots(tmp_path, eyes):
+    for task, robot in (("KukaPick", "kuka"), ("MugOnPlate", "aloha")):
+        demos.write(tmp_path / task, 1, Settings(task, size=(8, 8)))
+        assert json.loads((tmp_path / task / "meta/info.json").read_text())["robot_type"] == robot
 
 
 def test_a_worker_that_dies_is_told_in_words(tmp_path, monkeypatch):
@@ -189,12 +249,3 @@ def test_a_contact_sheet_shows_the_first_and_the_last_moment():
     sheet = video.contact_sheet({"observation.images.b": frames, "observation.images.a": frames + 100}, columns=4)
     assert sheet.shape == (4, 12, 3)
     assert (sheet[0, 0, 0], sheet[0, -1, 0], sheet[-1, 0, 0], sheet[-1, -1, 0]) == (100, 119, 0, 19)
-
-
-def test_rates_count_failures(monkeypatch, capsys):
-    monkeypatch.setattr(demos, "demonstrate", lambda env, seed: None if seed % 2 else np.zeros((7, 8)))
-    monkeypatch.setattr(sys, "argv", ["rates", "KukaPick", "--seeds", "4", "--first", "0"])
-    rates.main()
-    row = capsys.readouterr().out.splitlines()[-1]
-    assert row.startswith("| KukaPick | 2/4 | 7 |")
-    assert row.endswith("| 1, 3 |")

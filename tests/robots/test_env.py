@@ -159,7 +159,6 @@ def test_a_simulation_that_diverges_is_an_error_and_the_next_episode_is_not(tmp_
         ({"task": "MugOnPlate", "cameras": ("top",)}, "no camera 'top': aloha has overhead"),
         ({"task": "MugOnPlate", "size": (0, 4)}, r"size is \(height, width\)"),
         ({"task": "MugOnPlate", "lighting": "dim"}, "MugOnPlate has no option 'lighting': it has max_steps"),
-        ({"task": "MugOnPlate", "backend": "isaac"}, "no backend 'isaac'"),
     ],
 )
 def test_what_is_not_there_is_named(given, words):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots.sim import things
+from stringpe.robots.sim import objects
 from stringpe.robots.sim.expert import Expert
 from stringpe.robots.sim.geometry import Pose, about
 from stringpe.robots.sim.goals import HOLD, HandedOver
-from stringpe.robots.sim.plans import Job, deliver, insert
+from stringpe.robots.sim.task_experts import Job, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
 DONE = {
@@ -253,12 +253,12 @@ def test_a_block_in_the_air_without_a_hand_is_not_picked(blind, home):
 
 
 def test_a_low_lift_and_the_wrong_thing_are_not_picked(blind):
-    from stringpe.robots.sim.kuka_tasks import small_things
-    from stringpe.robots.sim.plans import lift
+    from stringpe.robots.sim.kuka_tasks import small_objects
+    from stringpe.robots.sim.task_experts import lift
 
     env = robots.make("KukaPick", cameras=())
     pick = env.task
-    block, can, *_ = small_things()
+    block, can, *_ = small_objects()
     for expert in (lift(block, 0.06), lift(can, 0.16)):
         env.task = replace(pick, expert=expert)
         env.reset(seed=0)
@@ -293,12 +293,12 @@ def test_poses_compose():
 
 def test_every_thing_that_an_expert_takes_can_be_taken():
     for thing in (
-        things.bowl(),
-        things.plate(),
-        things.mug(),
-        things.glass(),
-        things.pen(),
-        things.banana(),
-        things.peg(),
+        objects.bowl(),
+        objects.plate(),
+        objects.mug(),
+        objects.glass(),
+        objects.pen(),
+        objects.banana(),
+        objects.peg(),
     ):
         assert thing.grasps, thing.name

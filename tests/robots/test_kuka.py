@@ -5,13 +5,87 @@ from stringpe import robots
 from stringpe.robots.data import demos
 from stringpe.robots.sim.depth_sensor import DepthSensor
 
-SHIFTS = [*robots.SHIFTS["KukaPick"], {"table_height": 0.1}]
+SHIFTS = [*robots.shifts("KukaPick"), {"table_height": 0.1}]
 
 
 @pytest.mark.parametrize("shift", SHIFTS, ids=str)
 def test_the_expert_picks_under_every_shift(shift):
     env = robots.make("KukaPick", cameras=(), **shift)
     assert demos.demonstrate(env, seed=5) is not None
+
+
+VARIED = {"table_height": "-0.06..0.06", "pedestal_height": "-0.06..0.06", "distractors": "0..3", "lighting": "random"}
+
+
+@pytest.mark.parametrize("task", ["KukaPick", "KukaPlace", "KukaHandOver"])
+def test_the_expert_succeeds_in_varied_scenes(task):
+    env = robots.make(task, cameras=(), **VARIED)
+    heights = []
+    for seed in range(6):
+        assert demos.demonstrate(env, seed) is not None, seed
+        heights.append(float(env.world.pose("table").pos[2]))
+    assert len(set(heights)) == 6
+    assert max(map(abs, heights)) <= 0.06
+
+
+def test_a_seed_fixes_the_scene_and_the_small_objects(blind):
+    plain, (one, two) = blind("KukaPick"), (robots.make("KukaPick", cameras=(), **VARIED) for _ in range(2))
+    two.restart(1)
+    for env in (plain, one, two):
+        env.restart(9)
+    for thing in one.task.things:
+        np.testing.assert_array_equal(one.world.pose(thing.name).pos, two.world.pose(thing.name).pos)
+    np.testing.assert_array_equal(one.model.light("lamp").dir, two.model.light("lamp").dir)
+    height = one.world.pose("table").pos[2]
+    assert height != 0
+    for thing in plain.task.things:
+        gap = one.world.pose(thing.name).pos - plain.world.pose(thing.name).pos
+        np.testing.assert_allclose(gap, [0, 0, height], atol=1e-4)
+
+
+def test_without_seeds_the_scene_changes_from_episode_to_episode():
+    env = robots.make("KukaPick", cameras=(), table_height="-0.03..0.03", seed=3)
+    heights = []
+    for _ in range(4):
+        env.restart()
+        heights.append(float(env.world.pose("table").pos[2]))
+    assert len(set(heights)) == 4
+
+
+def test_the_number_of_large_objects_varies_and_the_others_are_out_of_sight():
+    env = robots.make("KukaPick", cameras=(), distractors="0..3")
+    counts = set()
+    for seed in range(12):
+        env.restart(seed)
+        near = [env.world.pose(name).pos[0] < 1 for name in ("bottle", "carton", "large bowl")]
+        assert near == sorted(near, reverse=True)
+        counts.add(sum(near))
+    assert counts == {0, 1, 2, 3}
+
+
+def test_the_arm_has_the_published_reach():
+    """Stretched upwards, an LBR iiwa 7 R800 has its wrist at 0.34 + 0.4 + 0.4 m and its flange 0.125 m above."""
+    env = robots.make("KukaPick", cameras=())
+    arm = env.robot.arms[0]
+    for joint in arm.joints:
+        env.data.joint(joint).qpos[0] = 0.0
+    env.refresh()
+    np.testing.assert_allclose(env.data.body("kuka/link_6").xpos, [0, 0, 1.14], atol=1e-9)
+    np.testing.assert_allclose(env.data.body("kuka/flange").xpos, [0, 0, 1.265], atol=1e-9)
+    assert env.world.grip("arm").turn[2, 0] == pytest.approx(1.0)  # the hand points up, too
+
+
+def test_an_object_on_the_table_or_in_the_air_is_not_handed_over(blind, home):
+    env = blind("KukaHandOver")
+    env.reset(seed=0)
+    hand = env.world.pose("hand").pos
+    for at in (hand + np.array([0, 0, 0.3]), hand * np.array([1, 1, 0])):
+        for _ in range(7):
+            env.move("green block", at)
+            env.refresh()
+            assert not env.advance(home(env))["success"]
+    env.move("green block", hand + np.array([0, 0, 0.02]))
+    assert any(env.advance(home(env))["success"] for _ in range(15))
 
 
 @pytest.mark.parametrize("target", ["red can", "blue box", "orange ball"])
@@ -59,10 +133,14 @@ def test_large_things_are_seen(eyes):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lighting": "neon"}, "no lighting 'neon'"),
-        ({"distractors": 9}, "from 0 to 3, got 9"),
-        ({"table_height": 1.0}, "from -0.1 to 0.15, got 1.0"),
-        ({"target": "elephant"}, "no target 'elephant': choose one of green block"),
+        ({"lighting": "neon"}, "no lighting named 'neon'"),
+        ({"distractors": 9}, "from 0 to 3, or a range such as 0..3; got 9"),
+        ({"table_height": 1.0}, "from -0.1 to 0.15, or a range such as -0.1..0.15; got 1.0"),
+        ({"table_height": "0.03..-0.03"}, "a range such as -0.1..0.15; got '0.03..-0.03'"),
+        ({"table_height": "high"}, "must be a number from -0.1 to 0.15"),
+        ({"distractors": 1.5}, "whole number or a range of them, got 1.5"),
+        ({"lighting": "dim,neon"}, "no lighting named 'neon'"),
+        ({"target": "elephant"}, "no target named 'elephant': choose one of green block"),
     ],
 )
 def test_options_out_of_range_are_refused(options, words):

@@ -84,7 +84,7 @@ def test_missing_cameras_and_sizes_are_named(folder, tmp_path):
 
 def test_broken_episodes_are_counted_in_the_pack(folder, tmp_path):
     episode_path(folder, 2).write_bytes(b"PAR1")
-    with pytest.warns(RuntimeWarning, match="1 broken episodes are left out"):
+    with pytest.warns(RuntimeWarning, match=r"1 of 4 episodes of .* are left out"):
         data = Dataset(folder)
     path = pack(data, tmp_path / "p.safetensors", size=16)
     with pytest.warns(RuntimeWarning, match="1 broken episodes were left out"):
@@ -102,7 +102,7 @@ def test_act_recordings_are_imported(tmp_path):
             if number == 1:
                 del file["action"]
     files = sorted(tmp_path.glob("*.hdf5"))
-    with pytest.warns(RuntimeWarning, match="1 of 3 files are left out: episode_1"):
+    with pytest.warns(RuntimeWarning, match="1 of 3 files cannot be used and are left out: episode_1"):
         added, broken = import_hdf5(files, tmp_path / "out", task="reach", fps=50)
     assert (added, list(broken)) == (2, ["episode_1.hdf5"])
     data = Dataset(tmp_path / "out")

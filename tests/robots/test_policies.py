@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from policy_toy import KINDS, NET, SPEC, batch, policy
 
 from stringpe.robots.policies import energy_policy
-from stringpe.robots.policies.diffusion import noise_of, noised, squared_cosine
+from stringpe.robots.policies.base import Net, read_spec
 from stringpe.robots.policies.energy_policy import Mixture, cosines
-from stringpe.robots.policies.observer import ImageEncoder, words
-from stringpe.robots.policies.policy import Net, read_spec
+from stringpe.robots.policies.noise import add_noise, noise_of, squared_cosine
+from stringpe.robots.policies.observer import ImageEncoder, hash_words
 
 ROWS = [("absolute", "none"), ("rope", "none"), ("cayley", "none"), ("circulant", "lift"), ("circulant", "normals")]
 ROWS += [("circulant", "lift+normals")]
@@ -40,8 +42,8 @@ def test_chunks_are_in_the_robots_units_and_range(kind):
     model = policy(kind).eval()
     action = torch.randn(50, 4) * torch.tensor([1.0, 10.0, 0.1, 0.0]) + torch.tensor([0.0, 100.0, 0.0, 7.0])
     model.set_statistics(torch.randn(50, 3), action)
-    torch.testing.assert_close(model.restored(model.normalised(action)), action)
-    assert model.normalised(action)[:, :3].abs().max() <= 1 + 1e-5
+    torch.testing.assert_close(model.denormalise(model.normalise(action)), action)
+    assert model.normalise(action)[:, :3].abs().max() <= 1 + 1e-5
     chunk = model.predict_action_chunk(batch())
     assert chunk.shape == (3, NET.chunk, 4)
     assert (chunk >= action.amin(0) - 1e-4).all()
@@ -65,7 +67,6 @@ def test_a_policy_looks_once_in_execute_calls(kind):
     actions = [model.select_action(observation) for _ in range(4)]
     assert len(looks) == 2  # execute is 3
     assert all(a.shape == (4,) and a.dtype == np.float32 for a in actions)
-    assert model.queued == 2
     model.reset()
     torch.manual_seed(1)
     np.testing.assert_array_equal(model.select_action(observation), actions[0])
@@ -74,11 +75,57 @@ def test_a_policy_looks_once_in_execute_calls(kind):
     assert model.select_action(tensors).shape == (3, 4)
 
 
-def test_uint8_and_unit_floats_are_the_same_picture():
+def observations(count, seed=0, depth=False):
+    """What environments would give, one dictionary of arrays each."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        one = {"observation.state": rng.normal(size=3).astype(np.float32), "task": "pick the cup"}
+        for camera in SPEC.cameras:
+            one[f"observation.images.{camera}"] = rng.integers(0, 256, (16, 16, 3), np.uint8)
+            if depth:
+                one[f"observation.depth.{camera}"] = rng.uniform(0.5, 1.5, (16, 16)).astype(np.float32)
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("depth", [None, "lift"])
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_a_plan_does_not_depend_on_the_other_environments(kind, depth, data):
+    """To the last bit: alone, in a batch of any size, at any position."""
+    model = policy(kind, depth=depth).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    count = data.draw(st.integers(1, 12))
+    seen = observations(count, data.draw(st.integers(0, 1000)), depth is not None)
+    which = data.draw(st.integers(0, count - 1))
+    seeds = data.draw(st.lists(st.integers(0, 2**31), min_size=count, max_size=count))
+    together = model.plan_actions(seen, [torch.Generator().manual_seed(s) for s in seeds])
+    alone = model.plan_actions([seen[which]], [torch.Generator().manual_seed(seeds[which])])
+    assert together.shape == (count, NET.execute, 4)
+    np.testing.assert_array_equal(together[which], alone[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_are_the_chunks_that_a_single_policy_would_carry_out(kind):
+    """Other batch sizes round differently, so this holds to rounding; the noise is the same exactly."""
+    model = policy(kind).eval()
+    seen = observations(3)
+    plans = model.plan_actions(seen, [torch.Generator().manual_seed(s) for s in range(3)])
+    for number, observation in enumerate(seen):
+        model.reset()
+        torch.manual_seed(number)
+        actions = [model.select_action(observation) for _ in range(NET.execute)]
+        np.testing.assert_allclose(plans[number], np.stack(actions), rtol=1e-3, atol=1e-4)
+
+
+def test_uint8_and_floats_are_the_same_picture():
     model = policy().eval()
     data = batch()
-    whole = {k: (v * 255).round().to(torch.uint8) if "images" in k else v for k, v in data.items()}
-    floats = {k: v.float() / 255 if "images" in k else v for k, v in whole.items()}
+    whole = {k: ((v + 1) * 127.5).round().to(torch.uint8) if "images" in k else v for k, v in data.items()}
+    floats = {k: v.float() / 127.5 - 1 if "images" in k else v for k, v in whole.items()}
     torch.testing.assert_close(model.observe(whole), model.observe(floats), rtol=1e-4, atol=1e-5)
 
 
@@ -106,7 +153,7 @@ def test_the_image_encoder_does_not_say_where_but_the_policy_knows():
 
 
 def test_words_are_hashed_the_same_everywhere():
-    found = words(["Pick the  CUP!", "pick the cup", "", "a " * 40])
+    found = hash_words(["Pick the  CUP!", "pick the cup", "", "a " * 40])
     assert found.shape == (4, 16)
     assert found[0].tolist() == found[1].tolist()
     assert found[2].sum() == 0
@@ -117,7 +164,7 @@ def test_words_are_hashed_the_same_everywhere():
 def test_the_spec_travels_with_the_weights():
     model = policy()
     assert read_spec(model.state_dict()) == SPEC
-    with pytest.raises(ValueError, match="holds no policy"):
+    with pytest.raises(ValueError, match="not the checkpoint of a policy"):
         read_spec({})
 
 
@@ -135,7 +182,7 @@ def test_ranking_scores_are_energy_and_proposal():
     """−E − log q is what the loss ranks: with f = 0 every candidate scores the same, and the loss is log(K + 1)."""
     model = policy("energy")
     data = batch()
-    seen, action = model.observe(data), model.normalised(data["action"])
+    seen, action = model.observe(data), model.normalise(data["action"])
     proposal = model.propose(seen)
     torch.manual_seed(1)
     noisy = action + energy_policy._NOISE * torch.randn_like(action)
@@ -165,7 +212,7 @@ def test_the_proposal_is_a_mixture_of_gaussians():
     torch.testing.assert_close(samples[0, :, :, 0].mean(0), wanted.mean, rtol=0, atol=0.05)
     torch.testing.assert_close(samples[0, :, :, 0].var(0), wanted.variance, rtol=0.05, atol=0.05)
     slope, std = torch.randn(1, 3, 5, 1), log_std[:, :1].exp().expand(1, 3, 5, 1)
-    torch.testing.assert_close(mixture.scaled(slope, std)[0, :, :, 0], slope[0, :, :, 0] @ covariance[0])
+    torch.testing.assert_close(mixture.precondition(slope, std)[0, :, :, 0], slope[0, :, :, 0] @ covariance[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,7 +284,7 @@ def test_foreign_encoders_give_patch_tokens():
     image = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(encoder(image, None), tower.patch(image).flatten(2).mT)
     assert not encoder(image, None).requires_grad
-    with pytest.raises(ValueError, match="pass dim, patch_size"):
+    with pytest.raises(ValueError, match="pass dim and patch_size"):
         ImageEncoder(tower)
     with pytest.raises(ValueError, match=r"gave \(2, 17, 8\), not tokens"):
         ImageEncoder(tower, dim=9, patch_size=4)(image, None)
@@ -257,7 +304,7 @@ def test_what_a_policy_cannot_look_at_is_named():
         model(data | {"observation.state": torch.zeros(3, 5)})
     with pytest.raises(ValueError, match=r"action must be \(b, 6, 4\)"):
         model(data | {"action": torch.zeros(3, 6, 5)})
-    with pytest.raises(ValueError, match="execute is 1 to chunk = 4"):
+    with pytest.raises(ValueError, match="execute must be from 1 to chunk = 4"):
         Net(chunk=4, execute=5)
 
 
@@ -274,8 +321,10 @@ def test_a_policy_is_copied_and_restored_whole():
     model.set_statistics(torch.randn(9, 3), torch.randn(9, 4))
     other = policy(encoding="cayley").eval()
     other.load_state_dict(copy.deepcopy(model.state_dict()))
-    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
-    chunks = [m.predict_action_chunk(batch(), g) for m, g in zip((model, other), generators, strict=True)]
+    chunks = []
+    for each in (model, other):
+        generators = [torch.Generator().manual_seed(row) for row in range(3)]
+        chunks.append(each.predict_action_chunk(batch(), generators))
     torch.testing.assert_close(*chunks)
 
 
@@ -316,6 +365,6 @@ def test_noise_is_what_lies_over_the_clean_chunk():
     signal = squared_cosine(100)
     clean, noise = torch.rand(2, 4, 4) * 2 - 1, torch.randn(2, 4, 4)
     for t in (0, 50, 99):
-        x = noised(clean, noise, torch.full((2,), t), signal)
+        x = add_noise(clean, noise, torch.full((2,), t), signal)
         rest = (1 - float(signal[t])) ** 0.5  # what float32 leaves of the noise at step 0 is less exact
         torch.testing.assert_close(noise_of(x, clean, t, signal), noise, rtol=0, atol=1e-6 / rest)

@@ -2,22 +2,25 @@ import json
 import shutil
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from policy_toy import ENERGY, RECIPE, batch
-from stand_in import Reach, demonstration
+from safetensors.torch import load_file, save_file
+from stand_in import demonstration
 
 from stringpe import robots, tasks
 from stringpe.data.demos import augment_cameras
 from stringpe.data.place import Place
+from stringpe.io.checkpoint import digest_weights, model_folder, read_model
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.data.dataset import Dataset, Writer
 from stringpe.robots.data.pack import pack
-from stringpe.robots.policies.policy import Spec
+from stringpe.robots.policies.base import Spec
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
 from stringpe.training.__main__ import main
@@ -104,11 +107,12 @@ def test_cameras_are_moved_together_with_their_depth():
     depth = image[:, :, 0].float()
     u = torch.tensor([[0.99, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]])  # 2 rows down, 2 columns left; the second stays
     found, deep = augment_cameras(image, depth, u, Augment(shift=2))
-    torch.testing.assert_close(found[:, 1] * 255, image[:, 1].float())
-    torch.testing.assert_close(found[0, 0, :, :6, 2:] * 255, image[0, 0, :, 2:, :6].float())
-    torch.testing.assert_close(deep, (found[:, :, 0] * 255))
+    pixels = (found + 1) * 127.5
+    torch.testing.assert_close(pixels[:, 1], image[:, 1].float())
+    torch.testing.assert_close(pixels[0, 0, :, :6, 2:], image[0, 0, :, 2:, :6].float())
+    torch.testing.assert_close(deep, pixels[:, :, 0])
     plain, _ = augment_cameras(image, None, u, Augment())
-    torch.testing.assert_close(plain * 255, image.float())
+    torch.testing.assert_close((plain + 1) * 127.5, image.float())
 
 
 def test_an_encoder_at_random_is_warned_about(recipe, tmp_path):
@@ -229,7 +233,7 @@ def test_broken_episodes_are_counted_in_the_run(folder, recipe, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
-    with pytest.warns(RuntimeWarning, match="broken"):
+    with pytest.warns(RuntimeWarning, match="are left out|were left out"):
         task = tasks.create(override(recipe, [f"data.train={copy}"]))
     assert task.counters() == {"broken_episodes": 1.0}
 
@@ -254,25 +258,27 @@ def test_samples_show_every_camera(recipe):
     assert shown[0].caption.startswith("reach")
 
 
-def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(robots, "make", lambda task, **options: Reach(**options))
+REACH = "stand_in:Reach"  # an environment of one's own, which spawned processes can import
+
+
+def test_policies_are_compared_on_the_same_states(recipe, tmp_path, capsys):
     for name in ("rope", "cayley"):
         short = override(recipe, [f"model.encoding={name}", "loop.steps=1", "loop.eval_every=0"])
         train(short, tmp_path / "runs" / name, quiet=True)
     runs = [str(tmp_path / "runs" / name) for name in ("rope", "cayley")]
     out = tmp_path / "out"
-    main(
-        ["eval", *runs, "noise=0", "--env", "Reach", "--trials", "3", "--jobs", "1", "--videos", "1", "--out", str(out)]
-    )
+    main(["eval", *runs, "noise=0", "--env", REACH, "--trials", "3", "--jobs", "1", "--videos", "1", "--out", str(out)])
     text = capsys.readouterr().out
     assert "| rope " in text
     assert "| cayley " in text
-    assert "Reach, noise=0: 3 trials each, initial states 1000000 to 1000002" in text
+    assert f"{REACH}, noise=0: 3 trials each, initial states 1000000 to 1000002" in text
     assert text.strip().endswith((out / "table.md").read_text().strip())
-    infos = [json.loads((out / name / "Reach-noise=0" / "eval_info.json").read_text()) for name in ("rope", "cayley")]
+    place = "stand_in-Reach-noise=0"
+    infos = [json.loads((out / name / place / "eval_info.json").read_text()) for name in ("rope", "cayley")]
     assert [[e["seed"] for e in info["per_episode"]] for info in infos] == [[1_000_000, 1_000_001, 1_000_002]] * 2
-    main(["eval", runs[0], "--env", "Reach", "--trials", "2", "--jobs", "1"])
-    assert (tmp_path / "runs/rope/eval/Reach/eval_info.json").exists()
+    for info, run in zip(infos, runs, strict=True):
+        assert info["weights"] == digest_weights(read_model(Path(run))[1])
+        assert info["weights"][:8] in text
     with pytest.raises(SystemExit, match="eval takes one checkpoint, got 2; several need --env"):
         main(["eval", *runs])
     for option in (["--shifts"], ["--out", str(out)], ["--trials", "9"], ["--jobs", "1"], ["--videos", "0"]):
@@ -280,9 +286,31 @@ def test_policies_are_compared_on_the_same_states(recipe, tmp_path, monkeypatch,
             main(["eval", runs[0], *option])
 
 
+def test_two_checkpoints_of_a_run_are_not_taken_for_one(recipe, tmp_path, capsys):
+    """Fault N10: the folder of trials ignored the step, and the second policy got the trials of the first."""
+    changes = ["loop.steps=2", "loop.save_every=1", "loop.eval_every=0", "optim.lr=0.1", "optim.warmup_steps=0"]
+    train(override(recipe, changes), tmp_path / "run", quiet=True)
+    steps = sorted((tmp_path / "run/checkpoints").iterdir())
+    words = ["--env", REACH, "--trials", "2", "--jobs", "1", "--videos", "0"]
+    main(["eval", *map(str, steps), *words])
+    infos = [json.loads((tmp_path / f"run/eval/{s.name}/stand_in-Reach/eval_info.json").read_text()) for s in steps]
+    assert infos[0]["weights"] != infos[1]["weights"]
+    assert [e["sum_reward"] for e in infos[0]["per_episode"]] != [e["sum_reward"] for e in infos[1]["per_episode"]]
+
+
+def test_weights_that_are_not_finite_are_refused(recipe, tmp_path):
+    """Fault N11: they gave plausible numbers."""
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    path = model_folder(tmp_path / "run") / "model.safetensors"
+    weights = load_file(path)
+    weights["observer.camera"][0] = float("nan")
+    save_file(weights, path)
+    with pytest.raises(SystemExit, match=r"weights that are not finite \(observer.camera\)"):
+        main(["eval", str(tmp_path / "run"), "--env", REACH, "--trials", "1", "--jobs", "1"])
+
+
 def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(robots, "make", lambda task, **options: Reach(**options))
-    monkeypatch.setattr(robots, "SHIFTS", {"Reach": ({"noise": 1},), "Again": ()})
+    monkeypatch.setattr(robots, "shifts", {REACH: ({"noise": 1},), "stand_in:make": ()}.get)
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
     out = tmp_path / "out"
     words = [
@@ -298,26 +326,31 @@ def test_policies_are_tried_under_every_shift_of_several_tasks(recipe, tmp_path,
         "--out",
         str(out),
     ]
-    main([*words, "--shifts", "--env", "Reach", "Again"])
+    main([*words, "--shifts", "--env", REACH, "stand_in:make"])
     overview, *each = capsys.readouterr().out.strip().split("\n| policy")[-4:]
-    for setting, text in zip(("Reach, noise=0", "Reach, noise=1", "Again, noise=0"), each, strict=True):
+    settings = ("stand_in:Reach, noise=0", "stand_in:Reach, noise=1", "stand_in:make, noise=0")
+    for setting, text in zip(settings, each, strict=True):
         assert f"| {setting} " in overview
         assert f"{setting}: 2 trials each" in text
     assert "noise=1" in (out / "success.svg").read_text()
-    assert sorted(p.name for p in (out / "run").iterdir()) == ["Again-noise=0", "Reach-noise=0", "Reach-noise=1"]
-    with pytest.raises(SystemExit, match="MugOnPlate has no shifts; there are some for Reach, Again"):
-        main([*words, "--shifts", "--env", "MugOnPlate"])
+    places = ["stand_in-Reach-noise=0", "stand_in-Reach-noise=1", "stand_in-make-noise=0"]
+    assert sorted(p.name for p in (out / "run").iterdir()) == places
+
+
+def test_a_task_without_shifts_says_so():
+    with pytest.raises(ValueError, match="MugOnPlate has no shifts; these tasks have some: KukaPick"):
+        robots.shifts("MugOnPlate")
 
 
 def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path, monkeypatch):
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
-    with pytest.raises(SystemExit, match="no task named 'KukaPik': did you mean 'KukaPick'"):
-        main(["eval", str(tmp_path / "run"), "--env", "KukaPik"])
-    real, begun = robots.make, []
-    monkeypatch.setattr(robots, "make", lambda task, **options: Reach() if task == "Reach" else real(task, **options))
+    begun = []
     monkeypatch.setattr("stringpe.training.simulate.evaluate", lambda *_: begun.append(1))
-    with pytest.raises(SystemExit, match="no task named 'KukaPik'"):
-        main(["eval", str(tmp_path / "run"), "--env", "Reach", "KukaPik"])
+    for tasks_ in (["KukaPik"], [REACH, "KukaPik"]):
+        with pytest.raises(SystemExit, match="no task named 'KukaPik': did you mean 'KukaPick'"):
+            main(["eval", str(tmp_path / "run"), "--env", *tasks_])
+    with pytest.raises(SystemExit, match="there is no environment 'nowhere:make'"):
+        main(["eval", str(tmp_path / "run"), "--env", "nowhere:make"])
     assert not begun
     with pytest.raises(SystemExit, match="there is no checkpoint in nowhere"):
         main(["eval", "nowhere", "--env", "KukaPick"])

@@ -18,25 +18,23 @@ from stand_in import Reach, demonstration
 from stringpe.metrics.statistics import paired_shares
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.dataset import Writer
-from stringpe.robots.evaluate import FIRST_SEED, Setting, trials
+from stringpe.robots.evaluate import FIRST_SEED, run_trials
+from stringpe.robots.rollout import Setting
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training.launch import train
 
 
 class Constant:
-    """The best that an action without looking can do: the middle, where a fast point passes some targets."""
+    """The best policy that ignores its cameras: go to the middle, and pass some targets on the way."""
 
-    def reset(self):
-        pass
-
-    def select_action(self, observation):
-        return np.zeros(2, np.float32)
+    def plan_actions(self, observations, generators):
+        return np.zeros((len(observations), 1, 2), np.float32)
 
 
 def successes(make_policy):
     """Whether the policy succeeds, by seed, in 50 trials."""
     seeds = range(FIRST_SEED, FIRST_SEED + 50)
-    return {trial.seed: trial.success for trial in trials(Setting(Reach, make_policy), seeds)}
+    return {trial.seed: trial.success for trial in run_trials(Setting(Reach, make_policy), seeds)}
 
 
 def learned(folder, demonstrations, steps, *changes):

@@ -1,4 +1,4 @@
-"""Demonstrations for the policy task: packed once, decoded into memory; and the augmentation of their cameras."""
+"""Demonstrations for the policy task: packed once, decoded into memory; and the augmentation of camera pictures."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from .transforms import colour, shift_images, to_unit
 
 
 def load_demos(recipe: Recipe, where: str) -> Demos:
-    """The demonstrations that data.train or data.val names, several with commas between."""
+    """The demonstrations that data.train or data.val names: folders or packs, several with commas between."""
     check_source("policy", recipe.data)
     paths = [part.strip() for part in where.split(",") if part.strip()]
     depth = recipe.model.depth != "none"
@@ -23,7 +23,7 @@ def load_demos(recipe: Recipe, where: str) -> Demos:
 
 
 def cameras(recipe: Recipe) -> tuple[str, ...]:
-    """The cameras that the recipe names; an empty tuple stands for all."""
+    """The cameras that the recipe names; empty for all."""
     return tuple(name.strip() for name in recipe.policy.cameras.split(",") if name.strip())
 
 
@@ -51,9 +51,9 @@ def _pack_once(folder: Path, names: tuple[str, ...], size: int, stride: int, cac
 
 
 def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
-    """Augmented cameras: image (b, k, 3, S, S) uint8 to floats in [0, 1], depth (b, k, S, S); uniforms u (b, 2k + 3).
+    """Augmented cameras: image (b, k, 3, S, S) uint8 to floats in [−1, 1], depth (b, k, S, S); uniforms u (b, 2k + 3).
 
-    Every camera is shifted on its own, its border repeated; colours change alike in all cameras of an example."""
+    Every camera is shifted independently, with its border repeated; all cameras of an example get the same colours."""
     b, k = image.shape[:2]
     x = image.flatten(0, 1)
     if how.shift:
@@ -64,4 +64,4 @@ def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment
     y = to_unit(x)
     if how.colour:
         y = colour(y, u[:, 2 * k :].repeat_interleave(k, 0), how.colour)
-    return ((y + 1) / 2).unflatten(0, (b, k)), depth
+    return y.unflatten(0, (b, k)), depth

@@ -1,4 +1,4 @@
-"""Robots in simulation: ALOHA and KUKA environments, scripted experts, demonstrations.
+"""Robots in simulation: ALOHA and KUKA environments, scripted experts, demonstrations, policies.
 
     env = robots.make("MugOnPlate", size=(128, 128), depth=True)
     observation, info = env.reset(seed=0)
@@ -7,34 +7,31 @@
 `tasks()` lists the names. Needs the packages of `pip install 'stringpe[robots]'`.
 """
 
+import importlib
 from typing import Any
 
-from ..io.registry import unknown
+from ..io.registry import look_up
 
-ALOHA_TASKS = (
-    "BowlOnRack", "GlassOnRack", "PlateOnRack", "SingleInsertion", "DoubleInsertion", "FMB-1",
-    "FMB-2", "FruitBowl", "StorageBin", "HandOverBanana", "HandOverPen", "MugOnPlate",
-)  # fmt: skip
-KUKA_TASKS = ("KukaPick",)
-OPTIONS = ("max_steps",)
-KUKA_OPTIONS = ("target", "lighting", "distractors", "table_height", "depth_noise")
-SHIFTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "KukaPick": (
-        {"lighting": "dim"},
-        {"lighting": "warm"},
-        {"lighting": "side"},
-        {"distractors": 3},
-        {"table_height": 0.05},
-        {"table_height": -0.05},
-    )
-}  # what a policy has not seen in training: options of the environment
-
-__all__ = ["ALOHA_TASKS", "KUKA_TASKS", "SHIFTS", "make", "tasks"]
+__all__ = ["make", "shifts", "tasks"]
 
 
 def tasks() -> tuple[str, ...]:
     """Names of all tasks."""
-    return ALOHA_TASKS + KUKA_TASKS
+    from .sim.catalogue import TASKS
+
+    return tuple(TASKS)
+
+
+def shifts(task: str) -> tuple[dict[str, Any], ...]:
+    """Changes of the environment that a task's demonstrations do not show: options of `make`, one set per shift."""
+    from .sim.catalogue import TASKS
+
+    found = look_up("task", task, TASKS).shifts
+    if not found:
+        raise ValueError(
+            f"{task} has no shifts; these tasks have some: {', '.join(t for t in TASKS if TASKS[t].shifts)}"
+        )
+    return found
 
 
 def make(
@@ -44,36 +41,35 @@ def make(
     size: tuple[int, int] = (128, 128),
     cameras: tuple[str, ...] | None = None,
     depth: bool = False,
-    backend: str = "",
     **options: Any,
 ) -> Any:
     """The environment of a task, a gymnasium.Env: see `RobotEnv` for observations, actions and rewards.
 
     Args:
-        task: One of `tasks()`.
+        task: One of `tasks()`; or "module:function", a function of your own that takes the other arguments and returns
+            a gymnasium.Env with the observations of `RobotEnv`.
         seed: Of the first episode, if `reset` is not given one.
         size: Height and width of the pictures.
         cameras: All of the robot by default; none with ().
-        depth: Whether to observe depth, too.
-        backend: "aloha_sim" takes the scene of google-deepmind's package, where it is installed and has the task.
-        options: `max_steps`; for KukaPick those of `kuka_tasks.make`.
+        depth: Whether observations include depth.
+        options: `max_steps`; for the KUKA tasks those of `kuka_tasks.make`.
     """
-    if task not in tasks():
-        raise unknown("task", task, tasks())
-    known = OPTIONS + KUKA_OPTIONS * (task in KUKA_TASKS)
-    strange = [key for key in options if key not in known]
-    if strange:
-        raise ValueError(f"{task} has no option {strange[0]!r}: it has {', '.join(known)}")
-    if backend not in ("", "aloha_sim"):
-        raise ValueError(f"no backend {backend!r}: leave it out, or choose aloha_sim")
-    if backend:
-        from .sim.deepmind import AlohaSimEnv
+    given = {"seed": seed, "size": size, "cameras": cameras, "depth": depth, **options}
+    if ":" in task:
+        return _find_function(task)(**given)
+    from .sim.catalogue import TASKS
 
-        return AlohaSimEnv(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)
-    if task in KUKA_TASKS:
-        from .sim import kuka_tasks
+    entry = look_up("task", task, TASKS)
+    unknown = [key for key in options if key not in entry.options]
+    if unknown:
+        raise ValueError(f"{task} has no option {unknown[0]!r}: it has {', '.join(entry.options)}")
+    return entry.make(**given)
 
-        return kuka_tasks.make(seed=seed, size=size, cameras=cameras, depth=depth, **options)
-    from .sim import aloha_tasks
 
-    return aloha_tasks.make(task, seed=seed, size=size, cameras=cameras, depth=depth, **options)
+def _find_function(name: str) -> Any:
+    """The function that "module:function" names."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no environment {name!r} ({error}): name it as module:function") from None

@@ -1,210 +1,259 @@
-"""Policies at work: one trial a seed, in this process or in several, and what becomes of a simulation that crashes.
+"""Trials of policies in supervised processes: one that dies or hangs costs one trial and no other.
 
-A seed fixes the initial state, so that every policy meets the same ones. Seeds of trials start far above those of
-demonstrations: no policy is tried on an initial state that it was shown.
+    with Workers(jobs=2) as workers:
+        for trial in workers.run(Setting(make_env, make_policy), seeds=range(FIRST_SEED, FIRST_SEED + 50)):
+            print(trial.seed, trial.success)
+
+Each process steps `ENVIRONMENTS` environments in lockstep with its own copy of the policy: pictures never cross a
+process boundary, and the cores are shared without waiting for each other. Seeds of trials start far above those of
+demonstrations, so that no policy is tried on an initial state that it was shown.
 """
 
-import math
 import multiprocessing
 import os
+import pickle
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, Self
 
-import numpy as np
 import torch
 
-from .data.parquet import IMAGES
-from .data.video import write_video
+from .rollout import ENVIRONMENTS, Lockstep, Planner, Setting, Trial, crash
 
 FIRST_SEED = 1_000_000
+PATIENCE = 120.0
+"""Seconds without an answer after which a simulation counts as hung: for a reset, or for the actions of one plan."""
+
+_ATTEMPTS = 2  # a simulation whose process dies is tried again once: the process may have been killed from outside
+_LOSSES = 3  # deaths of processes outside of a simulation after which an evaluation gives up
 
 
-class Actor(Protocol):
-    """What a trial needs of a policy."""
+class Workers:
+    """Processes for trials, kept from one setting to the next. jobs=0 runs everything in this process, without
+    protection against simulations that hang or end the process."""
 
-    def reset(self) -> None: ...
-    def select_action(self, observation: dict[str, Any]) -> Any: ...
+    def __init__(self, jobs: int = 1, patience: float = PATIENCE):
+        self.jobs, self.patience = jobs, patience
+        self._workers: list[_Worker] = []
 
+    def __enter__(self) -> Self:
+        return self
 
-@dataclass(frozen=True)
-class Trial:
-    """One episode of a policy. crashed: what the simulation said, "" if it did not crash; a crash is no success."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
 
-    seed: int
-    success: bool
-    sum_reward: float
-    max_reward: float
-    steps: int
-    seconds: float
-    crashed: str = ""
-    video: str = ""
+    def run(self, setting: Setting, seeds: Sequence[int]) -> Iterator[Trial]:
+        """One trial per seed, in the order in which they end. What the policy raises is raised here."""
+        if not self.jobs:
+            yield from _run_here(setting, seeds)
+            return
+        yield from _Supervisor(self, setting, seeds).run()
 
-
-@dataclass(frozen=True)
-class Setting:
-    """Makers of an environment and of a policy, called once in every process; spawned ones get them by pickling.
-
-    videos: how many of each outcome are kept in `folder`. steps: where a trial ends if the environment does not."""
-
-    env: Callable[[], Any]
-    policy: Callable[[], Actor]
-    folder: Path | None = None
-    videos: int = 0
-    steps: int = 10_000
-
-
-def trials(setting: Setting, seeds: Sequence[int], jobs: int = 1) -> Iterator[Trial]:
-    """A trial a seed, in the order in which they end. A process that dies takes no other trial with it."""
-    if jobs <= 1:
-        worker = _Worker(setting)
-        yield from map(worker.trial, seeds)
-        worker.close()
-        return
-    left = deque(seeds)
-    while left:
-        suspects = []
-        for seed, trial in _pooled(setting, left, min(jobs, len(left))):
-            if trial is None:
-                suspects.append(seed)
-            else:
-                yield trial
-        for seed in suspects:  # one of them killed its process: each again, alone
-            ((_, trial),) = _pooled(setting, deque([seed]), 1)
-            yield _crash(seed, "the process of the simulation died", 0, 0.0) if trial is None else trial
-
-
-def _pooled(setting: Setting, left: deque[int], jobs: int) -> Iterator[tuple[int, Trial | None]]:
-    """Trials of seeds taken from `left`, in processes of their own, until one dies: None for those then under way."""
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    context = multiprocessing.get_context("spawn")  # rendering contexts and thread pools do not survive a fork
-    with ProcessPoolExecutor(jobs, context, _begin, (setting, threads)) as pool:
-        under_way: dict[Future[Trial], int] = {}
-        broken = False
-        while under_way or (left and not broken):
-            while left and len(under_way) < jobs and not broken:
-                seed = left.popleft()
-                under_way[pool.submit(_run, seed)] = seed
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                seed = under_way.pop(future)
-                broken = broken or isinstance(future.exception(), BrokenProcessPool)
-                yield seed, None if isinstance(future.exception(), BrokenProcessPool) else future.result()
-
-
-_worker: "_Worker | None" = None
-
-
-def _begin(setting: Setting, threads: int) -> None:
-    global _worker
-    torch.set_num_threads(threads)
-    _worker = _Worker(setting)
-
-
-def _run(seed: int) -> Trial:
-    assert _worker is not None
-    return _worker.trial(seed)
+    def start(self, count: int) -> "list[_Worker]":
+        """That many processes, those that run and new ones."""
+        self._workers = [worker for worker in self._workers if worker.process.is_alive()]
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        while len(self._workers) < count:
+            self._workers.append(_Worker(threads))
+        return self._workers[:count]
 
 
 class _Worker:
-    """An environment and a policy, kept from trial to trial; the environment is made anew after a crash."""
+    """The parent's side of a process: its pipe, its seeds, and which simulation it is in since when."""
 
-    def __init__(self, setting: Setting):
-        self.setting, self.policy = setting, setting.policy()
-        self.env: Any = None
+    def __init__(self, threads: int):
+        context = multiprocessing.get_context("spawn")  # rendering contexts and thread pools do not survive a fork
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.seeds: list[int] = []
+        self.inside: int | None = None
+        self.since = time.monotonic()
 
-    def trial(self, seed: int) -> Trial:
-        """One episode. What the policy raises is a fault and goes up; what the environment raises is counted."""
-        began = time.monotonic()
-        rewards: list[float] = []
-        pictures: list[Any] | None = [] if self._wants_video() else None
-        success = False
-        torch.manual_seed(seed)  # the policy's own noise depends on nothing but the trial
-        self.policy.reset()
+    def send(self, message: Any) -> None:
+        with suppress(OSError):  # a process that died is noticed when its pipe is read
+            self.pipe.send(message)
+
+    def end(self) -> None:
+        """Kill the process: whatever it does, and whether it listens or not."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class _Supervisor:
+    """Hands out the seeds of one setting and watches over the processes that run them."""
+
+    def __init__(self, workers: Workers, setting: Setting, seeds: Sequence[int]):
+        self.workers, self.setting = workers, setting
+        self.left = deque(seeds)
+        self.deaths: dict[int, int] = {}
+        self.losses = 0
+        self.active: list[_Worker] = []
+
+    def run(self) -> Iterator[Trial]:
+        """All trials. Processes left with unfinished ones, for example after a fault of the policy, are ended."""
         try:
-            self.env = self.setting.env() if self.env is None else self.env
-            observation, info = self.env.reset(seed=seed)
-        except Exception as error:
-            return self._crashed(seed, error, 0, began)
-        while len(rewards) < self.setting.steps:
-            _record(pictures, observation)
-            action = self._action(observation)
+            self._staff()
+            while self.active:
+                yield from self._listen()
+                yield from self._end_hung()
+                self._staff()
+        finally:
+            for worker in self.active:
+                worker.end()
+
+    def _staff(self) -> None:
+        """Replace processes that ended, and give seeds to those that have room."""
+        total = len(self.left) + sum(len(worker.seeds) for worker in self.active)
+        count = min(self.workers.jobs, total)
+        room = min(ENVIRONMENTS, -(-total // max(count, 1)))
+        while self.left and len(self.active) < count:
+            worker = next(w for w in self.workers.start(count) if w not in self.active)
+            worker.send(self.setting)
+            worker.since = time.monotonic()
+            self.active.append(worker)
+        for worker in self.active:
+            while self.left and len(worker.seeds) < room:
+                seed = self.left.popleft()
+                worker.seeds.append(seed)
+                worker.send(seed)
+        self.active = [worker for worker in self.active if worker.seeds]
+
+    def _listen(self) -> Iterator[Trial]:
+        """Messages of the processes: the simulation that they enter, results, faults of the policy."""
+        waiting: dict[Any, _Worker] = {worker.pipe: worker for worker in self.active}
+        for pipe in wait(list(waiting), timeout=min(1.0, self.workers.patience / 4)):
+            worker = waiting[pipe]
             try:
-                observation, reward, ended, info = self._step(action, observation, len(rewards), pictures is None)
-            except Exception as error:
-                return self._crashed(seed, error, len(rewards), began)
-            rewards.append(float(reward))
-            success = bool(info["success"])
-            if success or ended:
-                break
-        _record(pictures, observation)
-        video = self._write(seed, success, pictures)
-        total, most = math.fsum(rewards), max(rewards)
-        return Trial(seed, success, total, most, len(rewards), time.monotonic() - began, video=video)
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                yield from self._bury(worker)
+                continue
+            worker.since = time.monotonic()
+            if isinstance(message, Trial):
+                worker.seeds.remove(message.seed)
+                yield message
+            elif isinstance(message, BaseException):
+                raise message
+            else:
+                (worker.inside,) = message
 
-    def close(self) -> None:
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+    def _end_hung(self) -> Iterator[Trial]:
+        """End processes whose simulation has not answered for too long."""
+        for worker in list(self.active):
+            if worker.inside is None or time.monotonic() - worker.since < self.workers.patience:
+                continue
+            text = f"hung: the simulation gave no answer for {self.workers.patience:g} s"
+            yield crash(worker.inside, text, 0, worker.since, hung=True)
+            self._dismiss(worker, finished=worker.inside)
 
-    def _action(self, observation: dict[str, Any]) -> Any:
-        text = getattr(self.env.unwrapped, "task_text", None)
-        action = self.policy.select_action(observation if text is None else {**observation, "task": text})
-        wanted = self.env.action_space.shape
-        if np.shape(action) != wanted:
-            raise ValueError(f"the policy gives actions of shape {np.shape(action)}, this environment takes {wanted}")
-        if not np.isfinite(action).all():
-            raise ValueError(f"the policy gave an action that is not finite: {np.asarray(action).tolist()}")
-        return action
+    def _bury(self, worker: _Worker) -> Iterator[Trial]:
+        """A process died. The simulation that it was in is tried once more, then counts as crashed."""
+        seed = worker.inside
+        if seed is None:
+            self.losses += 1
+            if self.losses >= _LOSSES:
+                raise OSError(
+                    f"{self.losses} processes died outside of a simulation, with exit code {worker.process.exitcode} "
+                    f"the last time: there may be too little memory for so many, use fewer --jobs"
+                )
+        else:
+            self.deaths[seed] = self.deaths.get(seed, 0) + 1
+        given_up = seed is not None and self.deaths[seed] >= _ATTEMPTS
+        if given_up:
+            assert seed is not None
+            yield crash(seed, "the process of the simulation died", 0, worker.since)
+        self._dismiss(worker, finished=seed if given_up else None)
 
-    def _step(
-        self, action: Any, observation: dict[str, Any], steps: int, quick: bool
-    ) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
-        """One step; without rendering where the environment can do so and nobody will look."""
-        env = self.env.unwrapped
-        if quick and hasattr(env, "advance") and getattr(self.policy, "queued", False):
-            info = env.advance(action)
-            return observation, info["stage"] / len(env.stages), steps + 1 >= env.max_steps, info
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated or truncated, info
-
-    def _crashed(self, seed: int, error: Exception, steps: int, began: float) -> Trial:
-        try:
-            self.close()
-        except Exception:  # what is broken may not close either
-            self.env = None
-        return _crash(seed, f"{type(error).__name__}: {error}", steps, time.monotonic() - began)
-
-    def _wants_video(self) -> bool:
-        folder = self.setting.folder
-        return folder is not None and any(_count(folder, s) < self.setting.videos for s in (True, False))
-
-    def _write(self, seed: int, success: bool, pictures: list[Any] | None) -> str:
-        folder = self.setting.folder
-        if folder is None or not pictures or _count(folder, success) >= self.setting.videos:
-            return ""
-        folder.mkdir(parents=True, exist_ok=True)
-        fps = float(getattr(self.env.unwrapped, "fps", 10.0))
-        return write_video(folder / f"{_outcome(success)}_{seed}", pictures, fps).name
+    def _dismiss(self, worker: _Worker, finished: int | None) -> None:
+        """End a process; its trials that have no result begin again elsewhere."""
+        worker.end()
+        self.active.remove(worker)
+        self.left.extendleft(seed for seed in reversed(worker.seeds) if seed != finished)
 
 
-def _record(pictures: list[Any] | None, observation: dict[str, Any]) -> None:
-    if pictures is not None:
-        cameras = [observation[key] for key in sorted(observation) if key.startswith(IMAGES)]
-        pictures.append(np.concatenate(cameras, axis=1))
+def run_trials(setting: Setting, seeds: Sequence[int], jobs: int = 0, patience: float = PATIENCE) -> Iterator[Trial]:
+    """One trial per seed; see `Workers`."""
+    with Workers(jobs, patience) as workers:
+        yield from workers.run(setting, seeds)
 
 
-def _count(folder: Path, success: bool) -> int:
-    return len(list(folder.glob(f"{_outcome(success)}_*")))
+def end_with_parent() -> None:
+    """Let this process end when its parent does, whatever ended the parent and whatever this process is doing."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
-def _outcome(success: bool) -> str:
-    return "success" if success else "failure"
+def _run_here(setting: Setting, seeds: Sequence[int]) -> Iterator[Trial]:
+    left, lockstep = deque(seeds), Lockstep(setting, setting.policy())
+    try:
+        while left or lockstep.under_way:
+            while left and lockstep.room:
+                trial = lockstep.begin(left.popleft())
+                if trial is not None:
+                    yield trial
+            if lockstep.under_way:
+                yield from lockstep.advance()
+    finally:
+        lockstep.close()
 
 
-def _crash(seed: int, text: str, steps: int, seconds: float) -> Trial:
-    return Trial(seed, False, 0.0, 0.0, steps, seconds, crashed=text)
+def _serve(pipe: Connection, threads: int) -> None:
+    """A process: settings and seeds come in, the simulation that it enters and results go out."""
+    end_with_parent()
+    torch.set_num_threads(threads)
+    lockstep: Lockstep | None = None
+    policies: dict[bytes, Planner] = {}  # the last one, for settings that differ in their environment
+    try:
+        while True:
+            while lockstep is None or not lockstep.under_way or pipe.poll():
+                message = pipe.recv()
+                if isinstance(message, Setting):
+                    if lockstep is not None:
+                        lockstep.close()
+                    lockstep = _prepare(message, policies, pipe)
+                    continue
+                assert lockstep is not None
+                trial = lockstep.begin(message)
+                if trial is not None:
+                    pipe.send(trial)
+            for trial in lockstep.advance():
+                pipe.send(trial)
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        return
+    except Exception as error:  # a fault of the policy, or of ours: the parent raises it
+        _send_error(pipe, error)
+
+
+def _prepare(setting: Setting, policies: dict[bytes, Planner], pipe: Connection) -> Lockstep:
+    """Trials of another setting; the policy is kept if it is the same one."""
+    key = pickle.dumps(setting.policy)
+    if key not in policies:
+        policies.clear()
+        policies[key] = setting.policy()
+    return Lockstep(setting, policies[key], lambda seed: pipe.send((seed,)))
+
+
+def _send_error(pipe: Connection, error: Exception) -> None:
+    try:
+        pipe.send(error)
+    except Exception:  # it cannot be pickled
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))

@@ -43,7 +43,7 @@ class Parts:
     """What a model is built from besides its recipe. A checkpoint keeps the first two in files of their own.
 
     tokenizer: of models that read texts. owl: the configuration of an OWL-ViT or OWLv2 of transformers, where the model
-    is one. spec: the `robots.policies.policy.Spec` of a policy, which its weights hold."""
+    is one. spec: the `robots.policies.base.Spec` of a policy, which its weights hold."""
 
     tokenizer: Tokenizer | None = None
     owl: Mapping[str, Any] | None = None

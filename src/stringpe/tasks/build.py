@@ -143,7 +143,7 @@ def read_parts(folder: Path, weights: Mapping[str, Tensor]) -> Parts:
     tokenizer, owl = folder / checkpoints.TOKENIZER, folder / OWL
     spec = None
     if "about" in weights:
-        from ..robots.policies.policy import read_spec
+        from ..robots.policies.base import read_spec
 
         spec = read_spec(weights)
     return Parts(

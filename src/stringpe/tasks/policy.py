@@ -19,8 +19,8 @@ from ..data.transforms import uniforms
 from ..recipes.schema import Recipe
 from ..robots.data.pack import Demos
 from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
-from ..robots.policies.observer import words
-from ..robots.policies.policy import FLAT, Spec
+from ..robots.policies.base import FLAT, Spec
+from ..robots.policies.observer import hash_words
 from .base import Parts, Sample, Task, average
 from .policy_model import KINDS, SIGLIP, new_policy
 
@@ -94,7 +94,7 @@ class PolicyTask(Task):
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
         kept, train = self.demos.to(place.device), self.train.to(place.device)
-        said = words(kept.tasks).to(place.device)
+        said = hash_words(kept.tasks).to(place.device)
         begins, share = _begins(self.demos, self.train).to(place.device), self.recipe.policy.first
         columns = 2 * len(kept.cameras) + 3
         order = Order(len(train), batch, seed)
@@ -154,7 +154,7 @@ class PolicyTask(Task):
 
     def _validation(self, frames: Tensor, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
         kept = self.val_demos
-        said = words(kept.tasks)
+        said = hash_words(kept.tasks)
         for share, weight in shares(len(frames), size, place):
             index = frames[share]
             depth = None if kept.depth is None else kept.depth[index]

@@ -9,10 +9,10 @@ from torch import nn
 
 from ..io.checkpoint import read_model
 from ..recipes.schema import Recipe
+from ..robots.policies.base import Net, RobotPolicy, Spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder
-from ..robots.policies.policy import Net, Policy, Spec
 from .backbone import backbone, start_new
 from .build import fill_in, load_run, refuse_other_shapes, start_vit
 
@@ -29,7 +29,7 @@ KINDS = {
 """The kinds of policies, and the keys that only a policy of this kind reads."""
 
 
-def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy:
+def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> RobotPolicy:
     """The policy of a recipe. pretrained=False leaves the encoder at random: its weights come from a checkpoint."""
     encoder = image_encoder(recipe, pretrained=pretrained)
     policy = _build(recipe, spec, encoder)
@@ -37,7 +37,7 @@ def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> Policy
     return policy
 
 
-def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> Policy:
+def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
     p = recipe.policy
     net = Net(
         dim=p.dim,
@@ -72,10 +72,10 @@ def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> Policy:
     raise ValueError(f"policy.kind is diffusion or energy, got {p.kind!r}")
 
 
-def load_policy(path: str | Path, device: torch.device | str = "cpu") -> Policy:
+def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
     """The policy of a run's folder, or of one of its checkpoints/<step>, ready to act."""
     policy = load_run(path, "policy").model
-    assert isinstance(policy, Policy)
+    assert isinstance(policy, RobotPolicy)
     return policy.to(device)
 
 

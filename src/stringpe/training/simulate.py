@@ -1,7 +1,8 @@
 """Policies in simulation: the same initial states for every policy, success with intervals, paired differences.
 
-Each policy leaves a folder with trials.jsonl (a line a trial, so that a stopped evaluation goes on), eval_info.json as
-lerobot writes it, and videos of successes and failures.
+Each policy leaves a folder with trials.jsonl (one line per trial, so that a stopped evaluation can go on),
+eval_info.json as lerobot writes it, and videos of successes and failures. Everything in it is tied to the weights that
+were evaluated: their digest is in evaluation.json, in every line of trials.jsonl, in eval_info.json and in the table.
 """
 
 import dataclasses
@@ -10,18 +11,48 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import robots
-from ..io.checkpoint import read_model
-from ..io.files import write_json, write_text
+from ..io.checkpoint import digest_weights, model_folder, read_model
+from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
+from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
-from ..robots.evaluate import FIRST_SEED, Actor, Setting, Trial, trials
-from ..robots.policies.policy import read_spec
+from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
+from ..robots.policies.base import Spec, read_spec
+from ..robots.rollout import Planner, Setting, Trial
 from ..tasks.policy_model import load_policy
+
+Results = Mapping[str, Mapping[str, "Result"]]
+"""By the name of the setting, then by the label of the policy."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy to evaluate. folder: of its checkpoint, <step>/pretrained_model. weights: their digest."""
+
+    folder: Path
+    label: str
+    spec: Spec
+    depth: bool
+    weights: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """The trials of one policy in one setting, and the digest of its weights."""
+
+    trials: Sequence[Trial]
+    weights: str
+
+    @property
+    def share(self) -> Estimate:
+        """Successes, with Wilson's interval."""
+        return wilson(sum(t.success for t in self.trials), len(self.trials))
 
 
 def simulate(
@@ -35,44 +66,51 @@ def simulate(
     jobs: int = 0,
     videos: int = 3,
     seed: int = FIRST_SEED,
+    patience: float = PATIENCE,
     quiet: bool = False,
 ) -> str:
-    """Try every checkpoint on initial states seed, seed + 1, … of one task or several; returns the tables.
+    """Evaluate every checkpoint on the initial states seed, seed + 1, … of one task or several; returns the tables.
 
-    options: of the environment, for example {"lighting": "dim"}. shifts: then also under each shift that the task has
-    (`robots.SHIFTS`). out: folder of the results, where table.md and success.svg are written too; by default each run's
-    own folder `eval/<task>`. jobs: processes; 0 for one a core."""
-    known = []
-    for checkpoint, label in zip(map(Path, checkpoints), labels(checkpoints), strict=True):
-        recipe, weights = read_model(checkpoint)
-        known.append((checkpoint, label, read_spec(weights), recipe.model.depth != "none"))
-    todo: list[tuple[str, str, Callable[[], Actor], Callable[[], Any], Path]] = []
-    for task, chosen in _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts):
-        name = setting_name(task, chosen)
-        place = name.replace(", ", "-").replace("/", "-")
-        for checkpoint, label, spec, depth in known:
-            size = (spec.image_size, spec.image_size)
-            env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=depth, **chosen)
-            check_env(env, spec.action_dim, spec.state_dim)  # all of them, before the first is tried
-            folder = Path(out) / label / place if out else _run_folder(checkpoint) / "eval" / place
-            todo.append((name, label, partial(load_policy, checkpoint), env, folder))
-    found: dict[str, dict[str, list[Trial]]] = {}
-    for name, label, policy, made, folder in todo:
-        found.setdefault(name, {})[label] = evaluate(policy, made, folder, count, seed, jobs, videos, quiet)
-    text = "\n".join([*([overview(found)] if len(found) > 1 else []), *(table(f, n) for n, f in found.items())])
+    options: of the environment, for example {"lighting": "dim"}. shifts: evaluate also under each shift of the task
+    (`robots.shifts`). out: folder of the results, with table.md and success.svg; by default `eval/<step>/<task>` in the
+    folder of each run. jobs: processes; 0 for one per core. patience: seconds after which a simulation counts as
+    hung."""
+    candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
+    plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
+    results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
+    with Workers(jobs or os.cpu_count() or 1, patience) as workers:
+        for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
+            policy = partial(load_policy, candidate.folder)
+            what = Evaluation(policy, env, folder, name, candidate.weights, videos)
+            results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
+    tables = [table(result, name) for name, result in results.items()]
+    text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
     if out:
         write_text(Path(out) / "table.md", text)
-        _draw(found, Path(out) / "success.svg")
+        _draw(results, Path(out) / "success.svg")
     return text
 
 
+def read_candidate(checkpoint: Path, label: str) -> Candidate:
+    """What an evaluation needs to know of a checkpoint; refuses weights that are not finite."""
+    folder = model_folder(checkpoint)
+    recipe, weights = read_model(folder)
+    spec = read_spec(weights)
+    damaged = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
+    if damaged:
+        raise ValueError(
+            f"{checkpoint} holds weights that are not finite ({damaged[0]}): evaluate another checkpoint of the run"
+        )
+    return Candidate(folder, label, spec, recipe.model.depth != "none", digest_weights(weights))
+
+
 def setting_name(task: str, options: Mapping[str, Any]) -> str:
-    """KukaPick, lighting=dim."""
+    """For example "KukaPick, lighting=dim"."""
     return ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
 
 
 def short_names(settings: Sequence[str]) -> list[str]:
-    """Names of settings without what all have in common; "usual" where nothing else is left."""
+    """Names of settings without the parts that all share; "usual" where nothing else is left."""
     parts = [name.split(", ") for name in settings]
     if len(parts) == 1:
         return list(settings)
@@ -86,71 +124,88 @@ def _settings(
     """Every task with its options; and again under each of its shifts."""
     if not tasks:
         raise ValueError(f"name at least one task: {', '.join(robots.tasks())}")
-    without = [task for task in tasks if task not in robots.SHIFTS]
-    if shifts and without:
-        raise ValueError(f"{without[0]} has no shifts; there are some for {', '.join(robots.SHIFTS)}")
-    return [(task, {**options, **shift}) for task in tasks for shift in ({}, *(robots.SHIFTS[task] if shifts else ()))]
+    return [(task, {**options, **shift}) for task in tasks for shift in ({}, *(robots.shifts(task) if shifts else ()))]
 
 
-def _draw(found: Mapping[str, Mapping[str, Sequence[Trial]]], path: Path) -> None:
-    if not importlib.util.find_spec("matplotlib"):
-        warnings.warn(
-            f"matplotlib is not installed, so there is no {path.name}: repeat the command where it is", stacklevel=3
-        )
-        return
-    from .figures import draw_shares
-
-    shares = [{label: _share(each) for label, each in policies.items()} for policies in found.values()]
-    groups = dict(zip(short_names(list(found)), shares, strict=True))
-    path.write_bytes(draw_shares(groups, "success (%), 95 % interval"))
-
-
-def overview(found: Mapping[str, Mapping[str, Sequence[Trial]]]) -> str:
-    """Markdown: a row a policy, a column a setting: success in per cent with Wilson's interval."""
-    first, *_ = found.values()
-    rows = [["policy", *short_names(list(found))]]
-    for label in first:
-        shares = [_share(policies[label]) for policies in found.values()]
-        rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
-    return _markdown(rows) + "\n"
+def _plan(
+    candidates: Sequence[Candidate], settings: Sequence[tuple[str, Mapping[str, Any]]], out: str | Path | None
+) -> Iterator[tuple[str, Candidate, Callable[[], Any], Path]]:
+    """Setting, policy, environment and folder of every evaluation; all environments are checked before the first."""
+    for task, options in settings:
+        name = setting_name(task, options)
+        place = name.replace(", ", "-").replace("/", "-").replace(":", "-")
+        for candidate in candidates:
+            spec = candidate.spec
+            size = (spec.image_size, spec.image_size)
+            env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=candidate.depth, **options)
+            check_env(env, spec.action_dim, spec.state_dim)
+            step = candidate.folder.resolve().parent
+            own = (
+                step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else candidate.folder / "eval"
+            )
+            yield name, candidate, env, (Path(out) / candidate.label if out else own) / place
 
 
-def evaluate(
-    policy: Callable[[], Actor],
-    env: Callable[[], Any],
-    folder: Path,
-    count: int,
-    seed: int = FIRST_SEED,
-    jobs: int = 0,
-    videos: int = 3,
-    quiet: bool = True,
-) -> list[Trial]:
-    """Trials of one policy, those that `folder` has already included; writes eval_info.json there."""
-    if count < 1:
-        raise ValueError(f"an evaluation needs at least one trial, got {count}")
-    began = time.monotonic()
-    seeds = range(seed, seed + count)
-    done = {t.seed: t for t in _finished(folder) if t.seed in seeds}
-    left = [s for s in seeds if s not in done]
-    setting = Setting(env, policy, folder / "videos", videos)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "trials.jsonl", "a", encoding="utf-8") as log:
-        for trial in trials(setting, left, min(jobs or os.cpu_count() or 1, max(len(left), 1))):
-            done[trial.seed] = trial
-            log.write(json.dumps(dataclasses.asdict(trial)) + "\n")
-            log.flush()
-            if not quiet:
-                good = sum(t.success for t in done.values())
-                print(f"{folder}: {len(done)} / {count} trials, {good} succeeded", flush=True)
-    ordered = [done[s] for s in seeds]
-    write_json(folder / "eval_info.json", info(ordered, time.monotonic() - began, folder))
-    return ordered
+@dataclass(frozen=True)
+class Evaluation:
+    """One policy in one setting. setting: its name; weights: the digest of the policy's weights; videos: kept per
+    outcome."""
+
+    policy: Callable[[], Planner]
+    env: Callable[[], Any]
+    folder: Path
+    setting: str
+    weights: str
+    videos: int = 3
 
 
-def info(found: Sequence[Trial], seconds: float, folder: Path) -> dict[str, Any]:
-    """eval_info.json: lerobot's keys, and Wilson's interval and the crashes beside them."""
-    n = len(found)
-    share = _share(found)
+def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
+    """One trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
+    if not len(seeds):
+        raise ValueError("an evaluation needs at least one trial")
+    began, folder = time.monotonic(), what.folder
+    claim_folder(folder, {"setting": what.setting, "weights": what.weights}, file="evaluation.json", what="evaluation")
+    with hold_lock(folder / ".lock", f"the evaluation in {folder}"):
+        done = {t.seed: t for t in read_trials(folder, what.weights) if t.seed in seeds}
+        left = [s for s in seeds if s not in done]
+        setting = Setting(what.env, what.policy, folder / "videos", what.videos)
+        with open(folder / "trials.jsonl", "a+b") as log:
+            if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
+                log.write(b"\n")  # an earlier process was killed while it wrote
+            for trial in workers.run(setting, left):
+                done[trial.seed] = trial
+                log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
+                log.flush()
+                if not quiet:
+                    good = sum(t.success for t in done.values())
+                    print(f"{folder}: {len(done)} / {len(seeds)} trials, {good} succeeded", flush=True)
+        result = Result([done[s] for s in seeds], what.weights)
+        write_json(folder / "eval_info.json", summarise(result, time.monotonic() - began, folder))
+    return result
+
+
+def read_trials(folder: Path, weights: str) -> list[Trial]:
+    """Trials of an earlier evaluation of the same weights; a line cut short by a kill does not count."""
+    path = folder / "trials.jsonl"
+    trials = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            fields = json.loads(line)
+            mark = fields.pop("weights", "unknown")
+            trial = Trial(**fields)
+        except (ValueError, TypeError, AttributeError):
+            continue
+        if mark != weights:
+            raise ValueError(
+                f"{path} holds trials of other weights ({mark}, not {weights}): choose another folder with --out"
+            )
+        trials.append(trial)
+    return trials
+
+
+def summarise(result: Result, seconds: float, folder: Path) -> dict[str, Any]:
+    """eval_info.json: lerobot's keys, and beside them Wilson's interval, crashes and the digest of the weights."""
+    trials, share, n = result.trials, result.share, len(result.trials)
     return {
         "per_episode": [
             {
@@ -162,53 +217,62 @@ def info(found: Sequence[Trial], seconds: float, folder: Path) -> dict[str, Any]
                 "steps": t.steps,
                 "crashed": t.crashed,
             }
-            for i, t in enumerate(found)
+            for i, t in enumerate(trials)
         ],
         "aggregated": {
-            "avg_sum_reward": sum(t.sum_reward for t in found) / n,
-            "avg_max_reward": sum(t.max_reward for t in found) / n,
+            "avg_sum_reward": sum(t.sum_reward for t in trials) / n,
+            "avg_max_reward": sum(t.max_reward for t in trials) / n,
             "pc_success": 100 * share.mean,
             "pc_success_interval": [100 * bound for bound in share.bounds],
             "n_episodes": n,
-            "n_crashed": sum(bool(t.crashed) for t in found),
+            "n_crashed": sum(bool(t.crashed) for t in trials),
+            "n_hung": sum(t.hung for t in trials),
             "eval_s": seconds,
-            "eval_ep_s": sum(t.seconds for t in found) / n,
+            "eval_ep_s": seconds / n,
         },
-        "video_paths": [str(folder / "videos" / t.video) for t in found if t.video],
+        "weights": result.weights,
+        "video_paths": [str(folder / "videos" / t.video) for t in trials if t.video],
     }
 
 
-def table(found: Mapping[str, Sequence[Trial]], setting: str) -> str:
+def overview(results: Results) -> str:
+    """Markdown: one row per policy, one column per setting, with success in per cent and Wilson's interval."""
+    first, *_ = results.values()
+    rows = []
+    for label in first:
+        shares = [policies[label].share for policies in results.values()]
+        rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
+    return markdown_table(["policy", *short_names(list(results))], rows) + "\n"
+
+
+def table(results: Mapping[str, Result], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
-    rows = [["policy", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]]
-    first = next(iter(found))
-    base = {t.seed: t.success for t in found[first]}
-    for label, each in found.items():
-        share = _share(each)
-        row = [label, f"{100 * share.mean:.1f}", _range(share, "")]
+    head = ["policy", "weights", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]
+    first = next(iter(results))
+    base = {t.seed: t.success for t in results[first].trials}
+    rows = []
+    for label, result in results.items():
+        row = [label, result.weights[:8], f"{100 * result.share.mean:.1f}", _range(result.share, "")]
         if label == first:
             row += ["baseline", "", ""]
         else:
-            pair = paired_shares({t.seed: t.success for t in each}, base)
+            pair = paired_shares({t.seed: t.success for t in result.trials}, base)
             row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
-        rows.append([*row, str(sum(bool(t.crashed) for t in each))])
+        rows.append([*row, str(sum(bool(t.crashed) for t in result.trials))])
     notes = [
-        f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. A crashed "
-        f"simulation counts as no success. Intervals: Wilson's, and Newcombe's for paired shares."
+        f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
+        f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
     ]
+    same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
+    if same:
+        notes.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
     if len(base) < 50:
         notes.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return "\n".join([_markdown(rows), *notes, ""])
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) + " |" for r in rows]
-    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:], ""])
+    return "\n".join([markdown_table(head, rows), "", *notes, ""])
 
 
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
-    """Make the environment once here, where what fails is an error and not a crash, and compare sizes."""
+    """Make the environment once, here where a failure is an error and not a crash, and compare its sizes."""
     made = env()
     try:
         action = made.action_space.shape
@@ -223,18 +287,27 @@ def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
 
 
 def labels(checkpoints: Sequence[str | Path]) -> list[str]:
-    """Short names that differ: the paths without what they have in common at both ends."""
+    """Short and distinct names: the paths without what they have in common at the start."""
     parts = [Path(c).resolve().parts for c in checkpoints]
     if len(set(parts)) < len(parts):
         raise ValueError(f"the same checkpoint is named twice: {', '.join(map(str, checkpoints))}")
     if len(parts) == 1:
         return [_run_folder(Path(checkpoints[0])).name]
     start = next(i for i in range(min(map(len, parts)) + 1) if len({p[: i + 1] for p in parts}) > 1)
-    return ["-".join(p[start:]) for p in parts]
+    return ["-".join(p[start:]) or Path(*p).name for p in parts]
 
 
-def _share(found: Sequence[Trial]) -> Estimate:
-    return wilson(sum(t.success for t in found), len(found))
+def _draw(results: Results, path: Path) -> None:
+    if not importlib.util.find_spec("matplotlib"):
+        warnings.warn(
+            f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
+        )
+        return
+    from .figures import draw_shares
+
+    shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
+    groups = dict(zip(short_names(list(results)), shares, strict=True))
+    write_bytes(path, draw_shares(groups, "success (%), 95 % interval"))
 
 
 def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
@@ -251,13 +324,7 @@ def _run_folder(checkpoint: Path) -> Path:
     return path
 
 
-def _finished(folder: Path) -> list[Trial]:
-    """Trials of an earlier evaluation; a last line cut short by a kill does not count."""
-    path = folder / "trials.jsonl"
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            found.append(Trial(**json.loads(line)))
-        except (json.JSONDecodeError, TypeError):
-            continue
-    return found
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

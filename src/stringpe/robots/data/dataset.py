@@ -1,4 +1,4 @@
-"""A folder of demonstrations, laid out as LeRobot 2.1: one Parquet file an episode, and meta/ to look them up.
+"""A folder of demonstrations, laid out as LeRobot 2.1: one Parquet file per episode, and meta/ to look them up.
 
     with Writer("data/pick", fps=50, robot="aloha") as writer:          # again later, or in several processes at once
         number = writer.add({"observation.state": …, "action": …, "observation.images.overhead": …}, task="…", seed=7)
@@ -6,16 +6,12 @@
     data.cameras, len(data), data.broken                                 # what is there, and what was left out
     episode = data[0]                                                    # decoded: see `parquet.Frames`
 
-The files of the episodes are the truth; meta/ is worked out from them by `write_meta`. An episode appears by one link,
-under the first free number, so a killed process loses at most the episode in its hands, numbers have no gaps, and
-several processes can write to one folder.
+The files of the episodes are the truth; meta/ is derived from them by `write_meta`. An episode appears by one rename,
+under the first free number and while its writer holds the folder's lock: a killed process loses at most the episode in
+its hands, numbers have no gaps, and several processes can write to one folder.
 """
 
-import itertools
 import json
-import os
-import socket
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +20,20 @@ from typing import Any, Self
 
 import numpy as np
 
+from ...io.files import new_file, read_json, write_json, write_text
+from ...io.problems import Problems
 from . import parquet
+from .claims import wait_for_lock
 from .parquet import ACTION, COUNTERS, DEPTH, IMAGES, STATE, Array, BrokenEpisode, Footer
 
 VERSION = "v2.1"
 CHUNK = 1000
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
-_NAMED = 3  # broken episodes that a warning names
 
 
 @dataclass(frozen=True)
 class Episode:
-    """Where an episode is and what it shows. first: number of its first frame in the whole data set."""
+    """An episode's file and what it holds. first: number of its first frame in the whole data set."""
 
     number: int
     path: Path
@@ -47,7 +45,7 @@ class Episode:
 
 
 class Writer:
-    """Adds episodes to a folder, new or old. quality: of JPEG images, 0 for PNG. Leaving `with` writes meta/."""
+    """Adds episodes to a folder, new or existing. quality: of JPEG images, 0 for PNG. Leaving `with` writes meta/."""
 
     def __init__(self, folder: str | Path, *, fps: float, robot: str = "unknown", quality: int = 95):
         parquet.arrow()
@@ -57,7 +55,7 @@ class Writer:
 
     @property
     def seeds(self) -> set[int]:
-        """Seeds of the episodes that are there now, whoever wrote them: what need not be made again."""
+        """Seeds of the episodes that are there now, whoever wrote them."""
         self._refresh()
         return {e.seed for e in self._episodes if e.seed is not None}
 
@@ -66,29 +64,19 @@ class Writer:
         return len(self._episodes)
 
     def add(self, frames: Mapping[str, Any], *, task: str, seed: int | None = None) -> int:
-        """Write one episode and return its number. It is there whole when this returns, or not at all."""
+        """Write one episode and return its number. The episode is there whole when this returns, or not at all."""
         episode = {key: np.asarray(value) for key, value in frames.items()}
         parquet.check(episode)
         self._agree(parquet.features(episode))
         length = len(episode[ACTION])
         pictures = parquet.encode(episode, self.quality)
         footer = Footer(length, task, seed, parquet.statistics(episode))
-        while True:  # until a number is ours: each try knows all episodes before it
+        with wait_for_lock(self.folder / "meta" / ".lock", f"the data set {self.folder}"):
             self._refresh()
             number = len(self._episodes)
-            path = episode_path(self.folder, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.parent / f".draft-{socket.gethostname()}-{os.getpid()}.parquet"
-            parquet.write(draft, episode, pictures, footer, self._counters(number, length, task))
-            _sync(draft)
-            try:
-                os.link(draft, path)
-            except FileExistsError:
-                continue
-            finally:
-                draft.unlink()
-            _sync(path.parent)
-            return number
+            with new_file(episode_path(self.folder, number)) as draft:
+                parquet.write(draft, episode, pictures, footer, self._counters(number, length, task))
+        return number
 
     def __enter__(self) -> Self:
         return self
@@ -129,8 +117,8 @@ class Writer:
         """Write meta/info.json for the first episode; refuse later ones that look different."""
         path = self.folder / "meta" / "info.json"
         if not path.exists():
-            _write_text(path, _json(_info(features, self.fps, self.robot)))
-        info = json.loads(path.read_text(encoding="utf-8"))
+            write_json(path, _info(features, self.fps, self.robot))
+        info = read_json(path)
         if info["features"] != features or info["fps"] != self.fps:
             known, new = info["features"] | {"fps": info["fps"]}, features | {"fps": self.fps}
             other = [k for k in sorted(known.keys() | new.keys()) if known.get(k) != new.get(k)]
@@ -139,7 +127,7 @@ class Writer:
 
 
 class Dataset:
-    """The episodes of a folder, LeRobot's or ours. Broken ones are left out, counted in `broken` and warned about.
+    """The episodes of a folder, LeRobot's or ours. Broken ones are left out, listed in `broken` and warned about.
 
     info: meta/info.json. cameras, depths: names of cameras with images and with depth. `data[i]` decodes an episode.
     """
@@ -148,8 +136,8 @@ class Dataset:
         self.folder = Path(folder)
         path = self.folder / "meta" / "info.json"
         if not path.exists():
-            raise ValueError(f"{self.folder} is no robot data set: there is no {path.relative_to(self.folder)} in it")
-        self.info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            raise ValueError(f"{self.folder} is not a robot data set: it has no {path.relative_to(self.folder)}")
+        self.info: dict[str, Any] = read_json(path)
         self.features: dict[str, Any] = self.info["features"]
         self._supported()
         self.fps = float(self.info["fps"])
@@ -157,7 +145,7 @@ class Dataset:
         self.depths = [key.removeprefix(DEPTH) for key in self.features if key.startswith(DEPTH)]
         self.broken: dict[str, str] = {}
         self.episodes = list(self._found())
-        _tell(self.broken, len(self.episodes))
+        self._warn(self.broken, len(self.episodes) + len(self.broken))
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -169,7 +157,7 @@ class Dataset:
     def read(self, number: int, keys: list[str] | None = None) -> dict[str, Array]:
         """Decoded columns of an episode; without keys, all but the counters."""
         found = self.encoded(number, keys)
-        return {k: _stacked(k, v) if parquet.is_picture(k) else v for k, v in found.items()}
+        return {k: _decode_all(k, v) if parquet.is_picture(k) else v for k, v in found.items()}
 
     def encoded(self, number: int, keys: list[str] | None = None) -> dict[str, Any]:
         """As `read`, with pictures as lists of encoded bytes."""
@@ -180,7 +168,7 @@ class Dataset:
         return found
 
     def good(self, read: Callable[[int], dict[str, Any]]) -> Iterator[tuple[Episode, dict[str, Any]]]:
-        """Every episode with what `read` makes of it; what turns out broken is counted and left out, with a warning."""
+        """Every episode with what `read` returns for it; those that turn out broken are left out, with a warning."""
         before = set(self.broken)
         for number, episode in enumerate(self.episodes):
             try:
@@ -189,10 +177,10 @@ class Dataset:
                 self.broken[episode.path.name] = str(error)
                 continue
             yield episode, found
-        _tell({k: v for k, v in self.broken.items() if k not in before}, len(self.episodes))
+        self._warn({k: v for k, v in self.broken.items() if k not in before}, len(self.episodes))
 
     def need(self, cameras: list[str], depth: list[str]) -> None:
-        """Refuse, in words, a data set that lacks some of these cameras or their depth."""
+        """Refuse a data set that lacks some of these cameras or their depth."""
         for what, wanted, there in (("cameras", cameras, self.cameras), ("depth of cameras", depth, self.depths)):
             missing = [name for name in wanted if name not in there]
             if missing:
@@ -201,16 +189,22 @@ class Dataset:
                     f"ask for those, or record the data again"
                 )
 
+    def _warn(self, broken: Mapping[str, str], total: int) -> None:
+        problems = Problems("episodes", str(self.folder))
+        for reason in broken.values():
+            problems.add(reason)
+        problems.warn(total, stacklevel=3)
+
     def _supported(self) -> None:
         version = str(self.info.get("codebase_version", ""))
         if not version.startswith("v2"):
             raise ValueError(
-                f"{self.folder} is in LeRobot's format {version or 'without a version'}; v2.0 and v2.1 are read"
+                f"{self.folder} is in LeRobot's format {version or 'without a version'}; only v2.0 and v2.1 can be read"
             )
         videos = [k for k, f in self.features.items() if f["dtype"] == "video"]
         if videos:
             raise ValueError(
-                f"{self.folder} keeps {', '.join(videos)} as video, which is not read: record images instead"
+                f"{self.folder} keeps {', '.join(videos)} as video, which cannot be read: record images instead"
             )
 
     def _found(self) -> Iterator[Episode]:
@@ -250,7 +244,7 @@ def episode_path(folder: Path, number: int) -> Path:
 
 
 def write_meta(folder: str | Path) -> None:
-    """Work out meta/ from the episodes: info, episodes, tasks and statistics. Safe to call at any time."""
+    """Derive meta/ from the episodes: info, episodes, tasks and statistics. Safe to call at any time."""
     folder = Path(folder)
     if not (folder / "meta" / "info.json").exists():
         return  # nothing was ever added
@@ -264,14 +258,14 @@ def write_meta(folder: str | Path) -> None:
     totals = {"total_episodes": len(data), "total_frames": frames, "total_tasks": len(tasks), "total_chunks": chunks}
     info = data.info | totals | {"splits": {"train": f"0:{len(data)}"}}
     meta = folder / "meta"
-    _write_text(meta / "tasks.jsonl", "".join(_line({"task_index": i, "task": t}) for i, t in enumerate(tasks)))
-    _write_text(meta / "episodes.jsonl", "".join(map(_line, episodes)))
-    _write_text(meta / "episodes_stats.jsonl", "".join(map(_line, stats)))
-    _write_text(meta / "stats.json", _json(pooled([e.stats for e in data.episodes if e.stats])))
-    _write_text(meta / "info.json", _json(info))
+    write_text(meta / "tasks.jsonl", "".join(_line({"task_index": i, "task": t}) for i, t in enumerate(tasks)))
+    write_text(meta / "episodes.jsonl", "".join(map(_line, episodes)))
+    write_text(meta / "episodes_stats.jsonl", "".join(map(_line, stats)))
+    write_json(meta / "stats.json", pool_statistics([e.stats for e in data.episodes if e.stats]))
+    write_json(meta / "info.json", info)
 
 
-def pooled(each: list[dict[str, Any]]) -> dict[str, Any]:
+def pool_statistics(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Statistics of all episodes from those of every one."""
     found: dict[str, Any] = {}
     for key in each[0] if each else ():
@@ -303,17 +297,11 @@ def _info(features: dict[str, Any], fps: float, robot: str) -> dict[str, Any]:
     }
 
 
-def _stacked(key: str, encoded: list[bytes]) -> Array:
+def _decode_all(key: str, encoded: list[bytes]) -> Array:
     pictures = [parquet.decode(key, b) for b in encoded]
     if len({p.shape for p in pictures}) != 1:
         raise BrokenEpisode(f"pictures of {key} differ in size")
     return np.stack(pictures)
-
-
-def _tell(broken: dict[str, str], left: int) -> None:
-    if broken:
-        listed = "; ".join(itertools.islice(broken.values(), _NAMED)) + ("; …" if len(broken) > _NAMED else "")
-        warnings.warn(f"{len(broken)} broken episodes are left out, {left} remain: {listed}", RuntimeWarning, 3)
 
 
 def _lines(path: Path, key: str, value: str) -> dict[int, str]:
@@ -327,24 +315,3 @@ def _shape(feature: Any) -> str:
 
 def _line(value: Any) -> str:
     return json.dumps(value) + "\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1) + "\n"
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Through a draft and one rename, so that readers see the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    _sync(draft)
-    os.replace(draft, path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,9 +1,7 @@
-"""Demonstrations: a scripted expert acts, its commands are replayed from the same seed, and what succeeds is stored."""
+"""Demonstrations: a scripted expert acts, its commands are replayed from the same seed, and successes are stored."""
 
 import ast
-import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ...io.files import claim_folder
 from .. import make
+from ..evaluate import end_with_parent
+from .claims import Claims
 from .dataset import Writer, write_meta
 
 if TYPE_CHECKING:
     from ..sim.env import RobotEnv
 
 SETTINGS = "demos.json"
+RATE = 10.0  # actions per second of all environments
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the episodes of a folder have in common. options: of the environment, such as a lighting."""
+    """What all episodes of a folder have in common. options: of the environment, for example its lighting."""
 
     task: str
     size: tuple[int, int] = (128, 128)
@@ -87,56 +89,60 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
 def write(
     out: Path, episodes: int, settings: Settings, *, jobs: int = 1, progress: Progress = lambda done, failed: None
 ) -> tuple[int, int]:
-    """Writes demonstrations to a LeRobot-style folder until it holds `episodes`; what is there already counts.
+    """Write demonstrations to a LeRobot-style folder until it holds `episodes`; those that are there already count.
 
-    Seeds are taken in order from `settings.seed`, as many as it takes, so the episodes do not depend on `jobs`.
-    Returns how many episodes the folder holds and how many seeds failed. `progress(done, failed)` hears of every seed.
+    Seeds are taken in order from `settings.seed`, as many as it takes, so that the episodes do not depend on `jobs` or
+    on how many processes fill the folder at the same time. Returns how many episodes the folder holds and how many
+    seeds failed; progress(done, failed) is called after every seed.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    _expert_exists(settings)
-    _agree(out, settings)
-    writer = _writer(out, settings)
-    there = writer.seeds
-    tally = _Tally(len(there))
-    progress(tally.done, tally.failed)
-    seeds = (seed for seed in _count(settings.seed) if seed not in there)
+    _check_expert(settings)
+    claim_folder(out, asdict(settings), file=SETTINGS, what="set of demonstrations")
+    seeds = _SeedsThere(out)
+    claims = Claims(out, settings.seed, episodes, seeds)
     try:
-        for made in _made(out, settings, seeds, lambda: episodes - tally.done, jobs):
-            tally.done, tally.failed = tally.done + made, tally.failed + (not made)
-            if tally.failed > 20 + 3 * tally.done:
-                tried = tally.done + tally.failed
-                raise ValueError(f"the expert of {settings.task} failed on {tally.failed} of {tried} seeds")
-            progress(tally.done, tally.failed)
+        for _ in _outcomes(out, episodes, settings, jobs):
+            done, failed = len(seeds()), len(claims.failed())
+            if failed > 20 + 3 * done:
+                raise ValueError(f"the expert of {settings.task} failed on {failed} of {done + failed} seeds")
+            progress(done, failed)
     finally:
         write_meta(out)
-    return tally.done, tally.failed
+    return len(seeds()), len(claims.failed())
 
 
-@dataclass
-class _Tally:
-    done: int
-    failed: int = 0
+class _SeedsThere:
+    """Seeds of the episodes in a folder, whoever wrote them."""
+
+    def __init__(self, folder: Path):
+        self._writer = Writer(folder, fps=RATE)
+
+    def __call__(self) -> set[int]:
+        return self._writer.seeds
 
 
-def _made(out: Path, settings: Settings, seeds: Iterator[int], wanted: Callable[[], int], jobs: int) -> Iterator[bool]:
-    """Whether each seed gave an episode. No seed is begun that might not be wanted."""
+def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int) -> Iterator[bool]:
+    """Whether each seed that was tried gave an episode, until the folder holds enough."""
     if jobs == 1:
-        _open(out, settings)
-        while wanted() > 0:
-            yield _episode(next(seeds))
-        _close()
+        worker = _Worker(out, episodes, settings)
+        try:
+            while (outcome := worker.make_episode()) is not None:
+                yield outcome
+        finally:
+            worker.close()
         return
     context = multiprocessing.get_context("spawn")  # a rendering context does not survive a fork
-    running: set[Future[bool]] = set()
-    with ProcessPoolExecutor(jobs, context, _open, (out, settings)) as pool:
+    with ProcessPoolExecutor(jobs, context, _open, (out, episodes, settings)) as pool:
         try:
-            while wanted() > 0:
-                while len(running) < min(wanted(), 2 * jobs):
-                    running.add(pool.submit(_episode, next(seeds)))
+            running: set[Future[bool | None]] = {pool.submit(_make_episode) for _ in range(jobs)}
+            while running:
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for each in finished:
-                    yield each.result()
+                    outcome = each.result()
+                    if outcome is not None:
+                        running.add(pool.submit(_make_episode))
+                        yield outcome
         except BrokenProcessPool as broken:
             raise OSError(
                 "a process was killed; its episode is lost, the others are kept: run it again to go on"
@@ -145,64 +151,51 @@ def _made(out: Path, settings: Settings, seeds: Iterator[int], wanted: Callable[
             pool.shutdown(cancel_futures=True)
 
 
-_worker: tuple["RobotEnv", Writer, Settings] | None = None
+class _Worker:
+    """An environment and a writer, which make one episode after the other."""
+
+    def __init__(self, out: Path, episodes: int, settings: Settings):
+        self.settings, self.env = settings, settings.env()
+        robot = self.env.robot.name
+        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality)
+        self.claims = Claims(out, settings.seed, episodes, lambda: self.writer.seeds)
+
+    def make_episode(self) -> bool | None:
+        """Make and store the next episode; False if its seed failed, None if there are enough."""
+        with self.claims.next() as seed:
+            if seed is None:
+                return None
+            actions = demonstrate(self.env, seed, self.settings.noise)
+            frames = None if actions is None else replay(self.env, seed, actions)
+            if frames is None:
+                self.claims.fail(seed)
+                return False
+            self.writer.add(frames, task=self.env.task_text, seed=seed)
+            return True
+
+    def close(self) -> None:
+        self.env.close()
 
 
-def _open(out: Path, settings: Settings) -> None:
-    """The environment and the writer of this process."""
+_worker: _Worker | None = None
+
+
+def _open(out: Path, episodes: int, settings: Settings) -> None:
+    """Begin a process of the pool."""
     global _worker
-    _worker = (settings.env(), _writer(out, settings), settings)
+    end_with_parent()
+    _worker = _Worker(out, episodes, settings)
 
 
-def _close() -> None:
-    global _worker
-    if _worker is not None:
-        _worker[0].close()
-    _worker = None
-
-
-def _episode(seed: int) -> bool:
-    """Makes and stores the episode of a seed; False if the expert or the replay failed."""
+def _make_episode() -> bool | None:
     assert _worker is not None
-    env, writer, settings = _worker
-    actions = demonstrate(env, seed, settings.noise)
-    frames = None if actions is None else replay(env, seed, actions)
-    if frames is None:
-        return False
-    writer.add(frames, task=env.task_text, seed=seed)
-    return True
+    return _worker.make_episode()
 
 
-def _writer(out: Path, settings: Settings) -> Writer:
-    robot = "kuka" if settings.task.startswith("Kuka") else "aloha"
-    return Writer(out, fps=10.0, robot=robot, quality=settings.quality)
-
-
-def _expert_exists(settings: Settings) -> None:
-    """Refuses a task without an expert before any process is started."""
+def _check_expert(settings: Settings) -> None:
+    """Refuse a task without an expert before any process is started."""
     from ..sim.expert import Expert
 
     env = make(settings.task, cameras=(), **settings.options)
     env.restart(settings.seed)
     Expert(env)
-
-
-def _agree(out: Path, settings: Settings) -> None:
-    """Writes the settings of a new folder; refuses a folder that was begun with others."""
-    path, now = out / SETTINGS, json.loads(json.dumps(asdict(settings)))
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        other = [f"{key} was {before.get(key)!r}, now {now[key]!r}" for key in now if before.get(key) != now[key]]
-        if other:
-            raise ValueError(f"{out} was begun with other settings ({'; '.join(other)}): choose another folder")
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
-
-
-def _count(start: int) -> Iterator[int]:
-    while True:
-        yield start
-        start += 1

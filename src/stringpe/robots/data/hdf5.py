@@ -4,18 +4,16 @@ A file holds /action (t, a), /observations/qpos (t, s) and /observations/images/
 (t, bytes) of encoded pictures. Other entries are left alone.
 """
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...io.problems import Problems
 from . import parquet
 from .dataset import Writer
 from .parquet import ACTION, IMAGES, STATE, BrokenEpisode
-
-_NAMED = 3
 
 
 def import_hdf5(
@@ -45,9 +43,10 @@ def import_hdf5(
                 continue
             writer.add(frames, task=task, seed=number)
             added += 1
-    if broken:
-        listed = "; ".join(list(broken.values())[:_NAMED])
-        warnings.warn(f"{len(broken)} of {len(files)} files are left out: {listed}", RuntimeWarning, 2)
+    problems = Problems("files")
+    for reason in broken.values():
+        problems.add(reason)
+    problems.warn(total=len(files))
     return added, broken
 
 
@@ -68,8 +67,10 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
                 raise BrokenEpisode(f"{path.name} has no camera {', '.join(missing_cameras)}; it has {there}")
             for name in cameras or pictures:
                 found[IMAGES + name] = _pictures(IMAGES + name, pictures[name][()])
-    except (OSError, KeyError) as error:
-        raise BrokenEpisode(f"{path.name} cannot be read ({error})") from None
+    except BrokenEpisode:
+        raise
+    except Exception as error:  # h5py raises all kinds for damaged files
+        raise BrokenEpisode(f"{path.name} cannot be read ({type(error).__name__}: {error})") from None
     try:
         parquet.check(found)
     except ValueError as error:

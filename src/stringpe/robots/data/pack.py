@@ -4,12 +4,11 @@
     demos = load("pick.safetensors", cameras=["overhead"])          # decoded, ready to go to a device
 
 The file holds state and action of every step, and of every `stride`-th step the pictures of every camera, as WebP
-(depth as 16-bit PNG) one behind the other: tens of megabytes where the tensors would be gigabytes.
+(depth as 16-bit PNG) one after the other: tens of megabytes where the tensors would be gigabytes.
 """
 
 import io
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from . import parquet
 from .dataset import Dataset
@@ -84,10 +84,8 @@ def pack(
     """Write a data set's good episodes to one file.
 
     size: side of the stored pictures in pixels. stride: steps between stored pictures. quality: of WebP, a third of
-    JPEG's size for pictures like these; 100 keeps files of that size as they are. depth_step:
-    millimetres a step of stored depth; coarser is smaller. depth: whether to store it, where there is any."""
-    from safetensors.torch import save_file
-
+    JPEG's size for such pictures; 100 keeps pictures that have the size already as they are. depth_step:
+    millimetres per step of stored depth; coarser is smaller. depth: whether to store it, where there is any."""
     names = list(cameras) or data.cameras
     data.need(names, [])
     keys = [IMAGES + n for n in names] + [DEPTH + n for n in names if depth and n in data.depths]
@@ -98,7 +96,9 @@ def pack(
 
     def read(number: int) -> dict[str, Any]:
         found = data.encoded(number, [STATE, ACTION, *keys])
-        return found | {key: [_fitted(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys}
+        return found | {
+            key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys
+        }
 
     for count, (episode, found) in enumerate(data.good(read)):
         length = len(found[ACTION])
@@ -119,12 +119,8 @@ def pack(
     about: dict[str, Any] = {"cameras": names, "size": size}
     about |= {"depths": [k.removeprefix(DEPTH) for k in keys if k.startswith(DEPTH)]}
     about |= {"tasks": list(tasks), "fps": data.fps, "broken": len(data.broken), "depth_step": depth_step}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(tensors, draft, metadata={"format": FORMAT, "about": json.dumps(about)})
-    os.replace(draft, path)
-    return path
+    write_tensors(Path(path), tensors, {"format": FORMAT, "about": json.dumps(about)})
+    return Path(path)
 
 
 def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, size: int = 0) -> Demos:
@@ -134,15 +130,15 @@ def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, 
     with safe_open(path, "pt") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} holds no packed demonstrations: make it with stringpe data pack")
+            raise ValueError(f"{path} does not hold packed demonstrations: make it with stringpe data pack")
         about = json.loads(metadata["about"])
         names = tuple(cameras) or tuple(about["cameras"])
         _need(path, names, about, depth, size)
-        image = torch.stack([_decoded(file, IMAGES + n, about["size"]) for n in names], 1).permute(0, 1, 4, 2, 3)
+        image = torch.stack([_decode_all(file, IMAGES + n, about["size"]) for n in names], 1).permute(0, 1, 4, 2, 3)
         metres = None
         if depth:
             step = about["depth_step"]
-            metres = torch.stack([_decoded(file, DEPTH + n, about["size"]) * step for n in names], 1).half()
+            metres = torch.stack([_decode_all(file, DEPTH + n, about["size"]) * step for n in names], 1).half()
         plain = {name: file.get_tensor(name) for name in ("state", "action", "episode", "task", "seen")}
     if about["broken"]:
         warnings.warn(f"{about['broken']} broken episodes were left out of {path} when it was made", RuntimeWarning, 2)
@@ -196,7 +192,7 @@ def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: 
         )
 
 
-def _fitted(key: str, data: bytes, size: int, quality: int, depth_step: int) -> bytes:
+def _fit_picture(key: str, data: bytes, size: int, quality: int, depth_step: int) -> bytes:
     """A picture at that size; its own bytes where nothing changes. Depth takes the nearest pixel: holes do not mix."""
     from PIL import Image
 
@@ -219,7 +215,7 @@ def _fitted(key: str, data: bytes, size: int, quality: int, depth_step: int) -> 
     return file.getvalue()
 
 
-def _decoded(file: Any, key: str, size: int) -> Tensor:
+def _decode_all(file: Any, key: str, size: int) -> Tensor:
     """All pictures of a key: (m, S, S, 3) uint8, or (m, S, S) float16 metres."""
     blob = file.get_tensor(key).numpy()
     ends = file.get_tensor(f"{key}.ends").tolist()

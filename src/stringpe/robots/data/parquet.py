@@ -1,9 +1,9 @@
-"""One episode as one Parquet file, as LeRobot 2.1 writes it with images inside: whole once it has its name.
+"""One episode as one Parquet file, as LeRobot 2.1 writes it with images inside.
 
 Columns: `observation.state`, `action` (fixed-size lists of float32), `observation.images.<camera>` and
 `observation.depth.<camera>` (structs of encoded bytes and a path, which `datasets` shows as images), `timestamp`,
 `frame_index`, `episode_index`, `index`, `task_index`, and scalars such as `next.reward`. Depth is a 16-bit PNG in
-millimetres, 0 for a hole. The footer says what the columns do not: task, seed and statistics.
+millimetres, 0 for a hole. The footer holds what the columns do not: task, seed and statistics.
 """
 
 import io
@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,9 @@ Frames = Mapping[str, Array]
 STATE, ACTION = "observation.state", "action"
 IMAGES, DEPTH = "observation.images.", "observation.depth."
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-_SAMPLED = 20  # frames of an episode that image statistics look at
+_SAMPLED = 20  # frames per episode from which image statistics are computed
+_MOST_PIXELS = 2**24  # of a picture: more is taken for a decompression bomb
+Result = TypeVar("Result")
 
 
 class BrokenEpisode(ValueError):
@@ -35,7 +37,7 @@ class BrokenEpisode(ValueError):
 
 @dataclass(frozen=True)
 class Footer:
-    """What is known of an episode without reading its columns."""
+    """What can be known of an episode without reading its columns."""
 
     length: int
     task: str
@@ -59,7 +61,7 @@ def is_picture(key: str) -> bool:
 
 
 def check(frames: Frames) -> None:
-    """Refuse what is not an episode."""
+    """Refuse frames that do not form an episode."""
     missing = [key for key in (STATE, ACTION) if key not in frames]
     if missing:
         raise ValueError(f"an episode needs {' and '.join(missing)}, got {', '.join(sorted(frames)) or 'nothing'}")
@@ -142,7 +144,7 @@ def read_footer(path: Path) -> tuple[Footer | None, int, dict[str, int]]:
         found = pa.parquet.read_metadata(path)
         schema = found.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
-        raise BrokenEpisode(f"{path.name} is no whole Parquet file ({str(error).splitlines()[0]})") from None
+        raise BrokenEpisode(f"{path.name} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
     sizes = {field.name: getattr(field.type, "list_size", 1) for field in schema}
     own = (schema.metadata or {}).get(b"stringpe")
     length = int(found.num_rows)
@@ -179,7 +181,7 @@ def decode(key: str, data: bytes) -> Array:
 
 
 def statistics(frames: Frames) -> dict[str, Any]:
-    """LeRobot's statistics of an episode: min, max, mean, std, count of every column; pictures a channel, in 0 … 1."""
+    """LeRobot's statistics of an episode: min, max, mean, std, count of each column; pictures per channel in 0 … 1."""
     found = {}
     shape: tuple[int, ...]
     for key, value in frames.items():

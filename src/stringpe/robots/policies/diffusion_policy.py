@@ -1,4 +1,4 @@
-"""The diffusion transformer policy: noise that becomes a chunk of actions, given what is seen (section 4.3)."""
+"""The diffusion transformer policy: it turns noise into a chunk of actions, given an observation (section 4.3)."""
 
 import torch
 import torch.nn.functional as F
@@ -6,22 +6,22 @@ from torch import Tensor, nn
 
 from ...baselines import SinCos
 from ...models.initialise import fan_in_
-from .diffusion import ddim_step, noise_of, noised, squared_cosine, trailing
-from .layers import ChunkDecoder, repeated
+from .base import Net, RobotPolicy, Spec
+from .chunk_decoder import ChunkDecoder, repeat_memory
+from .noise import Generators, add_noise, ddim_step, draw_normal, noise_of, squared_cosine, trailing_steps
 from .observer import ImageEncoder
-from .policy import Net, Policy, Spec
 
 PREDICTIONS = ("epsilon", "sample")
 
 
-class DiffusionPolicy(Policy):
-    """An encoder over what is seen and a decoder that finds the chunk of actions in a noised one.
+class DiffusionPolicy(RobotPolicy):
+    """An encoder over the observation and a decoder that recovers a chunk of actions from a noised one.
 
-    train_steps: T of the squared-cosine schedule. sample_steps: of DDIM. repeats: noises that one observation is
-    trained on in a step, since looking costs more than denoising. prediction: what the decoder gives, the noise
-    "epsilon", as the paper's policies do, or the clean chunk, "sample". The actions of a smooth chunk tell each other
-    through the noise, so that what is seen matters only where nearly all is noise. There an error of ε is a small part
-    of an error of the action, and ε teaches to look late; the clean chunk does so from the start.
+    train_steps: T of the squared-cosine schedule. sample_steps: of DDIM. repeats: noised chunks per observation in a
+    training step, since encoding the observation costs more than denoising. prediction: what the decoder predicts, the
+    noise ("epsilon", as the paper's policies do) or the clean chunk ("sample"). The actions of a smooth chunk reveal
+    each other through the noise, so the observation matters only where nearly everything is noise. There, an error of ε
+    is a small part of an error of the action, and a policy that predicts ε learns to use its cameras late.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class DiffusionPolicy(Policy):
     ):
         super().__init__(encoder, spec, net)
         if prediction not in PREDICTIONS:
-            raise ValueError(f"prediction is {' or '.join(map(repr, PREDICTIONS))}, got {prediction!r}")
+            raise ValueError(f"prediction must be {' or '.join(map(repr, PREDICTIONS))}, got {prediction!r}")
         self.train_steps, self.sample_steps, self.repeats = train_steps, sample_steps, repeats
         self.prediction = prediction
         self.signal = squared_cosine(train_steps)  # a plain tensor: float64, whatever the model's dtype
@@ -57,17 +57,16 @@ class DiffusionPolicy(Policy):
         action = action.repeat_interleave(self.repeats, 0)
         t = torch.randint(self.train_steps, (len(action),), device=action.device)
         noise = torch.randn_like(action)
-        memory = repeated(self.decoder.memory(seen), self.repeats)
-        found = self.decoder(noised(action, noise, t, self.signal), self.condition(t), memory)
+        memory = repeat_memory(self.decoder.memory(seen), self.repeats)
+        found = self.decoder(add_noise(action, noise, t, self.signal), self.condition(t), memory)
         return F.mse_loss(found.float(), noise if self.prediction == "epsilon" else action)
 
-    def sample(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, seen: Tensor, generators: Generators = None) -> Tensor:
         memory = self.decoder.memory(seen)
-        shape = (len(seen), self.net.chunk, self.spec.action_dim)
-        x = torch.randn(shape, device=seen.device, generator=generator)
-        steps = trailing(self.train_steps, self.sample_steps)
+        x = draw_normal((len(seen), self.net.chunk, self.spec.action_dim), seen.device, generators)
+        steps = trailing_steps(self.train_steps, self.sample_steps)
         for t, before in zip(steps, [*steps[1:], -1], strict=True):
-            condition = self.condition(torch.full((len(seen),), t, device=seen.device))
+            condition = self.condition(torch.full((1,), t, device=seen.device))  # the same for all rows
             found = self.decoder(x, condition, memory).float()
             noise = found if self.prediction == "epsilon" else noise_of(x, found, t, self.signal)
             x = ddim_step(x, noise, t, before, self.signal)

@@ -1,4 +1,4 @@
-"""The energy policy: how unlikely a chunk of actions is, given what is seen, learned by ranking (section 4.4).
+"""The energy policy: it scores how unlikely a chunk of actions is, given an observation, by ranking (section 4.4).
 
 Ranking noise-contrastive estimation: cross-entropy that picks the demonstrated chunk y among K samples of a proposal
 q(y|x), with scores −E(x, y) − log q(y|x); q itself is trained by maximum likelihood. Acting starts from samples of q
@@ -8,11 +8,12 @@ A chunk has hundreds of numbers, and log q(y|x) differs by hundreds between samp
 a correction of the proposal, E(x, y) = f(x, y) − log q(y|x): the scores are then −f, which is 0 at the start, and the
 density that is learned is q · exp(−f).
 
-Numbers of a chunk drawn one by one would be told from a demonstration by their jitter alone, without a look at the
-image. The Gaussians of the proposal are therefore independent over the chunk's frequencies in time (an orthonormal
-cosine transform), whose spreads fall where demonstrations are smooth: samples are smooth, and wrong in where they lead.
-For the same reason what is learned is the density of demonstrations with a little noise, as much as the proposal's
-spreads have at least: without it a demonstration is the one chunk with no jitter at all, and ranks first unseen.
+If the numbers of a chunk were drawn independently, their jitter alone would distinguish a sample from a demonstration,
+and the energy would never need the image. The proposal's Gaussians are therefore independent over the chunk's
+frequencies in time (an orthonormal cosine transform), with small standard deviations where demonstrations are smooth:
+samples are smooth, too, and differ from a demonstration in where they lead. For the same reason the demonstrations get
+noise as large as the smallest standard deviation of the proposal; otherwise a demonstration would be recognised as the
+one chunk without jitter.
 """
 
 import math
@@ -23,11 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...rotate import full_precision
-from .layers import ChunkDecoder, Memory, repeated
+from .base import Net, RobotPolicy, Spec
+from .chunk_decoder import ChunkDecoder, Memory, repeat_memory
+from .noise import Generators, draw_normal
 from .observer import ImageEncoder
-from .policy import Net, Policy, Spec
 
-_NOISE = 0.1  # of demonstrations, and the least spread: more precision would drown what the image says
+_NOISE = 0.1  # of demonstrations, and the smallest standard deviation: with less, the image would hardly matter
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -41,8 +43,8 @@ def cosines(steps: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Gaussians over whole chunks: log weights (b, m), means (b, m, steps, a), and log spreads (b, m, frequencies, a)
-    along the rows of an orthonormal basis (frequencies, steps)."""
+    """Gaussians over whole chunks: log weights (b, m), means (b, m, steps, a), and logarithms of the standard
+    deviations (b, m, frequencies, a) along the rows of an orthonormal basis (frequencies, steps)."""
 
     log_weight: Tensor
     mean: Tensor
@@ -60,24 +62,24 @@ class Mixture:
         each = (-0.5 * z.square() - self.log_std[:, None] - _HALF_LOG_2PI).sum((-2, -1))
         return (each + self.log_weight[:, None]).logsumexp(-1)
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Chunks (b, count, steps, a), and the spreads of the Gaussian that each came from."""
-        which = torch.multinomial(self.log_weight.exp(), count, replacement=True, generator=generator)  # (b, count)
+    def sample(self, count: int, generators: Generators = None) -> tuple[Tensor, Tensor]:
+        """Chunks (b, count, steps, a), and the standard deviations of the Gaussian that each came from."""
+        which = _draw_indices(self.log_weight.exp(), count, generators)  # (b, count)
         index = which[..., None, None].expand(-1, -1, *self.mean.shape[2:])
         mean, std = self.mean.gather(1, index), self.log_std.gather(1, index).exp()
-        return mean + self.noise(std, generator), std
+        return mean + self.noise(std, generators), std
 
-    def noise(self, std: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Chunks of noise with these spreads along the basis."""
-        return self._times(self.basis.mT, std * torch.randn(std.shape, device=std.device, generator=generator))
+    def noise(self, std: Tensor, generators: Generators) -> Tensor:
+        """Chunks of noise with these standard deviations along the basis."""
+        return self._times(self.basis.mT, std * draw_normal(std.shape, std.device, generators))
 
-    def scaled(self, slope: Tensor, std: Tensor) -> Tensor:
-        """A chunk times the covariance that has these spreads along the basis."""
+    def precondition(self, slope: Tensor, std: Tensor) -> Tensor:
+        """A gradient times the covariance that has these standard deviations along the basis."""
         return self._times(self.basis.mT, std.square() * self._times(self.basis, slope))
 
     @staticmethod
     def _times(basis: Tensor, y: Tensor) -> Tensor:
-        """In float32 whatever the autocast state: spreads of a hundredth make rounding to bf16 a matter of tens."""
+        """In float32 whatever the autocast state: where std is a hundredth, rounding to bf16 changes log q by tens."""
         with full_precision(y):
             return basis @ y
 
@@ -85,12 +87,12 @@ class Mixture:
         return Mixture(self.log_weight.detach(), self.mean.detach(), self.log_std.detach(), self.basis)
 
 
-class EnergyPolicy(Policy):
-    """A proposal (a mixture of Gaussians over chunks) and a correction f, both decoders over what is seen.
+class EnergyPolicy(RobotPolicy):
+    """A proposal (a mixture of Gaussians over chunks) and a correction f, both decoders over the observation.
 
-    modes: Gaussians of the proposal. negatives: K of the ranking. candidates: chunks that Langevin steps start from;
-    the one of least energy is taken. langevin_steps, langevin_rate: their number, and their size in units of the
-    proposal's variance. The last third of the steps has no noise.
+    modes: Gaussians of the proposal. negatives: K of the ranking. candidates: chunks from which Langevin steps start;
+    the one of lowest energy is chosen. langevin_steps, langevin_rate: number of steps, and their size in units of the
+    proposal's variance. The last third of the steps adds no noise.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class EnergyPolicy(Policy):
         gaussians, weight = found.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each
         basis = cosines(self.net.chunk).to(mean)
-        # A soft floor: what a hard one cuts off has no gradient, and never comes back.
+        # A soft floor: below a hard one there would be no gradient.
         log_std = torch.logaddexp(log_std - 1, torch.full_like(log_std, math.log(_NOISE)))
         return Mixture(weight.mean(1).log_softmax(-1), self.start + mean, log_std, basis)
 
@@ -135,34 +137,34 @@ class EnergyPolicy(Policy):
         """E(x, y) = f(x, y) − log q(y|x), (b, k), for chunks (b, k, steps, a) and the correction's memory of x."""
         count = y.shape[1]
         flat = y.flatten(0, 1)
-        found = self.correction(flat, self._condition(flat), repeated(memory, count))
+        found = self.correction(flat, self._condition(flat), repeat_memory(memory, count))
         return found.float().sum((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
-        """Ranking loss, plus the proposal's negative log likelihood a number, plus its distance.
+        """Ranking loss, plus the proposal's negative log likelihood per number, plus its distance.
 
-        Likelihood alone looks first at frequencies that hardly vary, since it divides by the variance, and learns late
-        where a chunk leads; the plain distance weighs all of them alike."""
+        The likelihood divides by the variance and so attends first to frequencies that hardly vary; it learns late
+        where a chunk leads. The plain distance weighs all frequencies alike."""
         proposal = self.propose(seen)
         noisy = (action + _NOISE * torch.randn_like(action))[:, None]
         likelihood = proposal.log_prob(noisy)[:, 0] / action[0].numel()
-        fixed = proposal.detach()  # the ranking teaches the energy, not the proposal
+        fixed = proposal.detach()  # the ranking trains the energy, not the proposal
         negatives, _ = fixed.sample(self.negatives)
         y = torch.cat([noisy, negatives], dim=1)
         scores = -self.energy(y, self.correction.memory(seen), fixed) - fixed.log_prob(y)
         first = torch.zeros(len(y), dtype=torch.long, device=y.device)
         return F.cross_entropy(scores, first) - likelihood.mean() + proposal.distance(action)
 
-    def sample(self, seen: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        proposal, memory = self.propose(seen).detach(), _detached(self.correction.memory(seen))
-        y, std = proposal.sample(self.candidates, generator)
+    def sample(self, seen: Tensor, generators: Generators = None) -> Tensor:
+        proposal, memory = self.propose(seen).detach(), _detach(self.correction.memory(seen))
+        y, std = proposal.sample(self.candidates, generators)
         for i in range(self.langevin_steps):
             with torch.enable_grad():
                 y = y.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(self.energy(y, memory, proposal).sum(), y)
-            y = y.detach() - 0.5 * self.langevin_rate * proposal.scaled(slope, std)
+            y = y.detach() - 0.5 * self.langevin_rate * proposal.precondition(slope, std)
             if i < self.langevin_steps * 2 // 3:
-                y = y + self.langevin_rate**0.5 * proposal.noise(std, generator)
+                y = y + self.langevin_rate**0.5 * proposal.noise(std, generators)
         with torch.no_grad():
             best = self.energy(y, memory, proposal).argmin(1)
         return y[torch.arange(len(y), device=y.device), best]
@@ -171,5 +173,15 @@ class EnergyPolicy(Policy):
         return self.condition.expand(len(like), -1).to(like.dtype)
 
 
-def _detached(memory: Memory) -> Memory:
+def _draw_indices(weights: Tensor, count: int, generators: Generators) -> Tensor:
+    """`count` indices per row of weights (b, m), drawn in proportion to them; row i from generators[i]."""
+    if generators is None:
+        return torch.multinomial(weights, count, replacement=True)
+    rows = zip(weights.cpu().split(1), generators, strict=True)
+    return torch.cat([torch.multinomial(row, count, replacement=True, generator=g) for row, g in rows]).to(
+        weights.device
+    )
+
+
+def _detach(memory: Memory) -> Memory:
     return [(k.detach(), v.detach()) for k, v in memory]

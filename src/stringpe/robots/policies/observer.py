@@ -1,9 +1,9 @@
-"""What a policy sees, as tokens: patches of every camera, the robot's own state, and the words of the task.
+"""An observation as tokens: patches of every camera, the robot's own state, and the words of the task.
 
-Every camera goes through one image encoder, where its patches carry coordinates and any encoding acts. Behind it, in
-the policy's own encoder over all cameras, tokens are plain: a patch is told by a sine-cosine of its place in its image
-and a learned vector of its camera, the same for every encoding, since coordinates of different cameras have no common
-frame and a translation-invariant image encoder does not say where in the image a thing is.
+Every camera goes through one image encoder, where its patches carry coordinates and any encoding acts. In the policy's
+own encoder over all cameras there is no rotary encoding: a patch token gets sines and cosines of its position in its
+image and a learned vector of its camera added, whatever the encoding under comparison. Coordinates of different cameras
+have no common frame, and a translation-invariant image encoder does not say where in the image an object is.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from ...coords import grid
 from ...models.initialise import fan_in_, initialise
 from ...models.vit import Block, ViT
 
-WORDS = 16  # of a task text that are read
+WORDS = 16  # of a task text; further ones are ignored
 BUCKETS = 1024
-_PLACE_SCALE = 8.0  # normalised places −1 … 1 become ± 8, whose sines differ from patch to patch
+_PLACE_SCALE = 8.0  # normalised positions −1 … 1 become ± 8, whose sines differ from patch to patch
 
 
 class ImageEncoder(nn.Module):
     """Patch tokens (b, n, dim) of images (b, 3, S, S) in [−1, 1], with depth (b, S, S) in metres or None.
 
-    model: a stringpe `ViT`; or any module whose call gives patch tokens, as a tensor or in `last_hidden_state`, such as
-    a SigLIP of transformers with `stringpe.attach`, then with its width `dim`. Tokens in front of the patches (a class
-    token) are dropped: patches are the last rows × columns. freeze: keep it as it is.
+    model: a stringpe `ViT`; or, with its width `dim` and its `patch_size`, any module that returns patch tokens as a
+    tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`. Tokens before the patches
+    (a class token) are dropped: patches are the last rows × columns. freeze: do not train it.
     """
 
     def __init__(self, model: nn.Module, *, dim: int = 0, patch_size: int = 0, freeze: bool = False):
@@ -38,7 +38,7 @@ class ImageEncoder(nn.Module):
             dim, patch_size = model.dim, model.patch_size
         if not dim or not patch_size:
             raise ValueError(
-                f"the width and the patch size of a {type(model).__name__} are needed: pass dim, patch_size"
+                f"the width and the patch size of a {type(model).__name__} are not known: pass dim and patch_size"
             )
         self.model, self.dim, self.patch_size, self.freeze = model, dim, patch_size, freeze
         self.wants_depth = isinstance(model, ViT) and model.depth != "none"
@@ -55,7 +55,7 @@ class ImageEncoder(nn.Module):
         if tokens.ndim != 3 or tokens.shape[1] < rows * columns or tokens.shape[2] != self.dim:
             wanted = f"({len(image)}, {rows * columns} or more, {self.dim})"
             raise ValueError(
-                f"the image encoder gave {tuple(tokens.shape)}, not tokens {wanted}: check dim, patch_size"
+                f"the image encoder gave {tuple(tokens.shape)}, not tokens {wanted}: check dim and patch_size"
             )
         return tokens[:, -rows * columns :]
 
@@ -65,9 +65,9 @@ class ImageEncoder(nn.Module):
 
 
 class Observer(nn.Module):
-    """Cameras, state and words to tokens (b, n, dim), through `layers` of plain attention over all of them.
+    """Cameras, state and words to tokens (b, n, dim), through `layers` of attention over all of them.
 
-    blind: share of the training examples whose state token is 0."""
+    blind: share of the training examples whose state token is replaced by 0."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Observer(nn.Module):
         return self.norm(x)
 
 
-def words(texts: Sequence[str]) -> Tensor:
-    """Task texts as numbers (b, WORDS): each word by its hash, 0 behind the last. No vocabulary, so any text goes."""
+def hash_words(texts: Sequence[str]) -> Tensor:
+    """Task texts as numbers (b, WORDS): a hash per word, 0 after the last. There is no vocabulary: any text is fine."""
     rows = torch.zeros(len(texts), WORDS, dtype=torch.long)
     for row, text in zip(rows, texts, strict=True):
         for i, word in enumerate(re.findall(r"\w+", text.lower())[:WORDS]):

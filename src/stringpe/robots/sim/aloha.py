@@ -6,7 +6,7 @@ lost), the finger tips (boxes, that grasp well), the cameras, and boxes in place
 
 from typing import Any
 
-from .robot import Arm, Robot, add_pads, add_servo, couple, look, set_options
+from .robot_model import Arm, Robot, add_pads, add_servo, couple, look, set_options
 from .simulator import asset_folder, mujoco
 
 JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate")

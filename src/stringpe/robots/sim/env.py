@@ -8,14 +8,16 @@ import numpy.typing as npt
 
 from .depth_sensor import DepthSensor
 from .geometry import Vector
+from .objects import add
 from .render import Cameras
-from .robot import Robot
+from .robot_model import Robot
+from .robot_task import RobotTask, draw_starts
+from .scenery import Scenery
 from .simulator import mujoco
-from .task import Task, draw_starts
-from .things import add
-from .world import World
+from .world_state import World
 
-RATE = 10  # actions a second
+RATE = 10  # actions per second
+FLOOR = -0.7  # metres below the table of the KUKA scene
 SETTLE = 0.2  # seconds of physics before the first observation
 DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
@@ -39,7 +41,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
 
     def __init__(
         self,
-        task: Task,
+        task: RobotTask,
         robot: Robot,
         spec: Any,
         *,
@@ -49,7 +51,8 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         sensor: DepthSensor | None = None,
         seed: int | None = None,
         max_steps: int | None = None,
-        table_height: float = 0.0,
+        scenery: Scenery | None = None,
+        parked: tuple[str, ...] = (),
     ) -> None:
         self.task, self.robot = task, robot
         self.name, self.task_text = task.name, task.text
@@ -58,7 +61,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         self.size, self.depth, self._sensor = size, depth, sensor
         self.max_steps = int(task.seconds * RATE) if max_steps is None else max_steps
         self.render_mode = "rgb_array"
-        self._table_height = table_height
+        self._scenery, self._parked = scenery, parked
         for thing in task.things:
             add(spec, thing)
         self.model = spec.compile()
@@ -102,15 +105,28 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
 
     def restart(self, seed: int | None = None) -> None:
         """As `reset`, without looking."""
-        super().reset(seed=self._seed if seed is None else seed)
+        seed = self._seed if seed is None else seed
+        super().reset(seed=seed)
         self._seed = None
         mujoco.mj_resetData(self.model, self.data)
         self._servos.home(self.data)
-        for name, (pos, turn) in draw_starts(self.task, self.np_random, self._table_height).items():
-            self.move(name, pos, turn)
+        self._place_objects(seed)
         mujoco.mj_step(self.model, self.data, round(SETTLE / self.model.opt.timestep))
         self._goal, self._steps = self.task.goal(), 0
         self.refresh()
+
+    def _place_objects(self, seed: int | None) -> None:
+        """Draw the scenery, then initial positions; objects that this episode does without stand behind the camera."""
+        height: float = 0.0
+        absent: tuple[str, ...] = ()
+        if self._scenery is not None:
+            drawn = self._scenery.draw(int(self.np_random.integers(2**31)) if seed is None else seed)
+            self._scenery.apply(self.model, drawn)
+            height, absent = drawn.table_height, self._parked[drawn.distractors :]
+        for number, name in enumerate(absent):
+            self.move(name, (2.5, 0.4 * number, FLOOR))
+        for name, (pos, turn) in draw_starts(self.task, self.np_random, height, absent).items():
+            self.move(name, pos, turn)
 
     def move(self, name: str, pos: npt.ArrayLike, turn: Vector | None = None) -> None:
         """Puts a thing somewhere, at rest: for initial states and for tests of goals."""
@@ -165,6 +181,18 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
                 depth = self._eyes().depth(self.data, camera)
                 found[f"observation.depth.{camera}"] = self._sensor(depth, self.np_random) if self._sensor else depth
         return found
+
+    def snapshot(self) -> npt.NDArray[np.float64]:
+        """The state of the physics now, for `show` before the next reset."""
+        state = np.empty(mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_FULLPHYSICS))
+        mujoco.mj_getState(self.model, self.data, state, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+        return state
+
+    def show(self, snapshot: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+        """What the cameras saw at a snapshot, side by side in the order of their names: (h, cameras · w, 3)."""
+        mujoco.mj_setState(self.model, self.data, snapshot, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+        mujoco.mj_forward(self.model, self.data)
+        return np.concatenate([self._eyes().rgb(self.data, camera) for camera in sorted(self.cameras)], axis=1)
 
     def _eyes(self) -> Cameras:
         if self._cameras is None:

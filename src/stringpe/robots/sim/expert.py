@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from .geometry import Pose, Vector, about, between, grip_down, heading
 from .ik import Kinematics
-from .robot import Arm
-from .task import Task
-from .things import Grasp
-from .world import World
+from .objects import Grasp
+from .robot_model import Arm
+from .robot_task import RobotTask
+from .world_state import World
 
 SPEED = 0.28  # m/s
 TURN = 1.6  # rad/s
@@ -61,7 +61,7 @@ class Expert:
     """Plays the phases of a task's expert; `act()` gives the next action, and None when there are no more."""
 
     def __init__(self, env: Any, seed: int = 0, noise: float = 1.0) -> None:
-        task: Task = env.task
+        task: RobotTask = env.task
         if task.expert is None:
             raise ValueError(
                 f"{task.name} has no expert yet: its environment and success test work, demonstrations do not"

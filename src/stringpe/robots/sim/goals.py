@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .geometry import heading
-from .world import World
+from .world_state import World
 
 STILL = 0.03  # m/s
 HOLD = 5  # steps of 1/10 s

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .geometry import Pose, Vector, rotation_vector
-from .robot import Arm
+from .robot_model import Arm
 from .simulator import mujoco
 
 

@@ -1,100 +1,182 @@
-"""KUKA pick: one thing of several on a table, from RGB-D, and the paper's three shifts of the scene as options."""
+"""The KUKA tasks: pick an object, place it in a tray, hand it over to an open hand; from RGB-D, with shifted scenes."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from . import kuka, things
+from . import kuka, objects
 from .depth_sensor import DepthSensor
 from .env import RobotEnv
-from .goals import Lifted
-from .plans import lift
-from .task import Start, Task
-from .things import Part, Thing
+from .expert import Plan
+from .goals import Delivered, Lifted, lies_in
+from .objects import Part, Thing
+from .robot_task import Entry, Goal, RobotTask, Start
+from .scenery import Scenery
+from .task_experts import Job, deliver, lift
 
 FULL = float(np.pi)
 NEAR, WIDE = (0.42, 0.62), (-0.2, 0.2)
-HEIGHT = 0.1  # metres that count as picked
+HEIGHT = 0.1  # metres above the table that count as picked
 
 
-def small_things() -> tuple[Thing, ...]:
-    """What lies on the table; any of them can be the one to pick."""
+def small_objects() -> tuple[Thing, ...]:
+    """What lies on the table; each of them can be the target."""
     can = Thing(
         "red can",
-        (things.disc(0.024, 0.055, things.RED),),
+        (objects.disc(0.024, 0.055, objects.RED),),
         radius=0.024,
-        grasps=things.across(16, 0.035),
+        grasps=objects.across(16, 0.035),
     )
     return (
-        things.block("green block", (0.02, 0.03, 0.02), things.GREEN),
+        objects.block("green block", (0.02, 0.03, 0.02), objects.GREEN),
         can,
-        things.block("blue box", (0.022, 0.022, 0.03), things.BLUE),
-        things.ball("orange ball", 0.024, things.ORANGE),
+        objects.block("blue box", (0.022, 0.022, 0.03), objects.BLUE),
+        objects.ball("orange ball", 0.024, objects.ORANGE),
     )
 
 
-def large_things() -> tuple[Thing, ...]:
-    """Distractors that were not there before: large, and of other shapes."""
-    bottle = (things.disc(0.035, 0.13, things.TEAL), things.disc(0.013, 0.05, things.WHITE, base=0.13))
-    carton = Part("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=things.PURPLE)
+def large_objects() -> tuple[Thing, ...]:
+    """Distractors, larger than the targets and of other shapes."""
+    bottle = (objects.disc(0.035, 0.13, objects.TEAL), objects.disc(0.013, 0.05, objects.WHITE, base=0.13))
+    carton = Part("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=objects.PURPLE)
     return (
         Thing("bottle", bottle, mass=0.5, radius=0.035),
         Thing("carton", (carton,), mass=0.5, radius=0.062),
-        things.bowl("large bowl", low=0.05, high=0.08, height=0.06),
+        objects.bowl("large bowl", low=0.05, high=0.08, height=0.06),
     )
 
 
-TARGETS = tuple(thing.name for thing in small_things())
+CORNERS = (
+    Start((0.40, 0.70), (0.26, 0.34)),
+    Start((0.40, 0.70), (-0.34, -0.26)),
+    Start((0.70, 0.74), (-0.15, 0.15)),
+)  # of the large objects
+TARGETS = tuple(thing.name for thing in small_objects())
 
 
-def pick_task(target: str = "green block", distractors: int = 0) -> Task:
-    """The task of picking one thing, with some large things at the sides of the table."""
-    if target not in TARGETS:
-        raise ValueError(f"no target {target!r}: choose one of {', '.join(TARGETS)}")
-    large = large_things()
-    if not 0 <= distractors <= len(large):
-        raise ValueError(f"distractors is a number from 0 to {len(large)}, got {distractors}")
-    small = small_things()
-    (item,) = [thing for thing in small if thing.name == target]
-    starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
-    corners = (
-        Start((0.40, 0.70), (0.26, 0.34)),
-        Start((0.40, 0.70), (-0.34, -0.26)),
-        Start((0.70, 0.74), (-0.15, 0.15)),
-    )
-    starts |= {thing.name: start for thing, start in zip(large, corners, strict=True)}
-    return Task(
+def pick(target: Thing, distractors: int) -> RobotTask:
+    """Pick up one object and hold it."""
+    return _task(
         "KukaPick",
-        f"pick up the {target}",
-        (*small, *large[:distractors]),
-        starts,
-        lambda: Lifted(item.name, HEIGHT),
-        seconds=10.0,
-        expert=lift(item, 0.16),
-        gap=0.035,
+        f"pick up the {target.name}",
+        (),
+        distractors,
+        lambda: Lifted(target.name, HEIGHT),
+        lift(target, 0.16),
     )
+
+
+def place(target: Thing, distractors: int) -> RobotTask:
+    """Place one object in a tray at the side of the table."""
+    tray = Thing("tray", objects.tray((0.06, 0.06), 0.04, colour=objects.GREY), mass=0.4, radius=0.09)
+    return _task(
+        "KukaPlace",
+        f"place the {target.name} in the tray",
+        ((tray, Start((0.45, 0.6), (0.25, 0.29), spin=0.3)),),
+        distractors,
+        lambda: Delivered((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
+        deliver(Job(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
+        seconds=15.0,
+    )
+
+
+def hand_over(target: Thing, distractors: int) -> RobotTask:
+    """Put one object into the palm of an open hand that is held out beside the arm."""
+    return _task(
+        "KukaHandOver",
+        f"hand over the {target.name}",
+        ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=FULL / 2, above=0.12)),),
+        distractors,
+        lambda: Delivered((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
+        deliver(Job(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
+        seconds=15.0,
+    )
+
+
+def open_hand() -> Thing:
+    """A receiving hand that does not move: a palm, four fingers and a thumb that curl up, and a forearm along x."""
+    skin = (0.85, 0.65, 0.52)
+    palm = Part("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
+    fingers = [
+        Part("capsule", (0.009, 0.03), (-0.066, y, 0.03), objects.about("y", -0.6), skin)
+        for y in np.linspace(-0.036, 0.036, 4).tolist()
+    ]
+    thumb = Part("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), objects.about("x", -0.5), skin)
+    edge = Part("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), objects.about("y", FULL / 2), skin)
+    heel = Part("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), objects.about("x", FULL / 2), skin)
+    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), objects.about("y", FULL / 2), objects.BLUE)
+    return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
+
+
+def _task(
+    name: str,
+    text: str,
+    extra: tuple[tuple[Thing, Start], ...],
+    distractors: int,
+    goal: Callable[[], Goal],
+    expert: Plan,
+    seconds: float = 10.0,
+) -> RobotTask:
+    """A task over the small objects, with `extra` ones and the first large objects."""
+    small, large = small_objects(), large_objects()
+    starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
+    starts |= {thing.name: start for thing, start in extra}
+    starts |= {thing.name: start for thing, start in zip(large, CORNERS, strict=True)}
+    things = (*small, *(thing for thing, _ in extra), *large[:distractors])
+    return RobotTask(name, text, things, starts, goal, seconds=seconds, expert=expert, gap=0.035)
 
 
 def make(
+    build: Callable[[Thing, int], RobotTask],
     *,
     target: str = "green block",
     lighting: str = "normal",
-    distractors: int = 0,
-    table_height: float = 0.0,
+    distractors: int | str = 0,
+    table_height: float | str = 0.0,
+    pedestal_height: float | str = 0.0,
     depth_noise: bool | DepthSensor = False,
     **options: Any,
 ) -> RobotEnv:
-    """KukaPick. An action is 7 joints and the gripper; cameras are front and wrist.
+    """The environment of a KUKA task. An action is 7 joints and the gripper; the cameras are front and wrist.
 
     Args:
-        target: The thing to pick.
-        lighting: normal, or one of the shifted settings: dim, warm, side.
-        distractors: Large things on the table, 0 to 3.
-        table_height: Metres that the table is higher than usual.
+        build: The task for a target and a number of distractors.
+        target: The object to take.
+        lighting: normal, dim, warm, side or random; several, with commas, to draw one per episode.
+        distractors: Large objects on the table, 0 to 3; or a range, "0..3", to draw from in every episode.
+        table_height: Metres that the table is higher than usual; or a range, "-0.03..0.03".
+        pedestal_height: Metres that the arm stands higher than usual; or a range.
         depth_noise: Depth as a sensor measures it; a DepthSensor sets how.
         options: As `RobotEnv`.
     """
+    if target not in TARGETS:
+        raise ValueError(f"there is no target named {target!r}: choose one of {', '.join(TARGETS)}")
+    large = tuple(thing.name for thing in large_objects())
+    scenery = Scenery(lighting, distractors, table_height, pedestal_height, most=len(large))
+    (thing,) = [thing for thing in small_objects() if thing.name == target]
+    task = build(thing, scenery.most_distractors)
     sensor = DepthSensor() if depth_noise is True else depth_noise or None
-    spec = kuka.spec(lighting, table_height)
-    task = pick_task(target, distractors)
-    return RobotEnv(task, kuka.KUKA, spec, sensor=sensor, table_height=table_height, **options)
+    parked = large[: scenery.most_distractors]
+    return RobotEnv(task, kuka.KUKA, kuka.spec(), sensor=sensor, scenery=scenery, parked=parked, **options)
+
+
+OPTIONS = ("max_steps", "target", "lighting", "distractors", "table_height", "pedestal_height", "depth_noise")
+SHIFTS: tuple[dict[str, Any], ...] = (
+    {"lighting": "dim"},
+    {"lighting": "warm"},
+    {"lighting": "side"},
+    {"distractors": 3},
+    {"table_height": 0.06},
+    {"table_height": -0.06},
+    {"pedestal_height": 0.06},
+    {"pedestal_height": -0.06},
+)
+"""Beyond what demonstrations with table_height=-0.03..0.03 and pedestal_height=-0.03..0.03 show."""
+
+ENTRIES = (
+    Entry("KukaPick", partial(make, pick), OPTIONS, SHIFTS),
+    Entry("KukaPlace", partial(make, place), OPTIONS, SHIFTS),
+    Entry("KukaHandOver", partial(make, hand_over), OPTIONS, SHIFTS),
+)

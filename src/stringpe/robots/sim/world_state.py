@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .geometry import Pose
-from .robot import Arm, Robot
+from .robot_model import Arm, Robot
 from .simulator import mujoco
 
 

@@ -1,4 +1,4 @@
-"""The transformer behind a policy's actions: tokens of a chunk look at each other and at what is observed."""
+"""The transformer that produces actions: tokens of a chunk attend to each other and to the observed tokens."""
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +10,11 @@ from ...encoding import create
 from ...models.initialise import fan_in_, initialise, zero_
 
 Memory = list[tuple[Tensor, Tensor]]
-"""Keys and values (b, h, n, d) of what is observed, for every layer: worked out once, looked at in every step."""
+"""Keys and values (b, h, n, d) of the observed tokens, for every layer: computed once, used in every step."""
 
 
 class CrossAttention(nn.Module):
-    """Softmax attention to tokens whose keys and values are worked out beforehand."""
+    """Softmax attention to tokens whose keys and values were computed before."""
 
     def __init__(self, dim: int, num_heads: int):
         super().__init__()
@@ -33,8 +33,8 @@ class CrossAttention(nn.Module):
 
 
 class ChunkBlock(nn.Module):
-    """Attention within the chunk, attention to what is observed, MLP; each branch shifted, scaled and gated by the
-    condition (adaLN-zero, as in DiT), so that the block starts as the identity."""
+    """Attention within the chunk, attention to the observed tokens, MLP; each branch is shifted, scaled and gated by
+    the condition (adaLN-zero, as in DiT), so that the block starts as the identity."""
 
     def __init__(self, dim: int, num_heads: int, mlp_ratio: float):
         super().__init__()
@@ -61,8 +61,9 @@ class ChunkBlock(nn.Module):
 
 
 class ChunkDecoder(nn.Module):
-    """Tokens of a chunk (b, steps, inputs) to (b, steps, outputs), given a condition (b, dim) and the memory of what is
-    observed. A step's place in the chunk is told twice: added as sine and cosine, and as rotary time."""
+    """Tokens of a chunk (b, steps, inputs) to (b, steps, outputs), given the memory of the observed tokens and a
+    condition (b, dim), or (1, dim) for all rows. A step's position in the chunk enters twice: as sines and cosines that
+    are added, and as the coordinate of a rotary encoding."""
 
     def __init__(self, inputs: int, outputs: int, *, dim: int, layers: int, num_heads: int, mlp_ratio: float = 4.0):
         super().__init__()
@@ -93,6 +94,6 @@ class ChunkDecoder(nn.Module):
         return [block for block in self.blocks if isinstance(block, ChunkBlock)]
 
 
-def repeated(memory: Memory, times: int) -> Memory:
-    """The memory for `times` chunks an observation, one behind the other: (b, …) to (b · times, …)."""
+def repeat_memory(memory: Memory, times: int) -> Memory:
+    """The memory for `times` chunks per observation, (b, …) to (b · times, …)."""
     return [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in memory]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .expert import HOME, Phase, Plan, Way, best_grasp, near_arm, pick, place
-from .things import Grasp, Thing
-from .world import World
+from .objects import Grasp, Thing
+from .world_state import World
 
 
 @dataclass(frozen=True)

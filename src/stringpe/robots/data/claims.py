@@ -1,0 +1,89 @@
+"""Several processes that fill one folder: who makes which episode, so that no seed is made twice.
+
+A claim is a locked file. A lock ends with its process, whatever ended it, so that a seed whose maker was killed is free
+again. Seeds that failed leave a mark and are not tried again.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ...io.files import hold_lock
+
+_PATIENCE = 120.0  # seconds to wait for a lock that others hold for moments only
+_PAUSE = 0.02
+
+
+@contextmanager
+def wait_for_lock(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock that others hold for moments only; ValueError that names the holder if it takes too long."""
+    until = time.monotonic() + _PATIENCE
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(hold_lock(path, what))
+                break
+            except ValueError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE)
+        yield
+
+
+class Claims:
+    """Claims on the seeds first, first + 1, … of a folder that shall hold a number of episodes.
+
+    done(): seeds of the episodes that are there now."""
+
+    def __init__(self, folder: Path, first: int, episodes: int, done: Callable[[], set[int]]):
+        self._folder, self._first, self._episodes, self._done = folder / ".claims", first, episodes, done
+
+    @contextmanager
+    def next(self) -> Iterator[int | None]:
+        """Hold a seed that nobody has made or is making; None once the folder holds enough episodes.
+
+        Where all that are still wanted are in the hands of others, it waits until they succeed or fail."""
+        with ExitStack() as stack:
+            while True:
+                with wait_for_lock(self._folder / "lock", f"the list of claims in {self._folder}"):
+                    done = self._done()
+                    taken = self._taken()
+                    if len(done) + len(taken) < self._episodes:
+                        seed = self._lowest_free(done | taken | self.failed())
+                        stack.enter_context(hold_lock(self._claim(seed), f"seed {seed}"))
+                        break
+                if len(done) >= self._episodes:
+                    yield None
+                    return
+                time.sleep(5 * _PAUSE)
+            yield seed
+            self._claim(seed).unlink(missing_ok=True)
+
+    def fail(self, seed: int) -> None:
+        """Note that a seed does not give an episode."""
+        (self._folder / f"{seed}.failed").touch()
+
+    def failed(self) -> set[int]:
+        """Seeds that do not give an episode."""
+        return {int(path.stem) for path in self._folder.glob("*.failed")}
+
+    def _claim(self, seed: int) -> Path:
+        return self._folder / f"{seed}.claim"
+
+    def _taken(self) -> set[int]:
+        """Seeds that are being made: their claims are locked. Claims of processes that ended are removed."""
+        taken = set()
+        for path in self._folder.glob("*.claim"):
+            try:
+                with hold_lock(path, "a claim"):
+                    path.unlink()
+            except ValueError:
+                taken.add(int(path.stem))
+        return taken
+
+    def _lowest_free(self, used: set[int]) -> int:
+        seed = self._first
+        while seed in used:
+            seed += 1
+        return seed
