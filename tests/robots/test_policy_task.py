@@ -10,6 +10,7 @@ from policy_toy import ENERGY, RECIPE, batch
 from stand_in import Reach, demonstration
 
 from stringpe import robots, tasks
+from stringpe.cli.main import main
 from stringpe.data.demos import moved
 from stringpe.data.place import Place
 from stringpe.models.vit import ViT
@@ -20,7 +21,6 @@ from stringpe.robots.data.pack import pack
 from stringpe.robots.policies.policy import Spec
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
-from stringpe.training.__main__ import main
 from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
 

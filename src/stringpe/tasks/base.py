@@ -17,16 +17,16 @@ from ..io.checkpoint import TOKENIZER
 from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
-from ..recipes.schema import Model, Optim, Recipe
+from ..recipes.schema import Loop, Model, Optim, Recipe
 from .backbone import backbone
 
 Value = TypeVar("Value")
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
-_MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name != "start")
-_OPTIM = tuple(f"optim.{field.name}" for field in fields(Optim) if field.name != "text_lr_scale")
-_ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*", "data.source", "data.image_size")
+_OF_SOME_TASKS = ("model.start", "model.freeze", "optim.text_lr_scale", "loop.seeds")
+_GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
+_COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,14 @@ class Task(ABC):
     counted: ClassVar[bool] = True
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
     interval."""
+    common: ClassVar[tuple[str, ...]] = (
+        *("name", "task", "seed", "data.source", "data.image_size"),
+        *(key for key in _COMMON if key not in _OF_SOME_TASKS),
+    )
+    """Keys of a recipe that every task with a vision transformer reads."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Keys of a recipe that this task reads besides those that every task reads ("data.queries", "text.*"). Others are
-    refused when they are changed."""
+    """Keys that this task reads besides the common ones, as patterns ("data.queries", "text.*"). All others are refused
+    when they are changed."""
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """What `data.source` can be, and the keys that only a task with this source reads."""
     results: Path | None = None
@@ -83,7 +88,7 @@ class Task(ABC):
         source = recipe.data.source
         if source not in cls.sources:
             raise ValueError(f"data.source for the task {recipe.task} is {' or '.join(cls.sources)}, got {source!r}")
-        return (*_ALWAYS, *cls.reads, *cls.sources[source])
+        return (*cls.common, *cls.reads, *cls.sources[source])
 
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
@@ -92,8 +97,11 @@ class Task(ABC):
         check_values(recipe)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
-        with torch.random.fork_rng(devices=()):
-            cls.check_model(recipe)
+        try:
+            with torch.random.fork_rng(devices=()):
+                cls.check_model(recipe)
+        except TypeError as error:  # an option that an encoding's function does not have
+            raise ValueError(f"the recipe's model cannot be built: check model.encoding_options ({error})") from None
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
