@@ -123,7 +123,8 @@ def evaluate(
 
     _find_local_modules(*changes)
     found = measure(runs[0], changes, out)
-    name, low, high = found["metric"], *found.get("interval", (0.0, 0.0))
+    name = found["metric"]
+    low, high = found.get("interval", (0.0, 0.0))
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
     print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
@@ -156,8 +157,9 @@ def _classify_zero_shot(run: str, folder: Path) -> None:
     images = image_set("folder", str(folder))
     found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
     share = wilson(found["top1"] * found["count"], found["count"])
+    low, high = share.bounds
     print(
-        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * share.low:.2f} to {100 * share.high:.2f}, "
+        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * low:.2f} to {100 * high:.2f}, "
         f"{found['count']} pictures of {len(names)} classes, {found['corrupt']} corrupt), "
         f"top5 {100 * found['top5']:.2f} %"
     )

@@ -169,7 +169,7 @@ class Task(ABC):
 class TextTask(Task):
     """A task whose model has a text tower, its part named `text`, which can learn at a rate of its own."""
 
-    reads = ("text.*", "model.start", "optim.text_lr_scale")
+    reads: ClassVar[tuple[str, ...]] = ("text.*", "model.start", "optim.text_lr_scale")
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
