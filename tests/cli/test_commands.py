@@ -1,12 +1,16 @@
-"""The commands as people type them: through `stringpe` (tyro) and through `python -m stringpe.training` (argparse)."""
+"""train, eval and compare as people type them, on a small recipe."""
 
 import subprocess
 import sys
 
 import pytest
 
-from stringpe.cli import main as cli
-from stringpe.training.__main__ import main
+from captioned_files import picture, shard, words
+from stringpe.cli.main import main
+from stringpe.io import checkpoint as checkpoints
+from stringpe.io.files import read_json, write_json
+from stringpe.recipes.schema import Data, Loop, Loss, Model, Recipe, Text
+from stringpe.training import train
 
 SMALL = [
     *("data.image_size=16", "data.train_size=12", "data.val_size=6"),
@@ -20,11 +24,6 @@ def small(tmp_path_factory):
     return [*SMALL, f"data.cache={tmp_path_factory.mktemp('cache')}"]
 
 
-def through_tyro(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["stringpe", *words])
-    cli.main()
-
-
 def test_train_and_eval_agree(small, tmp_path, capsys):
     main(["train", "scenes", *small, "model.encoding=rope", "--out", str(tmp_path)])
     trained = capsys.readouterr().out
@@ -35,52 +34,90 @@ def test_train_and_eval_agree(small, tmp_path, capsys):
     assert f"loss {loss}" in evaluated
 
 
-def test_both_doors_lead_to_the_same_run(small, tmp_path, capsys, monkeypatch):
-    main(["train", "scenes", *small, "--out", str(tmp_path)])
+def test_a_finished_run_is_only_read_and_evaluated_with_changes(small, tmp_path, capsys):
+    main(["train", *small, "scenes", "--out", str(tmp_path)])
     first = capsys.readouterr().out
-    through_tyro(monkeypatch, "train", "scenes", *small, "--out", str(tmp_path))  # finished: only read
+    main(["train", "--out", str(tmp_path), "scenes", *small])
     assert capsys.readouterr().out == first
-    through_tyro(monkeypatch, "eval", str(tmp_path), "data.queries=2")
-    assert "cases)" in capsys.readouterr().out
+    main(["eval", "data.queries=2", str(tmp_path), "--out", str(tmp_path / "evaluation")])
+    assert "(95 % interval" in (printed := capsys.readouterr().out)
+    assert "12 cases)" in printed
+    assert read_json(tmp_path / "evaluation" / "metrics.json")["count"] == 12
 
 
-def test_compare_prints_the_table_and_names_the_report(small, tmp_path, capsys, monkeypatch):
+def test_changes_that_no_longer_fit_the_weights_are_one_line(small, tmp_path):
+    main(["train", "scenes", *small, "--out", str(tmp_path)])
+    with pytest.raises(
+        SystemExit, match=r"the weights of .* are not those of its recipe \(vit.* is .* there, .* by the"
+    ):
+        main(["eval", str(tmp_path), "model.dim=32"])
+    with pytest.raises(SystemExit, match=r"augment.mixup=0.5 would change nothing"):
+        main(["eval", str(tmp_path), "augment.mixup=0.5"])
+
+
+def test_a_run_evaluates_at_another_size(small, tmp_path, capsys):
+    main(["train", "scenes", *small, "model.encoding=absolute", "--out", str(tmp_path)])
+    main(["eval", str(tmp_path), "data.image_size=32"])
+    assert "24 cases" not in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_run_cannot_name_a_file_to_write_or_code_to_import(small, tmp_path, monkeypatch):
+    main(["train", "scenes", *small, "--out", str(tmp_path / "run")])
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    config = checkpoints.model_folder(tmp_path / "run") / "config.json"
+    recipe = read_json(config)
+    write_json(config, recipe | {"data": recipe["data"] | {"results": str(victim)}})
+    main(["eval", str(tmp_path / "run")])  # written by an earlier version: the key is dropped
+    assert victim.read_text() == "precious"
+    (tmp_path / "evil.py").write_text(f"open({str(victim)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    write_json(config, recipe | {"model": recipe["model"] | {"encoding": "evil:factory"}})
+    run = str(tmp_path / "run")
+    picture_file = tmp_path / "a.png"
+    picture_file.write_bytes(picture())
+    for line in (["eval", run], ["export", run], ["predict", run, str(picture_file), "--text", "mug"]):
+        with pytest.raises(SystemExit, match=r"is code, 'evil:factory', which a run may not choose"):
+            main(line)
+    assert "evil" not in sys.modules
+    assert victim.read_text() == "precious"
+
+
+def test_zero_shot_classification(tmp_path, capsys):
+    samples = {f"{i}": {"png": picture(20 * i), "json": words("a dark thing", "a light thing")} for i in range(8)}
+    pairs = str(shard(tmp_path / "pairs.tar", samples))
+    recipe = Recipe(
+        task="retrieval",
+        model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope"),
+        text=Text(dim=16, layers=1, heads=2, width=16, vocab=300, context=24),
+        data=Data(source="shards", image_size=16, train=pairs, val=pairs),
+        loss=Loss(kind="siglip"),
+        loop=Loop(batch_size=4, steps=1, tensorboard=False),
+    )
+    train(recipe, tmp_path / "run", quiet=True)
+    for name, shade in (("dark_thing", 10), ("light_thing", 240)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "a.png").write_bytes(picture(shade))
+    main(["eval", str(tmp_path / "run"), "--zero-shot", str(tmp_path / "photos")])
+    assert "2 pictures of 2 classes, 0 corrupt), top5 100.00 %" in capsys.readouterr().out
+
+
+def test_compare_prints_the_table_and_names_the_report(small, tmp_path, capsys):
     words = ["compare", "scenes", *small, "--encodings", "none", "rope", "--seeds", "1", "--out", str(tmp_path)]
     main([*words, "--jobs", "1"])
     first = capsys.readouterr().out
     assert "| none " in first
     assert "fourth image channel" in first
     assert f"report: {tmp_path / 'report.html'}" in first
-    through_tyro(monkeypatch, *words)
+    main(words)
     assert capsys.readouterr().out.splitlines()[:4] == first.splitlines()[:4]
-
-
-def test_properties_stay_reachable(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    through_tyro(monkeypatch, "compare", "properties", "--head-dim", "8", "--num-heads", "2", "--tokens", "16")
-    assert "against expm" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["train", "scenez", "--out", "x"], "stringpe: there is no recipe named 'scenez': did you mean 'scenes'"),
-        (["train", "scenes", "optim.lrr=1", "--out", "x"], "did you mean optim.lr?"),
-        (["eval", "nowhere"], "stringpe: there is no checkpoint in nowhere"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(words, answer):
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert answer in str(stop.value)
-    assert "\n" not in str(stop.value)
 
 
 def test_training_needs_neither_tyro_nor_rich_nor_matplotlib(small, tmp_path):
     """As on a bare GPU machine: the modules are hidden, the comparison runs, and the report says what it lacks."""
     hide = "import sys; sys.modules |= dict.fromkeys('tyro rich matplotlib tensorboard webdataset'.split()); "
     script = tmp_path / "bare.py"
-    script.write_text(hide + "from stringpe.training.__main__ import main\nif __name__ == '__main__':\n    main()\n")
+    script.write_text(hide + "from stringpe.cli.main import main\nif __name__ == '__main__':\n    main()\n")
     words = ["compare", "scenes", *small, "loop.tensorboard=true", "--encodings", "rope", "--seeds", "1"]
     run = subprocess.run(
         [sys.executable, str(script), *words, "--out", str(tmp_path / "out"), "--jobs", "1"],

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from stringpe import scenes
+from stringpe.cli.main import main
 from stringpe.data import omni3d
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.place import Place
 from stringpe.tasks import create
-from stringpe.tasks.figure3d import draw_figure, spread_frames
+from stringpe.tasks.figure3d import draw_figure, name_run, spread_frames
 from stringpe.tasks.predict import Query, load_predictor, predict
 from stringpe.training.launch import evaluate, train
 
@@ -47,10 +48,11 @@ class TestFigure:
         assert set(kept.group[spread_frames(kept, 4)].tolist()) == {0, 1, 2, 3}
 
     def test_command(self, run, tmp_path, capsys):
-        main([str(run[0]), f"mine={run[0]}", "--rows", "1", "--out", str(tmp_path / "c.png")])
+        main(["figure", str(run[0]), f"mine={run[0]}", "--rows", "1", "--out", str(tmp_path / "c.png")])
         assert "wrote" in capsys.readouterr().out
+        assert name_run(str(run[0]))[0] == "cayley, RGB-D"
         with pytest.raises(SystemExit, match="frames 0 to 9, got"):
-            main([str(run[0]), "--frames", "99"])
+            main(["figure", str(run[0]), "--frames", "99"])
 
 
 class TestPredict:

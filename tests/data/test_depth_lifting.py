@@ -170,7 +170,7 @@ def test_the_command_line_takes_its_share_from_the_environment(source, model, tm
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-2.tar"]
     assert "3 images with depth in 1 shards" in capsys.readouterr().out
     monkeypatch.setenv("RANK", "0")
-    depth_data.main([source, str(out), "--model", str(model), "--device", "cpu", "--filters"])
+    cli.main(["data", "depth", source, str(out), "--model", str(model), "--device", "cpu", "--filters"])
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-0.tar", "in-2.tar"]
     with pytest.raises(SystemExit, match=r"stringpe: .*has no config.json"):
-        depth_data.main([source, str(out), "--model", str(tmp_path)])
+        cli.main(["data", "depth", source, str(out), "--model", str(tmp_path)])

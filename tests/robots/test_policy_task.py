@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from stand_in import demonstration
 
 from stringpe import robots, tasks
+from stringpe.cli.main import main
 from stringpe.data.demos import augment_cameras
 from stringpe.data.place import Place
 from stringpe.io.checkpoint import digest_weights, model_folder, read_model
@@ -23,7 +24,6 @@ from stringpe.robots.data.pack import pack
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
-from stringpe.training.__main__ import main
 from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
 

@@ -200,7 +200,7 @@ def test_what_is_declared_is_what_is_read(task, tmp_path):
         declared[kind] = {key for key in keys() if is_read(key, patterns)}
         read[kind] = read.get(kind, set()) | found
     assert set(read) == SOURCES[task] or task == "policy"
-    clean = dict.fromkeys(read, set())
+    clean = {kind: set() for kind in read}
     more = {kind: read[kind] - declared[kind] - LOOKED_AT.get((task, kind), set()) for kind in read}
     assert more == clean, "read, not declared"
     fewer = {kind: declared[kind] - read[kind] - UNREAD.get((task, kind), set()) for kind in read}

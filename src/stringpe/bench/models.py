@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..basis import Skew
-from ..encoding import Encoding, PositionEncoding, create, names
+from ..catalogue import create, names
+from ..encoding import Encoding, PositionEncoding
 from ..frequencies import Mixed
 from ..hosts.attach import fold
 from ..models.vit import ViT, vit

@@ -1,80 +1,384 @@
-"""The commands train, eval and compare, after parsing: names in, a printed line or table out."""
+"""The commands of `stringpe`, one function each; `parse.py` makes their command lines from these signatures.
 
+In a docstring, RECIPES and ENCODINGS stand for the names that there are.
+"""
+
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from .. import recipes
-from ..training import comparison
-from ..training.launch import evaluate, train
-from ..training.signals import Stopped
-from ..training.tuning import Tuning
+from .parse import Changes, Count, Least, Natural
 
 
-def run_train(recipe: str, overrides: Sequence[str], out: Path) -> None:
-    """Train a recipe and print its metrics."""
+def compare(
+    recipe: str = "relations",
+    /,
+    encodings: tuple[str, ...] = (),
+    seeds: Natural = 0,
+    out: Path = Path("runs/compare"),
+    baseline: str = "",
+    jobs: Natural = 0,
+    rates: tuple[float, ...] = (),
+    rates_share: float = 1.0,
+    costs: bool = True,
+    changes: Changes = (),
+) -> None:
+    """Train every encoding under one recipe and the same seeds: a table with intervals, curves, an HTML report.
+
+    Changes of the recipe are key=value words anywhere: optim.lr=3e-4 data.train=train.tar.
+    A row is an encoding, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none; or a
+    function of your own, my_module:factory. Encodings: ENCODINGS.
+    `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
+
+    Args:
+        recipe: RECIPES. Those in _small suit a CPU; relations, the default, takes about a minute.
+        encodings: Rows; by default those of the recipe's design.
+        seeds: Runs per row; 0 is what the recipe's design says, 5 for relations.
+        out: Folder of the runs, the table and report.html; run the command again to resume.
+        baseline: Row that differences are taken to; absolute if it is among the rows, else the first.
+        jobs: Runs side by side; 0 is one on a GPU, and one per core on a CPU.
+        rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
+        rates_share: Length of the runs that choose, as a share of the recipe's.
+        costs: Measure step time and memory of all rows in turns, after training.
+    """
+    from .. import recipes
+    from ..training import comparison
+    from ..training.tuning import Tuning
+
+    _find_local_modules(*encodings, *changes)
+    chosen = recipes.load(recipe, changes)
+    tuning = Tuning(tuple(rates), rates_share) if rates else None
+    comparison.compare(chosen, encodings, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)
+
+
+def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ()) -> None:
+    """Train a recipe; run the command again to resume.
+
+    Changes of the recipe are key=value words anywhere: model.encoding=cayley optim.lr=3e-4.
+    Many GPUs: accelerate launch -m stringpe train …
+    Encodings: ENCODINGS; or a function of your own, model.encoding=my_module:factory.
+
+    Args:
+        recipe: RECIPES.
+        out: Folder of the run: checkpoints, metrics.jsonl, summary.csv.
+    """
+    from .. import recipes
+    from ..training.launch import train as run
+    from ..training.signals import Stopped
+
+    _find_local_modules(*changes)
     try:
-        outcome = train(recipes.load(recipe, overrides), out)
+        outcome = run(recipes.load(recipe, changes), out)
     except Stopped as stop:
         print(f"stringpe: {stop}", file=sys.stderr)
         raise
     print(", ".join(f"{name} {value:.4g}" for name, value in outcome["metrics"].items()), f"in {out}")
 
 
-def run_eval(
-    words: Sequence[str],
-    env: Sequence[str],
-    shifts: bool,
-    trials: int | None,
-    out: Path | None,
-    jobs: int | None,
-    videos: int | None,
+def evaluate(
+    runs: tuple[str, ...],
+    /,
+    out: Path | None = None,
+    zero_shot: Path | None = None,
+    env: tuple[str, ...] = (),
+    shifts: bool = False,
+    trials: Count | None = None,
+    jobs: Natural | None = None,
+    videos: Natural | None = None,
+    changes: Changes = (),
 ) -> None:
-    """Evaluate a checkpoint, or try policies in simulation of the tasks `env`, and print what came out. words:
-    checkpoints, and key=value for the recipe or the environment. What is None is left to `simulate`."""
-    changes = [word for word in words if _is_change(word)]
-    checkpoints = [word for word in words if not _is_change(word)]
-    if env:
-        from ..robots.data.demos import parse_options
-        from ..training.simulate import simulate
+    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
 
-        given = {"count": trials, "jobs": jobs, "videos": videos}
-        how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        print(simulate(checkpoints, env, options=parse_options(changes), shifts=shifts, out=out, **how))
+    Changes are key=value words anywhere: of the recipe, for example data.val=elsewhere.tar, or with --env of the
+    environment, for example lighting=dim.
+
+    Args:
+        runs: Folder of a run, or of one of its checkpoints; several with --env.
+        out: Folder to write to. Without --env: metrics.json, and of detection results.json with the boxes; nothing is
+            written by default. With --env: trials, videos, eval_info.json, table.md and success.svg; each run's own
+            folder eval/ by default.
+        zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
+            picture is given the class whose name, as a text, is nearest to it.
+        env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
+        shifts: Also simulate under every shift that the task has: KukaPick has light, distractors and table height.
+        trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
+        jobs: Simulations side by side; one per core by default.
+        videos: How many to keep of successes, and of failures; 3 each by default.
+    """
+    if env:
+        _simulate(runs, env, shifts, out, {"count": trials, "jobs": jobs, "videos": videos}, changes)
         return
-    for_policies = {"--shifts": shifts or None, "--trials": trials, "--out": out, "--jobs": jobs, "--videos": videos}
+    for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
     if lost := [name for name, value in for_policies.items() if value is not None]:
         raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
-    if len(checkpoints) != 1:
-        raise ValueError(
-            f"eval takes one checkpoint, got {len(checkpoints)}; several need --env, to be tried in simulation"
-        )
-    found = evaluate(checkpoints[0], changes)
-    low, high = found.get("interval", (0.0, 0.0))
+    if len(runs) != 1:
+        raise ValueError(f"eval takes one checkpoint, got {len(runs)}; several need --env, to be tried in simulation")
+    if zero_shot is not None:
+        _classify_zero_shot(runs[0], zero_shot)
+        return
+    from ..training.launch import evaluate as measure
+
+    _find_local_modules(*changes)
+    found = measure(runs[0], changes, out)
     name = found["metric"]
+    low, high = found.get("interval", (0.0, 0.0))
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
     print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
 
 
-def _is_change(word: str) -> bool:
-    return "=" in word and not Path(word).exists()
-
-
-def run_compare(
-    recipe: str,
-    overrides: Sequence[str],
-    encodings: Sequence[str],
-    seeds: int,
-    out: Path,
-    baseline: str,
-    jobs: int,
-    rates: Sequence[float] = (),
-    rates_share: float = 1.0,
-    costs: bool = True,
+def _simulate(
+    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, how: dict[str, Any], changes: Changes
 ) -> None:
-    """Compare encodings under a recipe and print the table."""
-    chosen = recipes.load(recipe, overrides)
-    tuning = Tuning(tuple(rates), rates_share) if rates else None
-    comparison.compare(chosen, encodings, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)
+    """Try policies in simulation. What is None in `how` is left to `simulate`."""
+    from ..robots.data.demos import parse_options
+    from ..training.simulate import simulate
+
+    given = {name: value for name, value in how.items() if value is not None}
+    print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))
+
+
+def _classify_zero_shot(run: str, folder: Path) -> None:
+    """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
+    from ..data.labelled import image_set
+    from ..metrics.statistics import wilson
+    from ..models.contrastive import Contrastive
+    from ..tasks.build import load_run
+    from ..tasks.zero_shot import zero_shot
+
+    model, recipe, parts = load_run(run, "retrieval")
+    assert isinstance(model, Contrastive)
+    assert parts.tokenizer is not None
+    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    texts = [name.replace("_", " ") for name in names]
+    images = image_set("folder", str(folder))
+    found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
+    share = wilson(found["top1"] * found["count"], found["count"])
+    low, high = share.bounds
+    print(
+        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * low:.2f} to {100 * high:.2f}, "
+        f"{found['count']} pictures of {len(names)} classes, {found['corrupt']} corrupt), "
+        f"top5 {100 * found['top5']:.2f} %"
+    )
+
+
+def predict(
+    checkpoint: Path,
+    image: Path,
+    /,
+    text: tuple[str, ...] = (),
+    query_image: Path | None = None,
+    query_box: tuple[float, float, float, float] | None = None,
+    depth: Path | None = None,
+    depth_step: float = 0.0,
+    out: Path = Path("prediction"),
+    threshold: float = 0.1,
+    top: int = 100,
+    nms: float = 0.5,
+    intrinsics: tuple[float, float, float, float] | None = None,
+) -> None:
+    """Find what texts name, or what a query image shows, in a picture: a JSON file, and the picture with boxes.
+
+    Args:
+        checkpoint: Folder of a detection run or one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers.
+        image: The picture to look at.
+        text: What to find: "a mug" "a lamp".
+        query_image: A picture of what to find, in place of texts.
+        query_box: Corners x0 y0 x1 y1, in pixels, of what to find in the query image.
+        depth: The picture's depth map, 16-bit, for models that take one.
+        depth_step: Metres per step of the map; by default what the JSON file beside the map says, or the run's recipe.
+        out: Where to write, without suffix: out.json and out.png.
+        threshold: The lowest score that is kept.
+        top: How many are kept at most.
+        nms: Of two boxes of one query that overlap by more than this IoU, only the better is kept; 1 keeps both.
+        intrinsics: Of the camera, fx fy cx cy in pixels, to draw boxes in 3D with.
+    """
+    from ..tasks import predict as prediction
+
+    query = prediction.Query(text, query_image, query_box, depth, depth_step, threshold, top, nms, intrinsics)
+    written, drawn, found = prediction.predict(checkpoint, image, query, out)
+    print(f"{len(found)} found; wrote {written} and {drawn}")
+    for one in found[:10]:
+        print(f"{one['score']:.3f} {one['text']}")
+
+
+def figure(
+    runs: tuple[str, ...],
+    /,
+    out: Path = Path("figure.png"),
+    rows: Count = 4,
+    frames: tuple[int, ...] = (),
+    threshold: float = 0.0,
+    overrides: tuple[str, ...] = (),
+) -> None:
+    """Draw what runs of detection3d predict on the same validation frames, beside each other: the paper's figure.
+
+    Args:
+        runs: Folders of runs, each with a name to show before it if you like: absolute=runs/a cayley=runs/b.
+        out: The picture to write.
+        rows: Frames to show.
+        frames: Which frames, by number; by default some of every family.
+        threshold: Draw everything with at least this score; 0 draws the predictions matched to the objects.
+        overrides: Changes of the runs' recipes, key=value, for data that has moved.
+    """
+    from ..tasks.figure3d import draw_figure, name_run
+
+    columns = dict(name_run(text) for text in runs)
+    path = draw_figure(columns, out, frames=frames, rows=rows, threshold=threshold, changes=overrides)
+    print(f"wrote {path}")
+
+
+def compare_properties(
+    head_dim: Annotated[int, Least(2)] = 64,
+    num_heads: Count = 12,
+    coord_dim: Count = 3,
+    tokens: Count = 196,
+    shift: float = 1000.0,
+    seed: int = 0,
+) -> None:
+    """Compare all encodings without training: invariance under a shift, exactness, parameters and cost.
+
+    Args:
+        head_dim: Channels per head.
+        num_heads: Heads of the layer.
+        coord_dim: Coordinates per token.
+        tokens: Tokens that are encoded for the cost column.
+        shift: Units by which all coordinates move for the invariance column.
+        seed: Of the random queries, keys, coordinates and parameters.
+    """
+    import torch
+
+    from .. import __version__
+    from ..io.table import markdown_table
+    from . import properties
+
+    head = ["encoding", f"score error, shift of {shift:g}", "against expm (float64)", "parameters", "ms (quartiles)"]
+    rows = [
+        [
+            row.name,
+            f"{row.shift_error:.1e}",
+            "–" if row.dense_error is None else f"{row.dense_error:.1e}",
+            f"{row.parameters:,}",
+            f"{row.milliseconds:.2f} ({row.quartiles[0]:.2f}–{row.quartiles[1]:.2f})",
+        ]
+        for row in properties.measure(
+            head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, tokens=tokens, shift=shift, seed=seed
+        )
+    ]
+    print(f"q and k of {num_heads} heads × {head_dim}, {tokens} tokens, {coord_dim} coordinates\n")
+    print(markdown_table(head, rows))
+    print(f"\nstringpe {__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU threads, seed {seed}")
+
+
+def inspect(
+    name: str,
+    /,
+    out: Path = Path("encoding.png"),
+    head_dim: Annotated[int, Least(2)] = 64,
+    num_heads: Count = 4,
+    coord_dim: Count = 2,
+    extent: float = 16.0,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> None:
+    """Draw an encoding: wavelengths, basis, and score maps over displacement.
+
+    Args:
+        name: ROTARY; or a function of your own, my_module:factory.
+        out: The picture to write; .png, .svg or .pdf.
+        head_dim: Channels per head.
+        num_heads: Heads of the layer; up to four are drawn.
+        coord_dim: Coordinates per token; the first two are drawn.
+        extent: Half the width of the score maps, in units of the coordinates.
+        noise: Spread of the random basis parameters, which a model would learn; 0 draws the start, where P = I.
+        seed: Of the encoding, its noise and the token.
+    """
+    import torch
+
+    from ..catalogue import create
+    from ..encoding import Encoding
+    from .drawing import draw
+
+    _find_local_modules(name)
+    torch.manual_seed(seed)
+    encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
+    if not isinstance(encoding, Encoding):
+        raise ValueError(f"{name!r} is not made of a basis and frequencies, which is what can be drawn")
+    for parameter in encoding.basis.parameters():
+        torch.nn.init.normal_(parameter, std=noise)
+    print(encoding)
+    print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
+
+
+def bench(
+    parts: tuple[str, ...] = (),
+    /,
+    out: Path = Path("bench"),
+    device: str = "",
+    ways: tuple[str, ...] = (),
+    modes: tuple[str, ...] = ("eager", "compiled"),
+) -> None:
+    """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
+
+    Args:
+        parts: Of op, block, vit and growth; all by default.
+        out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
+        device: cuda or cpu; a GPU if there is one.
+        ways: Rows of the vit part, by name; all by default.
+        modes: Of the vit part: eager, compiled.
+    """
+    from ..bench import run
+    from ..bench.report import PARTS
+
+    if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
+        raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")
+    run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+
+
+def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size: Natural = 0) -> None:
+    """Write a checkpoint as ONNX or a torch.export program, folded, and check it against the model.
+
+    Args:
+        checkpoint: Folder of a run, or of an attached model that stringpe.pretrained saved.
+        to: onnx or torch-export.
+        out: The file to write; by default model.onnx or model.pt2 in the folder.
+        size: Height and width of the images, in pixels; by default those that the model was made for.
+    """
+    from ..export import FORMATS
+    from ..export import export as write
+    from ..io.files import read_json
+    from ..pretrained import from_pretrained
+    from ..tasks.build import load_vit
+
+    if to not in FORMATS:
+        raise ValueError(f"--to is {' or '.join(FORMATS)}, got {to!r}")
+    config = checkpoint / "config.json"
+    model, trained = (
+        (from_pretrained(checkpoint), None)
+        if config.exists() and "calls" in read_json(config)
+        else load_vit(checkpoint)
+    )
+    path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
+    done = write(model, path, to=to, size=size or trained)
+    sizes = "any size in whole patches" if done.any_size else "this size only"
+    print(f"wrote {done.path}: any batch, {sizes}; differs from the model by {done.difference:.1e} at most")
+
+
+def check_device(name: str) -> str:
+    """The name of a device, refused in words where there is no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name or "cpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used on this machine: {reason}") from None
+    return name
+
+
+def _find_local_modules(*words: str) -> None:
+    """Let my_module:factory name a file of the current folder, as `python -m` does."""
+    if any(":" in word for word in words) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

@@ -1,18 +1,16 @@
 """Images lifted to RGB-D: a folder or tars in, tars with NNN.depth.png beside everything else out.
 
     stringpe data depth photos/ lifted/ --model depth-anything-v2-metric-indoor-small
-    accelerate launch -m stringpe.data.depth_lifting 'web-{000..999}.tar' lifted/ --model …  # many GPUs and machines
+    accelerate launch -m stringpe data depth 'web-{000..999}.tar' lifted/ --model …  # many GPUs and machines
 
 The output shard is the unit of work: processes (RANK and WORLD_SIZE) take turns, a shard appears whole or not at all,
 and one that exists is never made again. Depth is 16-bit, in millimetres; 0 is a hole. provenance.json says what made
 the folder, NAME.summary.json what became of a shard's samples, and summary.json adds them up once all shards are there.
 """
 
-import argparse
 import io
 import json
 import os
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -219,26 +217,3 @@ def run(
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")
     print(f"; {found['corrupt']:,} corrupt" + (f" ({found['problems'][0]}, …)" if found["problems"] else ""))
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """`python -m stringpe.data.depth_lifting`, for launchers."""
-    parser = argparse.ArgumentParser(prog="python -m stringpe.data.depth_lifting", description=__doc__.splitlines()[0])
-    parser.add_argument("source", help="a folder of images, or shards: a path with * or {000..127}")
-    parser.add_argument("out", type=Path, help="folder for the shards")
-    parser.add_argument("--model", type=Path, required=True, help="folder of a Depth-Anything-V2 model of transformers")
-    parser.add_argument("--filters", nargs="*", default=list(FILTERS), help=f"of {', '.join(FILTERS)}; all by default")
-    parser.add_argument("--shard-size", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--made-up", nargs=2, type=float, default=None, metavar=("NEAR", "FAR"))
-    parser.add_argument("--device", default="")
-    asked = vars(parser.parse_args(words))
-    near_far = asked.pop("made_up")
-    try:
-        run(**asked, made_up=None if near_far is None else (near_far[0], near_far[1]))
-    except (ValueError, OSError) as error:
-        sys.exit(f"stringpe: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
     stringpe train flickr8k data.train=flickr8k-train.tar data.val=flickr8k-test.tar model.encoding=cayley \\
         --out runs/flickr8k-cayley
-    python -m stringpe.training compare flickr8k data.train=… data.val=… --seeds 3 --jobs 6 --out runs/flickr8k \\
+    python -m stringpe compare flickr8k data.train=… data.val=… --seeds 3 --jobs 6 --out runs/flickr8k \\
         --encodings absolute rope rope_mixed circulant cayley
 
 Data: WebDataset layout, NNNNNN.webp + NNNNNN.json with {"captions": [five]}, decoded once into memory and augmented

@@ -1,6 +1,6 @@
 """ImageNet2012 as in the paper: ViT-B/16 at 224 px, batch 4096, 300 epochs, cosine, lr 1e-3, 10,000 warm-up steps.
 
-    accelerate launch --num_processes 8 -m stringpe.training train imagenet2012 data.train=/data/imagenet/train \\
+    accelerate launch --num_processes 8 -m stringpe train imagenet2012 data.train=/data/imagenet/train \\
         data.val=/data/imagenet/val model.encoding=cayley --out runs/imagenet-cayley
 
 Data: folders (one directory a class), shards (data.source=shards 'data.train=/data/train-{0000..1023}.tar'), shards

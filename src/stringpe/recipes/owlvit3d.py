@@ -1,6 +1,6 @@
 """Detection in 3D as in the paper: the towers of WebLI-3D, batch 1,024, 250,000 steps, lr 1e-4.
 
-    accelerate launch --num_processes 16 -m stringpe.training train owlvit3d model.encoding=cayley \\
+    accelerate launch --num_processes 16 -m stringpe train owlvit3d model.encoding=cayley \\
         'model.start=runs/webli3d/{encoding}' --out runs/owlvit3d-cayley
 
 With model.depth=none, and towers that were trained so, it is the paper's ViT, else its ViTD. Data: the paper renders

@@ -1,6 +1,6 @@
 """OWL-ViT on COCO or LVIS as in the paper: ViT-B/16 at 768 px, with the optimiser, mosaics and prompts of OWL-ViT.
 
-    accelerate launch --num_processes 8 -m stringpe.training train owlvit_coco model.encoding=cayley \\
+    accelerate launch --num_processes 8 -m stringpe train owlvit_coco model.encoding=cayley \\
         data.train=/data/coco/train2017 data.train_boxes=/data/coco/annotations/instances_train2017.json \\
         data.val=/data/coco/val2017 data.val_boxes=/data/coco/annotations/instances_val2017.json \\
         model.start='runs/webli3d/{encoding}' --out runs/owlvit-cayley

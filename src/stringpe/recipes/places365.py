@@ -1,6 +1,6 @@
 """Places365 as in the paper: the recipe of ImageNet2012, on 365 kinds of places.
 
-    accelerate launch --num_processes 8 -m stringpe.training train places365 data.train=/data/places365/train \\
+    accelerate launch --num_processes 8 -m stringpe train places365 data.train=/data/places365/train \\
         data.val=/data/places365/val model.encoding=cayley --out runs/places-cayley
 
 Data: as `imagenet2012`; 1,803,460 training images (data.train_size for a stream).

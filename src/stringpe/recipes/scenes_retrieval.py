@@ -1,6 +1,6 @@
 """Retrieval where depth matters: rooms seen twice, captions that are true of one view and false of the other.
 
-    python -m stringpe.training compare scenes_retrieval --seeds 3 --jobs 6 --out runs/scenes-retrieval \\
+    python -m stringpe compare scenes_retrieval --seeds 3 --jobs 6 --out runs/scenes-retrieval \\
         --baseline absolute:model.depth=none \\
         --encodings absolute:model.depth=none rope:model.depth=none rope_mixed:model.depth=none \\
                     circulant:model.depth=none cayley:model.depth=none \\

@@ -2,7 +2,7 @@
 
     stringpe train voc2007 data.train=voc2007-train.tar data.val=voc2007-val.tar model.encoding=cayley \\
         --out runs/voc2007-cayley
-    python -m stringpe.training compare voc2007 data.train=… data.val=… \\
+    python -m stringpe compare voc2007 data.train=… data.val=… \\
         model.start='runs/tiny/runs/{encoding}/seed{seed}' --seeds 3 --jobs 15 --no-costs --out runs/voc2007 \\
         --encodings absolute rope rope_mixed circulant cayley
 

@@ -1,9 +1,9 @@
 """Retrieval on WebLI-3D as in the paper: ViT-B/16 at 256 px, SigLIP, batch 8192, 20 epochs, lr 1e-3, 5 % warm-up.
 
     stringpe data depth images/ webli3d/ --model depth-anything-v2-metric-indoor-small
-    accelerate launch --num_processes 64 -m stringpe.training train webli3d 'data.train=webli3d/{000000..059999}.tar' \\
+    accelerate launch --num_processes 64 -m stringpe train webli3d 'data.train=webli3d/{000000..059999}.tar' \\
         data.val=webli3d-val/000000.tar text.tokenizer=tokenizer.json model.encoding=cayley --out runs/webli3d-cayley
-    python -m stringpe.training compare webli3d … --encodings absolute:model.depth=none rope rope_mixed \\
+    python -m stringpe compare webli3d … --encodings absolute:model.depth=none rope rope_mixed \\
         circulant:block_size=32 cayley
 
 The baseline (absolute, model.depth=none) sees RGB, the others RGB-D with depth as third coordinate. WebLI is not

@@ -7,7 +7,7 @@ from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from .base import Task
 
-_TASKS = {
+_TASKS: dict[str, tuple[str, str] | type[Task]] = {
     "classification": ("classification", "Classification"),
     "objects": ("objects", "Objects"),
     "retrieval": ("retrieval", "Retrieval"),
@@ -25,9 +25,19 @@ def names() -> list[str]:
 
 def task_class(name: str) -> type[Task]:
     """The class of a task by its name in recipes."""
-    module, found = look_up("task", name, _TASKS)
-    task: type[Task] = getattr(import_module(f".{module}", __name__), found)
-    return task
+    found = look_up("task", name, _TASKS)
+    if isinstance(found, tuple):
+        module, attribute = found
+        task: type[Task] = getattr(import_module(f".{module}", __name__), attribute)
+        return task
+    return found
+
+
+def register(name: str, task: type[Task]) -> None:
+    """Let recipes name a task of your own: `Recipe(task=name)`."""
+    if name in _TASKS:
+        raise ValueError(f"there is a task named {name!r} already: choose another name")
+    _TASKS[name] = task
 
 
 def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:

@@ -18,16 +18,16 @@ from ..io.checkpoint import TOKENIZER
 from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
-from ..recipes.schema import Model, Optim, Recipe
+from ..recipes.schema import Loop, Model, Optim, Recipe
 from .backbone import backbone
 
 Value = TypeVar("Value")
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
-_MODEL = tuple(f"model.{field.name}" for field in fields(Model) if field.name not in ("start", "freeze"))
-_OPTIM = tuple(f"optim.{field.name}" for field in fields(Optim) if field.name != "text_lr_scale")
-_ALWAYS = ("name", "task", "seed", *_MODEL, *_OPTIM, "loop.*")
+_OF_SOME_TASKS = ("model.start", "model.freeze", "optim.text_lr_scale", "loop.seeds")
+_GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
+_COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,17 @@ class Task(ABC):
     counted: ClassVar[bool] = True
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
     interval."""
+    common: ClassVar[tuple[str, ...]] = (
+        *("name", "task", "seed", "data.source", "data.image_size"),
+        *(key for key in _COMMON if key not in _OF_SOME_TASKS),
+    )
+    """Keys of a recipe that every task with a vision transformer reads."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Keys of a recipe that this task reads besides those that every task reads and those that `data.sources` says its
-    data and augmentation read: "loss.kind", "text.*". Others are refused when they are changed."""
+    """Keys that this task reads besides the common ones and those that `data.sources` says its data and augmentation
+    read, as patterns ("loss.kind", "text.*"). All others are refused when they are changed."""
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Of a task outside the package: what `data.source` can be, and the keys that each source reads. Tasks of the
+    package are in the table of `data.sources`."""
     results: Path | None = None
     """The file that `evaluate` writes its predictions to, for tasks that have a format for them; None writes nothing.
     Only the caller sets it: a recipe, which may come from somebody else, names no file to be written."""
@@ -85,7 +93,12 @@ class Task(ABC):
     @classmethod
     def keys(cls, recipe: Recipe) -> tuple[str, ...]:
         """Every key, as a pattern, that a run of this recipe reads."""
-        return (*_ALWAYS, *cls.reads, *keys_read(recipe.task, recipe.data))
+        if not cls.sources:
+            return (*cls.common, *cls.reads, *keys_read(recipe.task, recipe.data))
+        source = recipe.data.source
+        if source not in cls.sources:
+            raise ValueError(f"data.source for the task {recipe.task} is {' or '.join(cls.sources)}, got {source!r}")
+        return (*cls.common, *cls.reads, *cls.sources[source])
 
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ...attention import Attention
 from ...baselines import SinCos
-from ...encoding import create
+from ...catalogue import create
 from ...models.initialise import fan_in_, initialise, zero_
 
 Memory = list[tuple[Tensor, Tensor]]
