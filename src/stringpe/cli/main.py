@@ -28,8 +28,9 @@ def compare(
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
-        recipe: relations (runs anywhere), scenes, scenes_objects, tiny_imagenet100, imagenet2012, flickr8k, scenes_retrieval,
-            voc2007, scenes_detection3d, kuka_small, …; a wrong name lists all of them. Those in _small suit a CPU.
+        recipe: relations (runs anywhere), scenes, scenes_objects, tiny_imagenet100, imagenet2012, flickr8k,
+            scenes_retrieval, voc2007, scenes_detection3d, kuka_small, …; a wrong name lists all of them. Those in
+            _small suit a CPU.
         overrides: Changes of the recipe, key=value: optim.lr=3e-4 data.train=train.tar.
         encodings: Rows: names, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none.
         seeds: Runs of every row; 0 is what the recipe's design says, 5 for relations.
@@ -219,10 +220,10 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Of op, block, vit and growth; all by default.
+        parts: Of op, block, vit, growth and train; all by default.
         out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
         device: cuda or cpu; a GPU if there is one.
-        ways: Rows of the vit part, by name; all by default.
+        ways: Rows of the parts vit and train, by name; all by default.
         modes: Of the vit part.
     """
     from ..bench import run

@@ -8,8 +8,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from ..io.registry import unknown
-from .overrides import override
 from .design import Design
+from .overrides import override
 from .schema import Recipe
 
 _PARTS = ("design", "overrides", "schema")

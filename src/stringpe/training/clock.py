@@ -51,8 +51,8 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it cannot
-    be known.
+    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it
+    cannot be known.
 
     On a CPU, pages of files (torch's libraries are hundreds of megabytes of them) are left out: the kernel takes them
     back and reads them again as it likes, so that a peak with them depends on what else the machine does."""
@@ -62,7 +62,9 @@ def peak_bytes(device: torch.device) -> int | None:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in _OURS}
+    kilobytes = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in _OURS
+    }
     if "VmHWM" not in kilobytes:
         return None
     return 1024 * (kilobytes["VmHWM"] - kilobytes.get("RssFile", 0) - kilobytes.get("RssShmem", 0))

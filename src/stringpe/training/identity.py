@@ -21,7 +21,9 @@ def digest_data(data: Data) -> str:
     """A digest of the data that a recipe names: its settings, and of every local file its name, its size and, unless it
     lies in a folder of many, both ends: large files are not read whole. Equal data elsewhere has the same digest."""
     places = ("train", "val", "train_boxes", "val_boxes")
-    settings = {name: value for name, value in vars(data).items() if name not in (*places, "cache", "workers", "results")}
+    settings = {
+        name: value for name, value in vars(data).items() if name not in (*places, "cache", "workers", "results")
+    }
     files = {name: list(_files(getattr(data, name))) for name in places}
     return _digest({"settings": settings, "files": files})
 

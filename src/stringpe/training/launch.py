@@ -110,7 +110,14 @@ def evaluate(path: str | Path, changes: list[str] | None = None) -> dict[str, An
     accelerator = accelerator_for(recipe)
     task = build(recipe)
     model = task.model()
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        _, _, first = str(error).partition("\n\t")
+        raise ValueError(
+            f"the weights of {path} do not fit the model of its recipe with {changes or 'no'} changes "
+            f"({first.partition(chr(10))[0].strip()}): change nothing that shapes the model"
+        ) from None
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
     with torch.no_grad():
         sums = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))

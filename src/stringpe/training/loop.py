@@ -143,7 +143,7 @@ class Run:
         self.optimizer.zero_grad()
 
     def _clip(self, limit: float) -> None:
-        """Bring the norm of the gradient down to the limit: that of each seed, where several are trained in one step."""
+        """Bring the norm of the gradient down to the limit: that of each seed, where several train in one step."""
         if self.recipe.loop.seeds == 1:
             self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
             return
@@ -307,9 +307,7 @@ def _optimizer(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.
         for group in groups:
             group["lr"] = torch.tensor(group["lr"], device=device)
     capturable = recipe.loop.compile
-    return torch.optim.AdamW(
-        groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=True, capturable=capturable
-    )
+    return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=True, capturable=capturable)
 
 
 def _with_slower_text(groups: list[dict[str, Any]], model: nn.Module, scale: float) -> list[dict[str, Any]]:

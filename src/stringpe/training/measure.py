@@ -48,7 +48,9 @@ class _Timed:
         task = build(recipe)
         with tempfile.TemporaryDirectory() as folder:
             self.run = Run(recipe, task, Path(folder), accelerator, quiet=True)
-        own = {id(p): p.numel() for m in self.run.bare.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
+        own = {
+            id(p): p.numel() for m in self.run.bare.modules() if isinstance(m, PositionEncoding) for p in m.parameters()
+        }
         self.encoding_parameters = sum(own.values()) // recipe.loop.seeds
         self.batches = task.batches(0, self.run.place)
         self.done = 0

@@ -26,8 +26,8 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the variant
-    of the recipe that some columns of the table need; "" for the recipe as it is."""
+    """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the
+    variant of the recipe that some columns of the table need; "" for the recipe as it is."""
 
     label: str
     seed: int
@@ -48,7 +48,9 @@ class Planned:
         if self.recipe.loop.seeds == 1:
             return {self.seed: found}
         seeds = range(self.seed, self.seed + self.recipe.loop.seeds)
-        return {s: {k.removeprefix(f"seed{s}/"): v for k, v in found.items() if k.startswith(f"seed{s}/")} for s in seeds}
+        return {
+            s: {k.removeprefix(f"seed{s}/"): v for k, v in found.items() if k.startswith(f"seed{s}/")} for s in seeds
+        }
 
 
 def planned(
