@@ -242,3 +242,46 @@ def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
         timings = tuple(Timing(t, t, t, 1) for t in (replay, call))
         monkeypatch.setattr(job, "_timed", lambda run, timings=timings: timings)
         assert job.floor() == min(replay, call)
+
+
+@pytest.mark.parametrize("case", ["tiny_imagenet100", "diffusion policy", "ViT-S/16 at 224 px"])
+def test_the_training_loop_is_measured_beside_a_plain_one(case):
+    from stringpe.bench import train
+
+    (row,) = train.rows(CPU, (case,), ["data.image_size=32", "model.patch_size=16", "policy.chunk=10"], seconds=0.0)
+    assert isinstance(row, train.Row), row
+    low, median, high = row.loop.ratio
+    assert 0 < low <= median <= high
+    assert row.images_per_second == pytest.approx(1e3 * row.batch / row.loop.median)
+    assert row.flops > 1e5
+    assert (row.kernels, row.utilisation) == (None, None)  # a GPU's
+
+
+def test_the_products_of_a_step_are_counted_once_and_ours_with_them():
+    """One linear layer of a task: 2 n m k forward, and twice that backward."""
+    from stringpe.bench.train import count_flops
+
+    class Product:
+        def model(self):
+            return torch.nn.Linear(5, 7, bias=False)
+
+        def loss(self, model, batch):
+            return model(batch["x"]).sum()
+
+    x = torch.randn(3, 5, requires_grad=True)
+    assert count_flops(Product(), {"x": x}, CPU) == 3 * 2 * 3 * 5 * 7
+
+
+def test_the_table_of_training_and_an_unknown_case(tmp_path, monkeypatch):
+    from stringpe.bench import train
+
+    row = train.Row("tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42)
+    monkeypatch.setattr(train, "rows", lambda device, names: iter([row]))
+    bench.run(["train"], out=tmp_path, device="cpu")
+    page = (tmp_path / "bench.md").read_text()
+    assert "## Training" in page
+    assert "1.500 |" in page
+    assert "42.0 %" in page
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="there is no training benchmark named 'tinny'"):
+        next(train.rows(CPU, ("tinny",)))

@@ -3,15 +3,20 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
-from stringpe.metrics.statistics import Estimate
+from stringpe import recipes
+from stringpe.metrics.statistics import Estimate, Test
+from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
 from stringpe.training import compare
 from stringpe.training.figures import line_looks, mean_curve, read_curve
+from stringpe.training.findings import named_findings, paragraphs, verdict
 from stringpe.training.runs import planned, row_changes
-from stringpe.training.table import Summary, as_csv, as_text, cells, summarise
+from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
 from stringpe.training.tuning import Tuning, best
 
 ROWS = ("none", "absolute", "circulant:block_size=4")
@@ -45,16 +50,19 @@ def test_the_table_has_scores_differences_and_costs(done):
     out, found = done
     assert [s.label for s in found.summaries] == list(ROWS)
     none, absolute, circulant = found.summaries
-    assert absolute.difference is None
-    assert none.difference.count == 2
-    scores = {s: v / 100 for s, v in circulant.seeds.items()}
+    assert absolute.main.difference is None
+    assert none.main.difference.difference.count == 2
+    scores = {s: v / 100 for s, v in circulant.main.seeds.items()}
     written = json.loads((out / "results.json").read_text())["results"]["circulant:block_size=4"]
-    assert {int(s): r["metrics"]["top1"] for s, r in written.items()} == pytest.approx(scores)
+    assert {int(s[4:]): r["metrics"]["top1"] for s, r in written.items()} == pytest.approx(scores)
+    assert all(len(r["digest"]["weights"]) == 32 for r in written.values())
     assert circulant.encoding_parameters > none.encoding_parameters == 0
     assert absolute.parameters > none.parameters
-    assert all(s.step_ms > 0 and s.peak_bytes > 1e7 for s in found.summaries)
+    assert all(0 < s.step_ms[1] <= s.step_ms[0] <= s.step_ms[2] for s in found.summaries)
+    assert all(s.peak_bytes >= 0 for s in found.summaries)
     assert (out / "table.md").read_text() == found.text
-    assert "paired by seed" in found.text
+    assert "none below three seeds" in found.text
+    assert "*" not in found.text.partition("Recipe toy")[0].replace("**", "")
 
 
 def test_the_curves_of_all_runs_are_in_one_file(done):
@@ -63,7 +71,7 @@ def test_the_curves_of_all_runs_are_in_one_file(done):
     assert {(row["row"], row["seed"]) for row in rows} == {(label, seed) for label in ROWS for seed in (0, 1)}
     last = {(row["row"], row["seed"]): row["val/top1"] for row in rows if "val/top1" in row}
     for summary in found.summaries:
-        for seed, score in summary.seeds.items():
+        for seed, score in summary.main.seeds.items():
             assert last[summary.label, seed] == pytest.approx(score / 100, rel=1e-5)
 
 
@@ -71,9 +79,9 @@ def test_finished_runs_are_not_run_again(done):
     from training_toy import TOY
 
     out, first = done
-    stamps = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*/*")}
+    stamps = {p: p.stat().st_mtime_ns for p in [*out.glob("runs/*/*/*"), out / "costs.json"]}
     again = compare(TOY, ROWS, seeds=2, out=out, jobs=1, quiet=True)
-    assert {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*/*")} == stamps
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     assert again.summaries == first.summaries
 
 
@@ -150,6 +158,7 @@ def test_the_report_needs_nothing_from_outside(done):
     assert text.count("data:image/png;base64,") == 12
     for row in ROWS:
         assert f"<td>{row}</td>" in text
+    assert "<details><summary>Recipe</summary>" in text
 
 
 def test_without_matplotlib_the_report_has_its_table_and_says_why(done, monkeypatch):
@@ -189,19 +198,25 @@ def test_every_figure_shows_and_the_console_is_silent(done, tmp_path):
     assert not [line for line in run.stderr.splitlines() if "CONSOLE" in line]
 
 
-def summary(difference):
-    return Summary("a", Estimate(50.0, 49.0, 51.0, 3), difference, {0: 50.0}, 1e-3, 1000, 10, 1.5, None)
+def summary(test, adjusted=None):
+    cell = Cell(Estimate(50.0, 49.0, 51.0, 3), {0: 50.0}, test, adjusted)
+    return Summary("a", {"as trained": cell}, 1e-3, 1000, 10, (1.5, 1.25, 1.75), None)
 
 
-def test_cells_mark_what_is_told_from_chance():
-    assert cells(summary(Estimate(1.0, 0.5, 1.5, 3)))[:3] == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
-    assert cells(summary(Estimate(-0.2, -0.5, 0.1, 3)))[2] == "-0.20 ± 0.30"
+def outcome_of(mean, half, p):
+    return Test(Estimate(mean, mean - half, mean + half, 3), p, None, 0.5)
+
+
+def test_cells_mark_what_is_significant_after_holm():
+    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.03))[:3] == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
+    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.06))[2] == "+1.00 ± 0.50"
+    assert cells(summary(outcome_of(1.0, 0.5, 0.01), None))[2] == "+1.00 ± 0.50"
     assert cells(summary(None))[2] == "baseline"
-    assert cells(summary(None))[-1] == "–"
+    assert cells(summary(None))[-2:] == ("1.5 (1.2–1.8)", "–")
 
 
 def test_text_is_aligned_and_csv_is_complete():
-    rows = [summary(None), summary(Estimate(1.0, None, None, 1))]
+    rows = [summary(None), summary(outcome_of(1.0, 0.5, 0.2))]
     lines = as_text(rows, "top-1", ["A note."]).splitlines()
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[-1] == "A note."
@@ -210,17 +225,178 @@ def test_text_is_aligned_and_csv_is_complete():
 
 
 def test_summaries_are_paired_by_seed():
-    def result(score):
-        return {"metrics": {"top1": score}, "parameters": 7}
-
-    cost = {"parameters": 7, "encoding_parameters": 0, "step_ms": 1.0, "peak_bytes": None}
-    results = {"a": {0: result(0.4), 1: result(0.6)}, "b": {0: result(0.41), 1: result(0.61)}}
-    found = summarise(results, {"a": cost}, {"a": 1e-3, "b": 1e-3}, "top1", "a")
-    assert found[1].difference.mean == pytest.approx(1.0)
-    assert found[1].difference.half_width == pytest.approx(0.0, abs=1e-9)
-    assert found[0].score.half_width > 50
-    assert cells(found[0])[-4:] == ("7", "0", "1.0", "–")
+    scores = {"as trained": {"a": {0: 40.0, 1: 60.0}, "b": {0: 41.0, 1: 61.0}}}
+    cost = {"encoding_parameters": 0, "step_ms": (1.0, 0.9, 1.1), "peak_bytes": None}
+    found = summarise(scores, {"a": cost}, {"a": 1e-3, "b": 1e-3}, {"a": 7, "b": 7}, "a", 0.5)
+    difference = found[1].main.difference.difference
+    assert difference.mean == pytest.approx(1.0)
+    assert difference.half_width == pytest.approx(0.0, abs=1e-9)
+    assert cells(found[0])[-4:] == ("7", "0", "1.0 (0.9–1.1)", "–")
     assert cells(found[1])[-4:] == ("7", "–", "–", "–")  # not measured
+
+
+# Two contrasts in two columns: one difference that is plain, one that is nothing, one that cannot be decided.
+TABLE = {
+    "first": {
+        "absolute": {0: 50.0, 1: 51.2, 2: 49.5, 3: 50.1},
+        "rope_mixed": {0: 60.0, 1: 61.1, 2: 59.6, 3: 60.0},
+        "cayley": {0: 60.05, 1: 61.1, 2: 59.6, 3: 60.1},
+    },
+    "second": {
+        "absolute": {0: 50.0, 1: 51.0, 2: 49.0, 3: 53.0},
+        "rope_mixed": {0: 60.0, 1: 63.0, 2: 58.0, 3: 60.0},
+        "cayley": {0: 61.0, 1: 61.0, 2: 60.0, 3: 59.0},
+    },
+}
+ASKED = Design(
+    columns=(Column("first"), Column("second", metric="moved")),
+    contrasts=(
+        Contrast("rotary − absolute", ("rope_mixed", "cayley", "circulant"), ("absolute",), {"first": MORE}),
+        Contrast("Cayley − Mixed", ("cayley",), ("rope_mixed",), {"first": EQUAL, "second": MORE}),
+        Contrast("of rows that are not there", ("general",), ("liere",)),
+    ),
+)
+
+
+def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
+    found = named_findings(TABLE, ASKED)
+    assert [(f.name, f.column, f.outcome, f.as_expected) for f in found] == [
+        ("rotary − absolute", "first", "shown", True),
+        ("Cayley − Mixed", "first", "equal", True),
+        ("rotary − absolute", "second", "shown", None),  # theory is silent
+        ("Cayley − Mixed", "second", "open", None),
+    ]
+    shown, equal, left = paragraphs(found, 4)
+    assert shown.startswith("Shown: rotary − absolute, first: +9.99")
+    assert "points (p < 0.001), as theory expects" in shown
+    assert "equal within 0.5" in equal
+    assert left.endswith("theory expects a difference above zero.")
+    assert verdict(found, 4) == "Of 3 expectations, 2 were met, 0 were not, 1 stay open."
+
+
+def test_what_goes_against_theory_is_said():
+    turned = Design(contrasts=(Contrast("absolute − rotary", ("absolute",), ("rope_mixed",), {"first": MORE}),))
+    (found,) = named_findings({"first": TABLE["first"]}, turned)
+    assert (found.outcome, found.as_expected) == ("shown", False)
+    assert found.sentence().endswith("where theory expects a difference above zero")
+
+
+def test_two_seeds_are_never_enough():
+    two = {column: {row: dict(list(v.items())[:2]) for row, v in rows.items()} for column, rows in TABLE.items()}
+    found = named_findings(two, ASKED)
+    assert {f.outcome for f in found} == {"open"}
+    assert paragraphs(found, 2)[0].startswith("With fewer than three seeds nothing is shown")
+
+
+def test_the_questions_are_written_before_the_runs_and_cannot_change(toy, tmp_path, monkeypatch):
+    from stringpe.training import comparison
+
+    def look(*_):
+        written = json.loads((tmp_path / "design.json").read_text())
+        assert [c["name"] for c in written["contrasts"]] == [c.name for c in Design().contrasts]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "run_all", look)
+    with pytest.raises(KeyboardInterrupt):
+        compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="holds another comparison"):
+        compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True, design=ASKED)
+
+
+def test_a_second_comparison_in_one_folder_is_told_of_the_first(toy, tmp_path):
+    from stringpe.io.files import hold_lock
+
+    with (
+        hold_lock(tmp_path / ".lock", "x"),
+        pytest.raises(ValueError, match=r"comparison in .* is in use by process \d+"),
+    ):
+        compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True)
+
+
+COLUMNS = Design(
+    rows=("absolute", "rope_mixed", "cayley"),
+    seeds=3,
+    columns=recipes.design("relations").columns,
+    contrasts=recipes.design("relations").contrasts,
+    about="What this is for.",
+)
+
+
+@pytest.fixture(scope="module")
+def related(tmp_path_factory):
+    out = tmp_path_factory.mktemp("relations")
+    short = recipes.load("relations", ["loop.steps=3", "loop.batch_size=4", "data.val_size=8", "model.dim=32"])
+    return out, compare(short, out=out, design=COLUMNS, jobs=1, costs=False, quiet=True)
+
+
+def test_columns_are_other_metrics_or_trainings_of_their_own(related):
+    out, found = related
+    assert sorted(p.name for p in (out / "runs").iterdir()) == sorted(
+        f"{row}{variant}" for row in COLUMNS.rows for variant in ("", "-W_q-W_k-frozen", "-linear-attention")
+    )
+    kept = json.loads((out / "results.json").read_text())
+    names = ["as trained", "coordinates moved", "W_q, W_k frozen", "linear attention"]
+    assert list(kept["scores"]) == names
+    run = kept["results"]["cayley"]["seeds0-2"]["metrics"]
+    assert kept["scores"]["as trained"]["cayley"]["1"] == pytest.approx(100 * run["seed1/top1"])
+    assert kept["scores"]["coordinates moved"]["cayley"]["2"] == pytest.approx(100 * run["seed2/moved"])
+    frozen = kept["results"]["cayley"]["W_q, W_k frozen seeds0-2"]["metrics"]
+    assert kept["scores"]["W_q, W_k frozen"]["cayley"]["0"] == pytest.approx(100 * frozen["seed0/top1"])
+    assert [len(s.cells) for s in found.summaries] == [4, 4, 4]
+    assert len(found.findings) == 8
+
+
+def test_the_report_opens_with_the_question_and_whether_it_was_answered(related):
+    page = related[1].report.read_text()
+    first = page.index("<p>What this is for. as trained: all weights")
+    assert first < page.index("expectations,") < page.index("<table>")
+    assert page.count("<table>") == 2
+    assert "What the model sees" not in page
+
+
+PARENT = """
+import sys, os
+from pathlib import Path
+from stringpe import recipes
+from stringpe.training import compare
+
+if __name__ == "__main__":
+    endless = ["loop.steps=100000", "loop.log_every=1", "loop.batch_size=2", "data.val_size=4"]
+    recipe = recipes.load("relations", endless)
+    compare(recipe, ["rope", "cayley"], seeds=1, out=sys.argv[1], jobs=2, quiet=True, costs=False)
+"""
+
+
+@pytest.mark.parametrize("number", [9, 15])
+def test_workers_end_with_their_parent_whatever_ended_it(tmp_path, number):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")], stderr=subprocess.DEVNULL)
+    logs = [tmp_path / f"out/runs/{row}/seed0/metrics.jsonl" for row in ("rope", "cayley")]
+    wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs))
+    workers = children(parent.pid)
+    assert len(workers) >= 2
+    parent.send_signal(number)
+    parent.wait(timeout=20)
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def children(process):
+    return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process]
+
+
+def _parent(folder):
+    try:
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def wait_until(holds, seconds=90):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_curves_are_means_over_common_steps(tmp_path):

@@ -17,7 +17,7 @@ def lines(out):
 def test_a_run_leaves_everything(toy, tmp_path):
     outcome = train(toy, tmp_path, quiet=True)
     assert {p.name for p in tmp_path.iterdir()} == {
-        "checkpoints", "metrics.jsonl", "recipe.json", "result.json", "summary.csv"
+        ".lock", "checkpoints", "metrics.jsonl", "recipe.json", "result.json", "summary.csv"
     }  # fmt: skip
     assert [p.name for p in checkpoints.found(tmp_path)] == ["000010", "000012"]  # 000005 is pruned
     inside = {str(p.relative_to(tmp_path / "checkpoints/000012")) for p in tmp_path.glob("checkpoints/000012/*/*")}
@@ -162,7 +162,7 @@ def test_tensorboard_and_lines(changed, tmp_path, capsys):
 
 
 def test_batches_that_do_not_divide_are_refused(changed, tmp_path):
-    with pytest.raises(ValueError, match=r"16 examples a process do not divide into loop.accumulate=3"):
+    with pytest.raises(ValueError, match=r"16 examples per process do not divide into loop.accumulate=3"):
         train(changed(loop={"accumulate": 3}), tmp_path)
     with pytest.raises(ValueError, match=r"loop.precision is 'no' or 'bf16', got 'fp8'"):
         train(changed(loop={"precision": "fp8"}), tmp_path)

@@ -1,4 +1,4 @@
-"""What encodings cost: the operation, an attention block, a ViT step, and how cost grows. `stringpe bench`.
+"""What encodings cost: the operation, an attention block, a ViT step, how cost grows, and the loop. `stringpe bench`.
 
 Ours stand beside the usual ways to do the same job (`ways.py`), and beside the memory floor: the time of a copy of the
 same bytes, measured in the same run.

@@ -15,7 +15,8 @@ import torch
 
 from .. import __version__
 from ..io.files import read_json, write_json, write_text
-from . import models, op
+from ..io.table import markdown_table
+from . import models, op, train
 from .timing import LeftOut
 
 BOTH = 2.5  # floors of forward + backward: forward reads x and writes y, backward reads g and y and writes dx
@@ -24,7 +25,12 @@ FLOOR = (
     " forward + backward, which also reads the gradient and what was rotated, and writes a gradient. On a GPU, times"
     " are those of a replayed graph, the device alone; `call` is a call from Python, ten in a row."
 )
-PARTS = ("op", "block", "vit", "growth")
+TRAIN = (
+    "A step of `stringpe train`, its batch included, beside a plain loop over the same model and one fixed batch; the"
+    " ratio is the loop's time over the plain loop's, timed in turns. Utilisation is the model's products over the"
+    " device's peak by its data sheet. On a CPU the models are tiny and show only that everything runs."
+)
+PARTS = ("op", "block", "vit", "growth", "train")
 OP_SHAPES = {
     "cuda": [op.Shape(256, 12, 256, 64), op.Shape(8, 16, 16384, 128), op.Shape(16, 12, 256, 64)],
     "cpu": [op.Shape(8, 12, 196, 64), op.Shape(8, 1, 196, 64), op.Shape(8, 12, 196, 64, shared=True)],
@@ -44,8 +50,8 @@ def run(
     that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results that are there
     already from another run are kept and added to. A way that fails is left out and named, with the reason.
 
-    ways: which rows of the ViT part, by name; all by default. modes: of the ViT part, "eager" and "compiled". compiled:
-    whether the ways of the op part are also timed compiled.
+    ways: which rows of the parts vit and train, by name; all by default. modes: of the ViT part, "eager" and
+    "compiled". compiled: whether the ways of the op part are also timed compiled.
     """
     unknown = [p for p in parts if p not in PARTS]
     if unknown:
@@ -89,6 +95,8 @@ def _rows(
     elif part == "block":
         sizes: dict[str, Any] = {"batch": 2, "tokens": 196} if small else {}
         yield from models.block_rows(device, dtype=dtype, **sizes)
+    elif part == "train":
+        yield from train.rows(device, tuple(ways or ()))
     elif part == "vit":
         sizes = {"batch": 2, "size": "vit_tiny_patch16"} if small else {}
         chosen = list(ways or ["absolute", *models.builders()])
@@ -124,7 +132,7 @@ def _rounded(value: Any) -> Any:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The page: one table a part."""
+    """The page: one table per part."""
     lines = ["# Benchmark", ""]
     for run in results["runs"]:
         lines += ["- " + ", ".join(f"{key} `{value}`" for key, value in run.items())]
@@ -140,6 +148,8 @@ def markdown(results: dict[str, Any]) -> str:
         if part in results:
             lines += [f"## {title}", ""]
             lines += _model_table(results[part])
+    if "train" in results:
+        lines += ["## Training", "", TRAIN, "", *_train_table(results["train"])]
     if "growth" in results:
         lines += [
             "## Growth (ours)",
@@ -187,6 +197,38 @@ def _model_table(rows: list[dict[str, Any]]) -> list[str]:
             f"| {memory} | {_spread(inference)} | {_ratio(inference, base['inference'])} |"
         )
     return [*lines, ""]
+
+
+def _train_table(rows: list[dict[str, Any]]) -> list[str]:
+    head = (
+        "recipe",
+        "encoding",
+        "batch",
+        "loop (ms)",
+        "plain (ms)",
+        "ratio",
+        "kernels (ms)",
+        "images/s",
+        "utilisation",
+    )
+    cells = []
+    for row in rows:
+        low, median, high = row["loop"]["ratio"]
+        kernels, share = row["kernels"], row["utilisation"]
+        cells.append(
+            (
+                row["recipe"],
+                row["encoding"],
+                f"{row['batch']:,}",
+                _spread(row["loop"]),
+                f"{row['plain']:.3f}",
+                f"{median:.3f} ({low:.3f}–{high:.3f})",
+                "–" if kernels is None else f"{kernels:.3f}",
+                f"{row['images_per_second']:,.0f}",
+                "–" if share is None else f"{100 * share:.1f} %",
+            )
+        )
+    return [markdown_table(head, cells, left=2), ""]
 
 
 def _ratio(timing: dict[str, Any], base: dict[str, Any]) -> str:

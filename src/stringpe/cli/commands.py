@@ -323,10 +323,10 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Of op, block, vit and growth; all by default.
+        parts: Of op, block, vit, growth and train; all by default.
         out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
         device: cuda or cpu; a GPU if there is one.
-        ways: Rows of the vit part, by name; all by default.
+        ways: Rows of the parts vit and train, by name; all by default.
         modes: Of the vit part: eager, compiled.
     """
     from ..bench import run

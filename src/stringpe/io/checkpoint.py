@@ -43,8 +43,8 @@ class Checkpoint:
 
 
 def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Write to run/checkpoints/<step>, atomically, then remove all but the newest `keep`. Weights that are not finite are
-    refused, so that a good checkpoint is never removed for a bad one."""
+    """Write to run/checkpoints/<step>, atomically, then remove all but the newest `keep`. Weights that are not finite
+    are refused, so that a good checkpoint is never removed for a bad one."""
     from safetensors.torch import save_file
 
     path = run / "checkpoints" / f"{checkpoint.step:06d}"
@@ -116,9 +116,12 @@ def read_tensors(path: Path) -> State:
     from safetensors.torch import load_file
 
     try:
-        return load_file(_there(path))
+        tensors = load_file(_there(path))
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise _damaged(path, str(error).partition("\n")[0]) from None
+    if not tensors:
+        raise _damaged(path, "it holds no tensors")
+    return tensors
 
 
 def check_finite(state: Mapping[str, Tensor], what: str) -> None:
@@ -127,8 +130,8 @@ def check_finite(state: Mapping[str, Tensor], what: str) -> None:
     if bad:
         more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
         raise ValueError(
-            f"{what}: {bad[0]}{more} hold NaN or infinity, so nothing made with them would mean anything: go back to an "
-            f"earlier checkpoint, or train again with a lower optim.lr"
+            f"{what}: {bad[0]}{more} hold NaN or infinity, and nothing made with them has a meaning: go back to "
+            f"an earlier checkpoint, or train again with a lower optim.lr"
         )
 
 
@@ -150,7 +153,9 @@ def model_folder(path: Path) -> Path:
     folder = path if (path / "model.safetensors").exists() else path / "pretrained_model"
     if not folder.exists() and found(path):
         folder = found(path)[-1] / "pretrained_model"
-    if not (folder / "model.safetensors").exists():
+    if folder.is_dir():
+        _there(folder / "model.safetensors")
+    else:
         raise ValueError(f"there is no checkpoint in {path}: pass a run's folder or one of its checkpoints/<step>")
     return folder
 

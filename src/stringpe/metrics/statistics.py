@@ -180,8 +180,8 @@ def spreads_alike(scores: Mapping[str, Mapping[int, float]], level: float = 0.05
 
 
 def residual_for(scores: Mapping[str, Mapping[int, float]], rows: Sequence[str]) -> Residual | None:
-    """The residual to judge these rows by: that of the whole table, or of these rows alone where the table's rows spread
-    differently. For two rows alone this is the paired t test."""
+    """The residual to judge these rows by: that of the whole table, or of these rows alone where the rows of the table
+    spread differently. For two rows alone this is the paired t test."""
     return row_seed_residual(scores if spreads_alike(scores) else {row: scores[row] for row in rows})
 
 

@@ -40,7 +40,8 @@ class Design:
     differences smaller than this, in points, count as equal."""
 
     rows: tuple[str, ...] = (
-        "none", "absolute", "rope", "rope:base=100", "rope:base=100,learnable=true", "rope_mixed", "circulant", "cayley",
+        "none", "absolute", "rope", "rope:base=100", "rope:base=100,learnable=true",
+        "rope_mixed", "circulant", "cayley",
     )  # fmt: skip
     seeds: int = 3
     columns: tuple[Column, ...] = (Column("as trained"),)

@@ -16,7 +16,7 @@ RECIPE = Recipe(
     model=Model(dim=64, layers=2, heads=4, mlp_ratio=1.0),
     data=Data(source="points", train_size=9600, val_size=400),
     optim=Optim(lr=3e-3, weight_decay=0.01, clip=1.0, warmup_steps=40),
-    loop=Loop(batch_size=64, steps=150, log_every=25, eval_every=0, save_every=150, keep=1, tensorboard=False),
+    loop=Loop(batch_size=64, steps=150, log_every=25, eval_batch=64, save_every=150, keep=1, tensorboard=False),
 )
 
 TRAINED, MOVED, FROZEN, LINEAR = "as trained", "coordinates moved", "W_q, W_k frozen", "linear attention"
@@ -56,10 +56,10 @@ DESIGN = Design(
         "Every model sees 16 labelled points in 3D and names, for each point, the label of its nearest neighbour in a "
         "metric that is tilted against the axes. The task was chosen for what it can decide. Where the query and key "
         "projections are free, they absorb the basis P, so Cayley-STRING and RoPE-Mixed span the same functions and "
-        "STRING must not win: the columns 'as trained' and 'coordinates moved' should be equal within the margin. Where "
-        "W_q and W_k are frozen, or where a ReLU stands between projection and rotation (linear attention), P is not "
-        "absorbed, and STRING must win. Rotary encodings see relative positions only: moving all coordinates must not "
-        "change them, while absolute embeddings must fail there. RoPE along the axes has separable kernels and cannot "
-        "express a tilted metric, whatever its base."
+        "STRING must not win: the columns 'as trained' and 'coordinates moved' should be equal within the margin. "
+        "Where W_q and W_k are frozen, or where a ReLU stands between projection and rotation (linear attention), P is "
+        "not absorbed, and STRING must win. Rotary encodings see relative positions only: moving all coordinates must "
+        "not change them, while absolute embeddings must fail there. RoPE along the axes has separable kernels and "
+        "cannot express a tilted metric, whatever its base."
     ),
 )

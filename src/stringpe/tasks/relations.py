@@ -1,8 +1,9 @@
 """Naming the nearest neighbour of every point of a set, in a metric that is tilted against the axes.
 
-A set is 16 points in [0, 8)³, each with one of 8 labels. The answer for a point is the label of the nearest other point,
-where distance is that of diag(1, 0.35, 0.35) in a fixed random frame. Nothing but relative positions matters, and an
-encoding whose frequencies lie along the axes cannot express the metric: the task was chosen for what it can decide.
+A set is 16 points in [0, 8)³, each with one of 8 labels. The answer for a point is the label of the nearest other
+point, where distance is that of diag(1, 0.35, 0.35) in a fixed random frame. Nothing but relative positions matters,
+and an encoding whose frequencies lie along the axes cannot express the metric: the task was chosen for what it can
+decide.
 
 The model is a small transformer without biases or gains. Several seeds are trained in one step, `loop.seeds` of them:
 every matrix has a leading dimension for the seed, and the encodings of all seeds act as one with more heads.
@@ -27,7 +28,7 @@ from ..encoding import Encoding, form
 from ..frequencies import random_frames
 from ..linear_attention import linear_mix
 from ..recipes.schema import Model, Recipe
-from ..rotate import rotate, rotate_pair
+from ..rotate import rotate_pair
 from .base import Parts, Sample, Task
 
 POINTS, LABELS, AXES = 16, 8, 3
@@ -39,11 +40,12 @@ SHIFT = 32.0
 _ADDED = {"absolute": 100.0, "sincos": 100.0}  # base of the sine-cosine embedding that is added to tokens
 _ADDED_SCALE, _LABEL_SCALE = 0.5, 0.5
 _ATTENTION = ("softmax", "relu")
+_FLOOR = 0.01  # of a ReLU feature: a query all of whose features are zero would have nothing to divide by
 
 
 class PointTransformers(nn.Module):
-    """One transformer over labelled points per seed, computed together: labels (b, s, n) and coordinates (b, s, n, 3) to
-    logits (b, s, n, 8).
+    """One transformer over labelled points per seed, computed together: labels (b, s, n) and coordinates (b, s, n, 3)
+    to logits (b, s, n, 8).
 
     A parameter of seed s starts from a generator of its own, seeded by s and the parameter's name, so that models with
     one seed and different encodings start from the same values in all that they have in common.
@@ -103,16 +105,16 @@ class PointTransformers(nn.Module):
         thetas, bases = self._formed()
         for block, theta, basis in zip(self.blocks, thetas, bases, strict=True):
             assert isinstance(block, nn.ParameterDict)
-            y = F.layer_norm(x, (self.dim,))
+            y = self._normal(x)
             heads = self._attend(block, y, (b, n), side_by_side, theta, basis)
             x = x + torch.bmm(heads, block["out"].mT)
-            up = F.relu(torch.bmm(F.layer_norm(x, (self.dim,)), block["up"].mT))
+            up = F.relu(torch.bmm(self._normal(x), block["up"].mT))
             x = x + torch.bmm(up, block["down"].mT)
-        return torch.bmm(F.layer_norm(x, (self.dim,)), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
+        return torch.bmm(self._normal(x), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
 
     def _formed(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d), None
-        for the identity."""
+        """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
+        None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)
         own = [e for layer in self.encodings for e in layer]  # type: ignore[union-attr]
         if not own:
@@ -138,19 +140,22 @@ class PointTransformers(nn.Module):
         if basis is not None and self.attention == "softmax":  # Pᵀ W: the basis folds into the projection
             turn = basis.mT.unflatten(0, (len(weight), 1, -1))  # (s, 1, h, d, d)
             weight = (turn @ weight.unflatten(1, (2, self.heads, self.head_dim))).flatten(1, 3)
-        q, k = (self._split(t, size) for t in torch.bmm(y, weight.mT).chunk(2, dim=-1))
-        v = self._split(torch.bmm(y, block["value"].mT), size)
+        packed = torch.cat([weight, block["value"]], dim=1)  # (s, 3·dim, dim)
+        q, k, v = (self._split(t, size) for t in torch.bmm(y, packed.mT).chunk(3, dim=-1))
         if self.attention == "relu":  # rotated after the feature map, behind which P is not absorbed by W
-            q, k = F.relu(q), F.relu(k)
+            q, k = F.relu(q) + _FLOOR, F.relu(k) + _FLOOR
             turned = (q, k) if basis is None else (q @ basis, k @ basis)
             if theta is not None:
-                turned = (rotate(turned[0], coords, theta), rotate(turned[1], coords, theta))
+                turned = rotate_pair(*turned, coords, theta)
             heads = linear_mix(q, k, v, turned)
         else:
             if theta is not None:
                 q, k = rotate_pair(q, k, coords, theta)
             heads = F.scaled_dot_product_attention(q, k, v)
         return heads.unflatten(1, (-1, self.heads)).permute(1, 0, 3, 2, 4).reshape(y.shape)
+
+    def _normal(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.dim,), eps=1e-6)  # as the blocks of a ViT have it
 
     def _split(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """(s, b·n, dim) to (b, s·h, n, d)."""
@@ -180,7 +185,7 @@ class Relations(Task):
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         frame = _frame(recipe.data.seed)
-        self.form = frame @ torch.diag(torch.tensor(METRIC)) @ frame.T  # squared distance is dᵀ form d
+        self.axes = frame * torch.tensor(METRIC).sqrt()  # coords @ axes makes the distance an ordinary one
         self.seeds = _seeds(recipe)
 
     @classmethod
@@ -197,14 +202,14 @@ class Relations(Task):
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         size = self.recipe.loop.batch_size
-        metric = self.form.to(place.device)
+        axes = self.axes.to(place.device)
         for step in itertools.count(start):
             made = [draw_points(size, generator(seed, "points", step)) for seed in self.seeds]
             share = {
                 name: torch.stack(parts, 1).chunk(place.world)[place.rank].to(place.device, non_blocking=True)
                 for name, parts in zip(("labels", "coords"), zip(*made, strict=True), strict=True)
             }
-            yield share | {"answer": nearest_label(share["labels"], share["coords"], metric)}
+            yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sum over seeds of their mean losses: the gradient of each seed is that of training it alone."""
@@ -213,19 +218,21 @@ class Relations(Task):
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """The metrics of every seed, as "seed3/top1", and their means over seeds; every process evaluates all sets."""
+        seeds, sums = len(self.seeds), {}
         made = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
-        labels, coords = (t[:, None].expand(-1, len(self.seeds), *t.shape[1:]).to(place.device) for t in made)
-        answer = nearest_label(labels, coords, self.form.to(place.device))
-        logits = model(labels, coords)
-        loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
-        each = {
-            "top1": (logits.argmax(-1) == answer).double(),
-            "moved": (model(labels, coords + SHIFT).argmax(-1) == answer).double(),
-            "loss": loss,
-        }
-        by_seed = {name: value.mean((0, 2)).tolist() for name, value in each.items()}
+        answers = nearest_label(*made, self.axes)
+        for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*made, answers)), strict=True):
+            labels, coords, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
+            logits = model(labels, coords)
+            each = {
+                "top1": logits.argmax(-1) == answer,
+                "moved": model(labels, coords + SHIFT).argmax(-1) == answer,
+                "loss": F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none"),
+            }
+            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in each.items()}
+        by_seed = {name: (value / answers.numel()).tolist() for name, value in sums.items()}
         means = {name: math.fsum(values) / len(values) for name, values in by_seed.items()}
-        means["count"] = float(answer[:, 0].numel())
+        means["count"] = float(answers.numel())
         if len(self.seeds) == 1:
             return means
         own = {f"seed{s}/{name}": values[i] for name, values in by_seed.items() for i, s in enumerate(self.seeds)}
@@ -241,12 +248,12 @@ def draw_points(count: int, dice: torch.Generator) -> tuple[Tensor, Tensor]:
     return labels, SIDE * torch.rand(count, POINTS, AXES, generator=dice)
 
 
-def nearest_label(labels: Tensor, coords: Tensor, metric: Tensor) -> Tensor:
-    """The label of the nearest other point: labels (…, n), coords (…, n, c) and a quadratic form (c, c) to (…, n)."""
-    gap = coords[..., :, None, :] - coords[..., None, :, :]  # (…, n, n, c)
-    distance = torch.einsum("...c,cd,...d->...", gap, metric, gap)
+def nearest_label(labels: Tensor, coords: Tensor, axes: Tensor) -> Tensor:
+    """The label of the nearest other point, by the distance between coords @ axes: labels (…, n), coords (…, n, c) and
+    axes (c, c) to (…, n)."""
+    places = coords @ axes
     itself = torch.eye(coords.shape[-2], dtype=torch.bool, device=coords.device)
-    return labels.gather(-1, distance.masked_fill(itself, math.inf).argmin(-1))
+    return labels.gather(-1, torch.cdist(places, places).masked_fill(itself, math.inf).argmin(-1))
 
 
 def _seeds(recipe: Recipe) -> range:

@@ -51,8 +51,8 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it cannot
-    be known.
+    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it
+    cannot be known.
 
     On a CPU, pages of files (torch's libraries are hundreds of megabytes of them) are left out: the kernel takes them
     back and reads them again as it likes, so that a peak with them depends on what else the machine does."""

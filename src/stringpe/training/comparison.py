@@ -235,9 +235,10 @@ def _spread_note(scores: Scores, seeds: int, opening: str, baseline: str) -> str
     apart = [column for column, rows in scores.items() if not spreads_alike(rows)]
     stars = "after Holm's correction over all differences in the table" if seeds >= 3 else "(none below three seeds)"
     text = (
-        f"{opening}± is half of the 95 % interval from one residual standard deviation per column, that of an analysis of "
-        f"variance by rows and seeds: {spread or 'none'} points. * marks differences to {baseline} that are significant at "
-        f"5 % {stars}. The contrasts in words were named before the runs, in design.json, and are not corrected."
+        f"{opening}± is half of the 95 % interval from one residual standard deviation per column, that of an analysis "
+        f"of variance by rows and seeds: {spread or 'none'} points. * marks differences to {baseline} that are "
+        f"significant at 5 % {stars}. The contrasts in words were named before the runs, in design.json, and are not "
+        f"corrected."
     )
     if apart:
         text += (

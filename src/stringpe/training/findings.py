@@ -1,4 +1,4 @@
-"""What a comparison found, in words: what was shown, what was shown to be equal within a margin, and what stays open."""
+"""What a comparison found, in words: what was shown, what was shown to be equal, and what stays open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +109,8 @@ def verdict(findings: Sequence[Finding], seeds: int) -> str:
         return ""
     met, against = (sum(f.as_expected is value for f in asked) for value in (True, False))
     few = " Three seeds are the least that can decide." if seeds < 3 else ""
-    return f"Of {len(asked)} expectations, {met} were met, {against} were not, {len(asked) - met - against} stay open.{few}"
+    undecided = len(asked) - met - against
+    return f"Of {len(asked)} expectations, {met} were met, {against} were not, {undecided} stay open.{few}"
 
 
 def _p(value: float | None) -> str:

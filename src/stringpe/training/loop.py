@@ -140,7 +140,7 @@ class Run:
         self.optimizer.zero_grad()
 
     def _clip(self, limit: float) -> None:
-        """Bring the norm of the gradient down to the limit: that of each seed, where several are trained in one step."""
+        """Bring the norm of the gradient down to the limit: that of each seed, where several train in one step."""
         if self.recipe.loop.seeds == 1:
             self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
             return

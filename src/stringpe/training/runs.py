@@ -26,8 +26,8 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the variant
-    of the recipe that some columns of the table need; "" for the recipe as it is."""
+    """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the
+    variant of the recipe that some columns of the table need; "" for the recipe as it is."""
 
     label: str
     seed: int

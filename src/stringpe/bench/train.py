@@ -1,0 +1,222 @@
+"""How busy the training loop keeps its device: recipes on made-up data, beside a loop written by hand for each model.
+
+The loop is the one that `stringpe train` runs, batches and augmentation included. The plain loop has one batch that
+never changes, the same model and loss, and nothing else: forward, backward, clipping and AdamW; on a GPU compiled whole
+and replayed as a graph where that can be done. Kernel time is what torch's profiler finds on the GPU.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from .. import recipes
+from ..data.place import Batch, Place
+from ..io.registry import unknown
+from ..recipes.overrides import override
+from ..recipes.schema import Recipe
+from ..rotate import use_backend
+from ..tasks.base import Sample, Task
+from .timing import LeftOut, Timing, attempt, graph, measure_in_turns
+
+_MADE_UP = ("data.source=synthetic", "data.in_memory=true", "data.train_size=512", "data.val_size=16")
+_VIT = (*_MADE_UP, "augment.randaugment=0", "augment.crop=0.3", "augment.mixup=0")
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tiny_imagenet100": ("tiny_imagenet100", _MADE_UP),
+    "scenes_objects": ("scenes_objects", ("data.train_size=512", "data.val_size=16")),
+    "scenes_detection3d": ("scenes_detection3d", ("data.train_size=256", "data.val_size=16")),
+    "diffusion policy": ("aloha_small", ()),
+    "ViT-S/16 at 224 px": ("imagenet2012", (*_VIT, "model.dim=384", "model.heads=6", "loop.batch_size=256")),
+    "ViT-B/16 at 224 px": ("imagenet2012", (*_VIT, "loop.batch_size=128")),
+}
+SMALL = (
+    "loop.batch_size=4", "model.layers=1", "model.dim=32", "model.heads=2", "data.train_size=16", "data.val_size=4",
+    "loop.compile=false", "loop.precision=no",
+)  # fmt: skip
+"""What a CPU measures: that everything runs, and no number that matters."""
+_PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40": 181e12, "L4": 121e12}  # bf16, dense, from data sheets
+_PROFILED = 5  # steps
+
+
+@dataclass(frozen=True)
+class Row:
+    """A recipe's training step: milliseconds of the loop (its ratio is to the plain loop) and of the plain loop, of
+    the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
+    products reach (None where the peak is not known)."""
+
+    recipe: str
+    encoding: str
+    batch: int
+    loop: Timing
+    plain: float
+    kernels: float | None
+    images_per_second: float
+    flops: float
+    utilisation: float | None
+
+
+def rows(
+    device: torch.device, names: Sequence[str] = (), changes: Sequence[str] = (), seconds: float = 5.0
+) -> Iterator[Row | LeftOut]:
+    """One row per case, or per name given; on a CPU with tiny models. changes: overrides of every recipe."""
+    for name in names:
+        if name not in CASES:
+            raise unknown("training benchmark", name, CASES)
+    for name in names or CASES:
+        recipe, own = CASES[name]
+        small = SMALL if device.type == "cpu" else ()
+        chosen = override(recipes.load(recipe), [*own, *small, *changes])
+        yield attempt(name, "train", device, partial(_row, name, chosen, device, seconds))
+
+
+def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Row:
+    from ..training.launch import accelerator_for, build
+
+    accelerator = accelerator_for(recipe)
+    if accelerator.device.type != device.type:
+        raise ValueError(f"training runs on {accelerator.device.type} here, not on {device.type}")
+    task = RandomDemos(recipe) if recipe.task == "policy" else build(recipe)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = _loop_step(recipe, task, Path(folder), accelerator)
+    batch = next(task.batches(0, Place(device=accelerator.device)))
+    plain = plain_step(task, recipe, batch, accelerator.device)
+    for _ in range(5):  # compiled, captured and warm
+        ours()
+        plain()
+    replay = graph(plain, accelerator.device) or plain
+    loop = measure_in_turns(replay, ours, accelerator.device, seconds=seconds)
+    assert loop.ratio is not None
+    flops = count_flops(task, batch, accelerator.device)
+    peak = _peak(accelerator.device)
+    return Row(
+        recipe=name,
+        encoding=recipe.model.encoding,
+        batch=recipe.loop.batch_size,
+        loop=loop,
+        plain=loop.median / loop.ratio[1],
+        kernels=kernel_milliseconds(ours, accelerator.device),
+        images_per_second=1e3 * recipe.loop.batch_size / loop.median,
+        flops=flops,
+        utilisation=None if peak is None else flops / (loop.median / 1e3) / peak,
+    )
+
+
+def _loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
+    """A call is one step of `stringpe train`, with its batch."""
+    from ..training.capture import ahead
+    from ..training.loop import Run
+
+    run = Run(recipe, task, folder, accelerator, quiet=True)
+    batches = ahead(task.batches(0, run.place), run.place.device)
+    numbers = itertools.cycle(range(run.total))
+    return lambda: run.step(next(numbers), next(batches))
+
+
+def plain_step(task: Task, recipe: Recipe, batch: Batch, device: torch.device) -> Callable[[], None]:
+    """A call is one step on the same batch, as one would write it by hand."""
+    model = task.model().to(device)
+    on_gpu = device.type == "cuda"
+    optimiser = torch.optim.AdamW(
+        (p for p in model.parameters() if p.numel()), lr=recipe.optim.lr, fused=on_gpu, capturable=on_gpu
+    )
+    called: Any = torch.compile(model) if on_gpu else model
+    bf16 = recipe.loop.precision == "bf16"
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
+            loss = task.loss(called, batch)
+        loss.backward()
+        if recipe.optim.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.optim.clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def count_flops(task: Task, batch: Batch, device: torch.device) -> float:
+    """Floating-point operations of a step's products, forward and backward: those of the model, not of what it takes to
+    compute them again."""
+    model = task.model().to(device)
+    with use_backend("torch"), FlopCounterMode(display=False) as counter:  # it does not see into kernels of our own
+        task.loss(model, batch).backward()
+    return float(counter.get_total_flops())
+
+
+def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float | None:
+    """Milliseconds per step that kernels run on the GPU, by torch's profiler."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(_PROFILED):
+            step()
+        torch.cuda.synchronize(device)
+    return sum(event.self_device_time_total for event in profile.key_averages()) / 1e3 / _PROFILED
+
+
+def _peak(device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for key, peak in _PEAKS.items() if key in name), None)
+
+
+class RandomDemos(Task):
+    """A policy's recipe on random pictures, states and actions of one camera and a robot with 14 joints."""
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        self.capturable = recipe.policy.kind == "diffusion"
+
+    @property
+    def examples(self) -> int:
+        return self.recipe.loop.batch_size
+
+    def model(self) -> nn.Module:
+        import warnings
+
+        from ..robots.policies.policy import Spec
+        from ..tasks.policy_model import new_policy
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the image encoder starts at random, as it is meant to here
+            policy = new_policy(self.recipe, Spec(("top",), 14, 14, self.recipe.data.image_size, 50.0))
+        policy.set_statistics(torch.randn(64, 14), torch.randn(64, 14))
+        return policy
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
+        from ..robots.policies.observer import words
+
+        b, side = place.share(self.recipe.loop.batch_size), self.recipe.data.image_size
+        dice = torch.Generator().manual_seed(0)
+        made = {
+            STATE: torch.randn(b, 14, generator=dice),
+            ACTION: torch.randn(b, self.recipe.policy.chunk, 14, generator=dice),
+            IMAGES + "top": torch.rand(b, 3, side, side, generator=dice) * 2 - 1,
+            "task": words(("",)).expand(b, *words(("",)).shape[1:]),
+        }
+        if self.recipe.model.depth != "none":
+            made[DEPTH + "top"] = torch.rand(b, side, side, generator=dice) + 0.5
+        kept = {name: tensor.to(place.device) for name, tensor in made.items()}
+        while True:
+            yield dict(kept)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss: Tensor = model(batch)
+        return loss
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
+        return {"count": torch.ones(())}
+
+    def samples(self, count: int) -> list[Sample]:
+        return []

@@ -1,0 +1,178 @@
+"""Steps without their host: captured steps, compiled layers, and the loop against one written by hand."""
+
+import warnings
+
+import pytest
+import torch
+
+from stringpe.data.order import derive
+from stringpe.data.place import Place
+from stringpe.encoding import param_groups
+from stringpe.io import checkpoint as checkpoints
+from stringpe.tasks import create
+from stringpe.training import train
+from stringpe.training.capture import CapturedStep, ahead, compile_layers
+from stringpe.training.schedule import cosine
+
+CPU = torch.device("cpu")
+
+
+def by_hand(recipe):
+    """The weights after a run of the recipe, trained by the few lines that anyone would write."""
+    task = create(recipe)
+    torch.manual_seed(derive(recipe.seed, "model"))
+    model = task.model().train()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.numel() > 0)
+    o = recipe.optim
+    groups = param_groups(model, lr=o.lr, weight_decay=o.weight_decay, encoding_lr_scale=o.encoding_lr_scale)
+    optimiser = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
+    rates = [group["lr"] for group in optimiser.param_groups]
+    torch.manual_seed(derive(recipe.seed, "train", 0))
+    batches = task.batches(0, Place())
+    losses = []
+    for step in range(recipe.loop.steps):
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * cosine(step, recipe.loop.steps, o.warmup_steps)
+        loss = task.loss(model, next(batches))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip)
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.item())
+    return model.state_dict(), losses
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "rope_mixed", "cayley"])
+def test_the_loop_is_the_loop_written_by_hand_bit_for_bit(changed, tmp_path, encoding):
+    recipe = changed(
+        model={"encoding": encoding, "dropout": 0.1, "drop_path": 0.1},
+        augment={"mixup": 0.5, "crop": 0.5, "flip": True},
+        loop={"eval_every": 0, "save_every": 100},
+    )
+    wanted, losses = by_hand(recipe)
+    train(recipe, tmp_path, quiet=True)
+    _, weights = checkpoints.read_model(tmp_path)
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+    window = torch.zeros(())
+    for loss in losses[:4]:
+        window += torch.tensor(loss)
+    first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
+    assert f'"loss": {window.item() / 4}' in first
+
+
+class Trainer:
+    """A step on one weight, written as the loop's is: in place, from tensors that stay."""
+
+    def __init__(self):
+        self.weight, self.calls = torch.zeros(2), 0
+
+    def step(self, batch):
+        self.calls += 1
+        self.weight.mul_(0.5).add_(batch["x"])
+
+
+def replayed(run):
+    """A graph that records what is called and runs nothing until it is replayed."""
+    return run
+
+
+def test_a_captured_step_takes_every_step_once():
+    plain, captured = Trainer(), Trainer()
+    step = CapturedStep(captured.step, CPU, graph=replayed)
+    for i in range(10):
+        batch = {"x": torch.tensor([float(i), 1.0])}
+        plain.step(batch)
+        step(batch)
+        assert torch.equal(plain.weight, captured.weight)
+    assert captured.calls == 10
+    assert step.replay is not None
+
+
+def test_a_captured_step_reads_from_tensors_of_its_own():
+    trainer = Trainer()
+    step = CapturedStep(trainer.step, CPU, graph=replayed)
+    batch = {"x": torch.ones(2)}
+    for _ in range(5):
+        step(batch)
+    assert step.batch["x"].data_ptr() != batch["x"].data_ptr()
+    held = step.batch["x"].data_ptr()
+    step({"x": torch.full((2,), 3.0)})
+    assert step.batch["x"].data_ptr() == held
+    assert step.batch["x"].tolist() == [3.0, 3.0]
+
+
+def test_a_step_that_cannot_be_captured_goes_on_as_it_is_written():
+    plain, other = Trainer(), Trainer()
+
+    def refuse(run):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    step = CapturedStep(other.step, CPU, graph=refuse)
+    batches = [{"x": torch.tensor([float(i), 1.0])} for i in range(8)]
+    for batch in batches:
+        plain.step(batch)
+    with pytest.warns(RuntimeWarning, match="runs as it is written: operation not permitted when stream is capturing$"):
+        list(map(step, batches))
+    assert torch.equal(plain.weight, other.weight)
+
+
+def test_batches_on_a_cpu_come_as_they_are():
+    made = iter([{"x": torch.zeros(1)}, {"x": torch.ones(1)}])
+    assert [b["x"].item() for b in ahead(made, CPU)] == [0.0, 1.0]
+
+
+def test_compiling_says_that_it_compiles(capsys, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
+    model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]))
+    compile_layers(model, quiet=False)
+    assert "compiling 2 layers with torch.compile: the first step takes longer" in capsys.readouterr().err
+    compile_layers(model)
+    assert not capsys.readouterr().err
+
+
+def test_nothing_in_a_step_reads_a_value_from_the_device(changed, tmp_path, monkeypatch):
+    """A tensor whose value the host asks for would make it wait: item, bool, float and tolist are counted."""
+    from stringpe.training.launch import accelerator_for
+    from stringpe.training.loop import Run
+
+    recipe = changed(optim={"ema": 0.9}, augment={"mixup": 0.5, "crop": 0.5, "flip": True, "colour": 0.2})
+    task = create(recipe)
+    run = Run(recipe, task, tmp_path, accelerator_for(recipe), quiet=True)
+    batches = [b for b, _ in zip(task.batches(0, run.place), range(3), strict=False)]
+    run.step(0, batches[0])
+    asked = []
+    for name in ("item", "__bool__", "__float__", "__int__", "tolist", "__index__"):
+        own = getattr(torch.Tensor, name)
+
+        def counted(self, *args, own=own, name=name):
+            asked.append((name, tuple(self.shape)))
+            return own(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    for i in (1, 2):
+        run.step(i, batches[i])
+    # AdamW on a CPU keeps its step count there and reads it; the fused one of a GPU does not.
+    assert [a for a in asked if a != ("item", ())] == []
+
+
+def test_frozen_parameters_stay_frozen(changed, tmp_path):
+    from stringpe.training.launch import accelerator_for
+    from stringpe.training.loop import Run
+
+    recipe = changed()
+    task = create(recipe)
+    make = task.model
+
+    def frozen():
+        model = make()
+        model.patch.requires_grad_(False)
+        return model
+
+    task.model = frozen
+    run = Run(recipe, task, tmp_path, accelerator_for(recipe), quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.step(0, next(task.batches(0, run.place)))
+    assert not any(p.requires_grad for p in run.bare.patch.parameters())

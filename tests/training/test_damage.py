@@ -1,0 +1,185 @@
+"""Weights that are not finite, damaged files, and writers that meet: nothing good is lost, nothing bad is used."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stringpe.io import checkpoint as checkpoints
+from stringpe.io.files import hold_lock
+from stringpe.training import evaluate, train
+from stringpe.training.identity import digest_data, digest_recipe
+
+FILES = (
+    "pretrained_model/config.json",
+    "pretrained_model/model.safetensors",
+    "training_state/optimizer.safetensors",
+    "training_state/optimizer.json",
+    "training_state/rng.safetensors",
+    "training_state/progress.json",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    from training_toy import TOY
+
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return out, train(TOY, out, quiet=True)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a finished run whose result is gone: training goes on from its newest checkpoint."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    return tmp_path / "run"
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garble(path):
+    path.write_bytes(b"\xff\x00{]" * 64)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def remove(path):
+    path.unlink()
+
+
+def other_type(path):
+    path.write_bytes(b"[1, 2]" if path.suffix == ".json" else b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
+
+
+@pytest.mark.parametrize("damage", [cut, garble, empty, remove, other_type])
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_checkpoint_is_named_in_one_line(run, file, damage):
+    last = checkpoints.found(run)[-1]
+    damage(last / file)
+    with pytest.raises(ValueError) as failure:
+        checkpoints.read(last)
+    assert file.rpartition("/")[2] in str(failure.value)
+    assert "\n" not in str(failure.value)
+    if file.startswith("pretrained_model"):
+        with pytest.raises(ValueError, match="checkpoint"):
+            evaluate(last)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_so(finished, run, file, toy):
+    newest = checkpoints.found(run)[-1]
+    cut(newest / file)
+    with pytest.warns(RuntimeWarning, match=r"goes on from the checkpoint before; this one is kept as 000012\.damaged"):
+        again = train(toy, run, quiet=True)
+    assert again["metrics"] == finished[1]["metrics"]
+    assert again["digest"] == finished[1]["digest"]
+    assert [p.name for p in checkpoints.found(run)] == ["000010", "000012"]
+    assert newest.with_name("000012.damaged").is_dir()
+
+
+def test_weights_that_are_not_finite_are_never_saved_and_good_ones_stay(changed, tmp_path, monkeypatch):
+    from stringpe.tasks.classification import Classification
+
+    recipe = changed(loop={"steps": 12, "save_every": 3, "log_every": 100, "eval_every": 0, "keep": 1})
+    own, steps = Classification.loss, []
+
+    def diverges(self, model, batch):
+        steps.append(1)
+        return own(self, model, batch) * (float("nan") if len(steps) == 8 else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "loss", diverges)
+        with pytest.raises(ValueError, match=r"no longer finite at step 9, which is not saved; the newest .*000006"):
+            train(recipe, tmp_path / "run", quiet=True)
+    assert [p.name for p in checkpoints.found(tmp_path / "run")] == ["000006"]
+    repeated = train(recipe, tmp_path / "run", quiet=True)
+    assert repeated["metrics"] == train(recipe, tmp_path / "whole", quiet=True)["metrics"]
+
+
+def test_a_checkpoint_of_bad_weights_is_refused_by_the_writer_itself(run):
+    last = checkpoints.read(checkpoints.found(run)[-1])
+    last.model["head.weight"][0] = float("inf")
+    bad = checkpoints.Checkpoint(**{**vars(last), "step": 99})
+    with pytest.raises(ValueError, match=r"the weights after step 99: head.weight hold NaN or infinity"):
+        checkpoints.write(run, bad, keep=1)
+    assert [p.name for p in checkpoints.found(run)] == ["000010", "000012"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_bad_weights_are_not_evaluated(run, value):
+    path = checkpoints.model_folder(run) / "model.safetensors"
+    weights = load_file(path)
+    weights["head.bias"][1] = value
+    save_file(weights, path)
+    with pytest.raises(ValueError, match=r"model.safetensors: head.bias hold NaN or infinity"):
+        evaluate(run)
+
+
+def test_changes_that_shape_the_model_are_refused_with_what_does_not_fit(run):
+    with pytest.raises(ValueError, match=r"do not fit the model of its recipe with \['model.dim=32'\].*size mismatch"):
+        evaluate(run, ["model.dim=32"])
+
+
+def test_a_digest_is_of_names_types_shapes_and_values(run):
+    weights = checkpoints.read_tensors(checkpoints.model_folder(run) / "model.safetensors")
+    digest = checkpoints.digest_weights(weights)
+    assert digest == checkpoints.digest_weights(run)
+    assert digest == checkpoints.digest_weights(dict(reversed(weights.items())))
+    name = "head.weight"
+    for other in (
+        {**weights, name: weights[name] + 1e-7},
+        {**weights, name: weights[name].double()},
+        {**weights, name: weights[name].flatten()},
+        {("other" if k == name else k): v for k, v in weights.items()},
+    ):
+        assert checkpoints.digest_weights(other) != digest
+    assert checkpoints.digest_weights({"x": torch.zeros(0), "y": torch.tensor(3).bfloat16()})
+
+
+def test_results_and_evaluations_carry_the_same_digests(finished, toy):
+    out, outcome = finished
+    kept = json.loads((out / "result.json").read_text())
+    found = evaluate(out)
+    assert kept["digest"] == outcome["digest"] == found["digest"]
+    assert kept["digest"]["recipe"] == digest_recipe(toy)
+    assert evaluate(out, ["data.val_size=20"])["digest"]["data"] != kept["digest"]["data"]
+    earlier = evaluate(out / "checkpoints" / "000010")
+    assert earlier["digest"]["weights"] != kept["digest"]["weights"]
+
+
+def test_the_digest_of_data_follows_its_content_and_not_its_place(tmp_path, changed):
+    def data(**values):
+        return changed(data={"source": "shards", **values}).data
+
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for i in range(2):
+            (tmp_path / folder / f"train-{i:03}.tar").write_bytes(bytes([i]) * 1000)
+    one, two = (digest_data(data(train=f"{tmp_path}/{f}/train-{{000..001}}.tar")) for f in ("a", "b"))
+    assert one == two
+    assert digest_data(data(train=f"{tmp_path}/a/train-000.tar")) != one
+    (tmp_path / "b" / "train-001.tar").write_bytes(bytes([7]) * 1000)
+    assert digest_data(data(train=f"{tmp_path}/b/train-{{000..001}}.tar")) != one
+    assert digest_data(data(train=str(tmp_path / "a"))) != digest_data(data(train=str(tmp_path)))
+
+
+def test_a_second_writer_is_told_of_the_first(toy, tmp_path):
+    with hold_lock(tmp_path / "run" / ".lock", "x"):
+        busy = rf"the run in .* is in use by process {os.getpid()}"
+        with pytest.raises(ValueError, match=busy):
+            train(toy, tmp_path / "run", quiet=True)
+    assert train(toy, tmp_path / "run", quiet=True)["step"] == 12
+
+
+def test_a_result_that_is_not_one_is_refused(finished, run, toy):
+    (run / "result.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"result.json holds no result of a run"):
+        train(toy, run, quiet=True)
