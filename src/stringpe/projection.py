@@ -125,7 +125,8 @@ class MultiHead(nn.Module):
         elif linear_obstacle(self.qkv):
             q, (k, v) = self.qkv(x)[..., :queries], self.qkv(context)[..., queries:].split(keys, dim=-1)
         else:
-            weight, bias = self.qkv.weight, self.qkv.bias
+            weight: Tensor = self.qkv.weight
+            bias: Tensor | None = self.qkv.bias
             if prepared is not None and prepared.weight is not None:
                 weight, bias = prepared.weight, prepared.bias
             q = F.linear(x, weight[:queries], _rows(bias, 0, queries))

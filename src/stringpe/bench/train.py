@@ -24,7 +24,7 @@ from ..io.registry import unknown
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from ..rotate import use_backend
-from ..tasks.base import Sample, Task
+from ..tasks.base import Parts, Sample, Task
 from .timing import LeftOut, Timing, attempt, graph, measure_in_turns
 
 _MADE_UP = ("data.source=synthetic", "data.in_memory=true", "data.train_size=512", "data.val_size=16")
@@ -181,21 +181,22 @@ class RandomDemos(Task):
     def examples(self) -> int:
         return self.recipe.loop.batch_size
 
-    def model(self) -> nn.Module:
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         import warnings
 
-        from ..robots.policies.policy import Spec
+        from ..robots.policies.base import Spec
         from ..tasks.policy_model import new_policy
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the image encoder starts at random, as it is meant to here
-            policy = new_policy(self.recipe, Spec(("top",), 14, 14, self.recipe.data.image_size, 50.0))
+            policy = new_policy(recipe, Spec(("top",), 14, 14, recipe.data.image_size, 50.0))
         policy.set_statistics(torch.randn(64, 14), torch.randn(64, 14))
         return policy
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
-        from ..robots.policies.observer import words
+        from ..robots.policies.observer import hash_words
 
         b, side = place.share(self.recipe.loop.batch_size), self.recipe.data.image_size
         dice = torch.Generator().manual_seed(0)
@@ -203,7 +204,7 @@ class RandomDemos(Task):
             STATE: torch.randn(b, 14, generator=dice),
             ACTION: torch.randn(b, self.recipe.policy.chunk, 14, generator=dice),
             IMAGES + "top": torch.rand(b, 3, side, side, generator=dice) * 2 - 1,
-            "task": words(("",)).expand(b, *words(("",)).shape[1:]),
+            "task": hash_words(("",)).expand(b, *hash_words(("",)).shape[1:]),
         }
         if self.recipe.model.depth != "none":
             made[DEPTH + "top"] = torch.rand(b, side, side, generator=dice) + 0.5
@@ -215,8 +216,8 @@ class RandomDemos(Task):
         loss: Tensor = model(batch)
         return loss
 
-    def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
-        return {"count": torch.ones(())}
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        return {"count": 1.0}
 
     def samples(self, count: int) -> list[Sample]:
         return []

@@ -34,15 +34,16 @@ def build_encodings(
 
 def check_encoding(encoding: str | PositionEncoding) -> None:
     """Refuse what is neither the name of an encoding nor an encoding."""
-    if isinstance(encoding, str):
-        if encoding != NONE:
-            kind_of(encoding)
-    elif not isinstance(encoding, PositionEncoding):
+    if isinstance(encoding, PositionEncoding) or encoding == NONE:
+        return
+    try:
+        kind_of(encoding)
+    except TypeError:
         known = (*names(baselines=True), *names(kind="absolute"), NONE)
         raise ValueError(
             f"encoding must be a name ({', '.join(known)}) or an encoding of stringpe, got {encoding!r}: "
             f"a model without positions is encoding='none'"
-        )
+        ) from None
 
 
 def absolute_embedding(

@@ -116,7 +116,7 @@ class PointTransformers(nn.Module):
         """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
         None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)
-        own = [e for layer in self.encodings for e in layer]  # type: ignore[union-attr]
+        own = [e for layer in self.encodings for e in layer.children() if isinstance(e, Encoding)]
         if not own:
             return [None] * layers, [None] * layers
         theta = torch.stack(form([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
@@ -218,7 +218,8 @@ class Relations(Task):
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """The metrics of every seed, as "seed3/top1", and their means over seeds; every process evaluates all sets."""
-        seeds, sums = len(self.seeds), {}
+        seeds = len(self.seeds)
+        sums: dict[str, Tensor] = {}
         made = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
         answers = nearest_label(*made, self.axes)
         for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*made, answers)), strict=True):

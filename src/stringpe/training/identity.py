@@ -42,7 +42,8 @@ def _files(where: str) -> Iterator[list[str | int]]:
         for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
             if path.is_dir():
                 inside = sorted(p for p in path.rglob("*") if p.is_file())
-                yield from ([str(p.relative_to(path)), p.stat().st_size] for p in inside)
+                for file in inside:
+                    yield [str(file.relative_to(path)), file.stat().st_size]
             else:
                 yield _file(path)
 
