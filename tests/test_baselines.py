@@ -62,6 +62,14 @@ class TestAll:
         assert all(p.isfinite().all() for p in loaded.parameters())
 
     @every_baseline
+    def test_compiles_whole(self, case):
+        enc, x, coords = build(case), torch.randn(1, 3, 5, 16), torch.randn(5, 2)
+        torch._dynamo.reset()
+        compiled = torch.compile(enc, fullgraph=True, backend="aot_eager")
+        for whole, plain in zip(compiled(x, x, coords), enc(x, x, coords), strict=True):
+            torch.testing.assert_close(whole, plain, atol=1e-5, rtol=0)
+
+    @every_baseline
     def test_one_dimension_is_relative_and_the_origin_does_nothing_but_what_is_learned(self, case):
         enc = build(case, coord_dim=1, dtype=torch.float64)
         assert testing.shift_error(enc, shift=8.0, dtype=torch.float64) < 1e-9
