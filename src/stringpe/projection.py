@@ -125,10 +125,8 @@ class MultiHead(nn.Module):
         elif linear_obstacle(self.qkv):
             q, (k, v) = self.qkv(x)[..., :queries], self.qkv(context)[..., queries:].split(keys, dim=-1)
         else:
-            weight: Tensor = self.qkv.weight
-            bias: Tensor | None = self.qkv.bias
-            if prepared is not None and prepared.weight is not None:
-                weight, bias = prepared.weight, prepared.bias
+            weight, bias = (self.qkv.weight, self.qkv.bias) if prepared is None else (prepared.weight, prepared.bias)
+            assert weight is not None  # a plain nn.Linear has its rows prepared
             q = F.linear(x, weight[:queries], _rows(bias, 0, queries))
             k = F.linear(context, weight[queries : queries + keys], _rows(bias, queries, queries + keys))
             v = self.project_values(context)
