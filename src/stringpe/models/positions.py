@@ -27,7 +27,7 @@ def build_encodings(
         return [None] * layers
 
     def build() -> PositionEncoding:
-        if encoding != "liere":
+        if encoding in names():
             return create(encoding, **sizes, **options)
         if options:
             raise ValueError(f"LieRE has no options, got {dict(options)}: drop encoding_options")

@@ -233,7 +233,7 @@ class ViT(nn.Module):
         if self.lift is not None and depth is not None:
             return self.lift(depth)
         plane = grid(*size, units=self.units, device=device)
-        return nn.functional.pad(plane, (0, self.coord_dim - 2))
+        return plane if self.lift is None else self.lift.flat(plane)
 
     def trunk(self) -> "ViT":
         """This model up to its tokens: the same modules and parameters, without classifier and attention pooling, for
