@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-import stringpe
-from stringpe.models.depth import DepthLift, surface_normals
+from stringpe.models.depth import DepthLift, looks_like_millimetres, surface_normals
 
 
 def plane(normal, distance, height=24, width=32):
@@ -52,20 +51,26 @@ def test_lift_stays_in_float32():
     assert "patch_size=4" in repr(lift)
 
 
-@pytest.mark.parametrize("depth", ["lift", "channel", "normals"])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
-def test_whole_numbers_are_not_metres(depth, dtype):
-    """Depth in millimetres, as cameras and files give it, would be a thousand times too far."""
-    coord_dim = 3 if depth == "lift" else 2
-    model = stringpe.vit("vit_test_patch8", coord_dim=coord_dim, depth=depth)
-    with pytest.raises(ValueError, match=r"got torch\.\w+: for millimetres pass depth\.float\(\) / 1000"):
-        model(torch.zeros(1, 3, 16, 16), torch.ones(1, 16, 16).to(dtype))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_integer_depth_is_refused_wherever_it_enters(dtype):
+    lift, depth = DepthLift(4, "index"), torch.full((1, 8, 8), 2).to(dtype)
+    for call in (lift, lift.heights, lift.affine, surface_normals):
+        with pytest.raises(ValueError, match=r"depth is in metres, as floats, got .*: for millimetres pass"):
+            call(depth)
 
 
-def test_a_flat_plane_ties_the_lift_to_every_step():
+def test_only_depth_that_is_mostly_beyond_a_hundred_metres_looks_like_millimetres():
+    room = torch.rand(1, 8, 8) * 5 + 0.5
+    assert not looks_like_millimetres(room)
+    assert looks_like_millimetres(1000 * room)
+    assert not looks_like_millimetres(torch.cat([room, torch.full_like(room, torch.inf), torch.zeros_like(room)], 1))
+    assert not looks_like_millimetres(torch.zeros(1, 8, 8))  # nothing but holes
+
+
+def test_without_depth_the_lift_has_a_gradient_of_zero():
     lift = DepthLift(4, "index")
-    plane = torch.rand(6, 2)
-    flat = lift.flat(plane)
-    assert torch.equal(flat, torch.cat([plane, torch.zeros(6, 1)], dim=1))
-    flat.sum().backward()
-    assert lift.scale.grad == lift.offset.grad == 0
+    places = lift.flat(torch.rand(6, 2))
+    assert places.shape == (6, 3)
+    assert not places[:, 2].any()
+    places.sum().backward()
+    assert lift.scale.grad.item() == lift.offset.grad.item() == 0

@@ -287,7 +287,7 @@ class TestBadInput:
             r"image must be \(b, 3, H, W\)": lambda: net(image[:, :2]),
             "this model takes no depth": lambda: net(image, metres),
             r"depth must be \(2, 32, 32\), one value per pixel": lambda: lifted(image, metres[:, :16]),
-            "depth must be floats in metres, got torch.int32": lambda: lifted(image, (1000 * metres).int()),
+            "depth is in metres, as floats, got torch.int32": lambda: lifted(image, (1000 * metres).int()),
             "a learned table of absolute embeddings and would ignore coords": lambda: model("absolute").features(
                 image, coords=torch.zeros(16, 2)
             ),

@@ -19,15 +19,6 @@ def check_depth(depth: Tensor, shape: tuple[int, int, int]) -> None:
     check_metres(depth)
 
 
-def check_metres(depth: Tensor) -> None:
-    """Refuse depth in integers, whose unit is not metres."""
-    if not depth.is_floating_point():
-        raise ValueError(
-            f"depth must be floats in metres, got {depth.dtype}: integers are steps of a file, mostly millimetres; "
-            f"pass depth.float() / 1000"
-        )
-
-
 @torch.no_grad()
 def looks_like_millimetres(depth: Tensor) -> bool:
     """Whether the median of the valid depth lies beyond `FAR`. Waits for the device."""
@@ -81,6 +72,12 @@ class DepthLift(nn.Module):
 
     def extra_repr(self) -> str:
         return f"patch_size={self.patch_size}, units={self.units!r}"
+
+
+def check_metres(depth: Tensor) -> None:
+    """Refuse depth in whole numbers, which is in millimetres or steps of some file, and not in metres."""
+    if not depth.is_floating_point():
+        raise ValueError(f"depth is in metres, as floats, got {depth.dtype}: for millimetres pass depth.float() / 1000")
 
 
 def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
