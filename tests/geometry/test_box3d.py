@@ -1,6 +1,7 @@
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -180,6 +181,15 @@ def test_the_papers_formula():
 def test_gradient_where_there_is_one():
     a, b = random_boxes(6, 3, spread=0.1), random_boxes(6, 4, spread=0.1)
     assert torch.autograd.gradcheck(box3d.iou, (a.requires_grad_(), b.requires_grad_()), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", attack_box3d.KINDS)
+def test_gradient_stays_finite_for_pairs_of_every_kind(kind):
+    a, b = attack_box3d.make_pairs(kind, 100, np.random.default_rng(3), wide=True)
+    a, b = (torch.tensor(x).requires_grad_() for x in (a, b))
+    box3d.iou(a, b).sum().backward()
+    assert a.grad.isfinite().all()
+    assert b.grad.isfinite().all()
 
 
 def test_gradient_stays_finite_for_touching_identical_and_distant_boxes():

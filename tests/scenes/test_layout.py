@@ -154,7 +154,7 @@ def test_objects_on_trays_do_not_cut_into_them():
 def test_packing_varies_and_families_differ():
     count = {}
     for family in RULES:
-        world = scenes.sample(1, 24, families=[family])
+        world = scenes.sample(1, 24, families=[family], decorated=True)
         count[family] = (world.present & (world.parent >= 0)).sum(1).float()
     assert count["tabletop"].std() > 2
     assert count["tabletop"].max() >= 12
@@ -165,6 +165,21 @@ def test_packing_varies_and_families_differ():
     tables = scenes.sample(1, 24, families=["tables"])
     used = [len(set(tables.parent[s][tables.present[s]].tolist()) - {-1}) for s in range(24)]
     assert sum(used) / 24 > 1.8
+
+
+def test_living_rooms_have_objects_on_furniture_only_if_decorated():
+    def standing(world):
+        return (world.present & (world.parent >= 0)).sum(1)
+
+    plain = scenes.sample(1, 24, families=["living"])
+    assert (standing(plain) == 0).all()
+    decorated = scenes.sample(1, 24, families=["living"], decorated=True)
+    assert standing(decorated).float().mean() > 2
+    furniture = [{int(k) for k in w.kind[0][w.present[0] & (w.parent[0] < 0)]} for w in (plain, decorated)]
+    assert furniture[0] == furniture[1]  # the rooms themselves are the same
+    assert equal(
+        scenes.sample(1, 24, families=["tabletop"]), scenes.sample(1, 24, families=["tabletop"], decorated=True)
+    )
 
 
 @given(st.integers(0, 10_000))

@@ -16,6 +16,7 @@ def scenes(
     families: tuple[str, ...] = (),
     shard_size: Count = 1000,
     seed: int = 0,
+    decorated: bool = False,
     device: str = "",
 ) -> None:
     """Render procedural RGB-D scenes to WebDataset shards, with boxes, segmentation and captions, and a contact sheet.
@@ -29,6 +30,7 @@ def scenes(
         families: Of living, tabletop, tables and trays; all by default.
         shard_size: Frames per shard.
         seed: Of the scenes: the same seed gives the same frames.
+        decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
         device: cpu or cuda; a GPU if there is one.
     """
     import torch
@@ -37,7 +39,14 @@ def scenes(
 
     where = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
     shards = scenes.write(
-        out, count, seed=seed, size=size, families=families or scenes.FAMILIES, shard_size=shard_size, device=where
+        out,
+        count,
+        seed=seed,
+        size=size,
+        families=families or scenes.FAMILIES,
+        shard_size=shard_size,
+        decorated=decorated,
+        device=where,
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
 

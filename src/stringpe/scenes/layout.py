@@ -135,11 +135,11 @@ def _camera(
     return pose, torch.where(living[:, None], room_lens, table_lens)
 
 
-def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
+def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool) -> Scenes:
     """Lay the scenes out once per group of views, then look at each with its own camera."""
     base, which = torch.unique(index // views, return_inverse=True)
     kind_of = torch.empty_like(base).scatter_(0, which, family)
-    rows = gather_rules(kind_of)
+    rows = gather_rules(kind_of, decorated)
     dice = Dice(seed, base, stream=1)
     room, placed = _rooms(dice, rows)
     objects = _merge(placed, [_on_walls(dice, room), *_on_furniture(dice, rows, placed)])
@@ -163,7 +163,7 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int) -> Scenes:
     obstacles = cameras.Obstacles(centre[which], extent[which] / 2, objects.yaw[which], objects.present[which])
     living = family == FAMILIES.index("living")
     pose, lens = _camera(
-        Dice(seed, index, stream=2), gather_rules(family), living, room[which], placed[which], obstacles
+        Dice(seed, index, stream=2), gather_rules(family, decorated), living, room[which], placed[which], obstacles
     )
     return Scenes(
         seed=seed,
@@ -188,12 +188,14 @@ def sample(
     *,
     families: Sequence[str] = FAMILIES,
     views: int = 1,
+    decorated: bool = False,
     device: torch.device | str = "cpu",
 ) -> Scenes:
     """Scenes number `indices` (or the first n) of the world with this seed.
 
-    A scene depends on (seed, index, families, views) alone. Families take turns: scene i is of family i mod
+    A scene depends on (seed, index, families, views, decorated) alone. Families take turns: scene i is of family i mod
     len(families). With `views` > 1, that many consecutive indices are the same room seen by different cameras.
+    Living rooms have no objects on their furniture, as in the paper; `decorated` puts a few there.
     """
     check_families(families)
     if views < 1:
@@ -205,7 +207,7 @@ def sample(
         raise ValueError("no indices given: ask for at least one scene")
     turns = constant(tuple(FAMILIES.index(name) for name in families), index.device, torch.int64)
     with torch.no_grad():
-        return _build(seed, index, turns[(index // views) % len(families)], views)
+        return _build(seed, index, turns[(index // views) % len(families)], views, decorated)
 
 
 def single_object(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..geometry.box_overlap import CORNER_SIGNS
 from .catalogue import Assembly
 from .scene import Scenes
 from .solids import Solids, entry
@@ -56,8 +57,7 @@ def footprint(frames: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     A cube that reaches behind the pinhole covers the whole plane; one that lies behind it entirely covers nothing.
     """
-    signs = torch.tensor([[i, j, k] for i in (-1.0, 1.0) for j in (-1.0, 1.0) for k in (-1.0, 1.0)])
-    corners = frames @ signs.T.to(frames.device) + centres[..., None]  # (..., 3, 8)
+    corners = frames @ CORNER_SIGNS(frames.dtype, frames.device).T + centres[..., None]  # (..., 3, 8)
     depth = corners[..., 2, :]
     plane = corners[..., :2, :] / depth.clamp(min=_NEAR)[..., None, :]
     low, high = plane.amin(-1), plane.amax(-1)

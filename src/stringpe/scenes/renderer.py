@@ -66,16 +66,18 @@ def stream(
     families: Sequence[str] = FAMILIES,
     *,
     views: int = 1,
+    decorated: bool = False,
     shadows: bool = True,
     start: int = 0,
 ) -> Iterator[Frames]:
     """Batches of frames number start, start + 1, …; layouts are drawn on `device` too, so nothing is copied.
 
-    `views` cameras share each layout (see sample). To spread a world over w workers, give each its own `seed`.
+    `views` and `decorated` as in `sample`. To spread a world over w workers, give each its own `seed`.
     """
     if batch < 1:
         raise ValueError(f"batch is the number of frames per step, received {batch}: pass at least 1")
     while True:
         index = torch.arange(start, start + batch)
-        yield render(sample(seed, index, families=families, views=views, device=device), size, shadows=shadows)
+        scenes = sample(seed, index, families=families, views=views, decorated=decorated, device=device)
+        yield render(scenes, size, shadows=shadows)
         start += batch

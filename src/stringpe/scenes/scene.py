@@ -20,7 +20,7 @@ from ..coords import backproject
 from ..geometry.box_overlap import CORNER_SIGNS
 
 FAMILIES = ("living", "tabletop", "tables", "trays")
-"""Living rooms; one cluttered table; several cluttered tables; objects on trays and other flat objects."""
+"""Living rooms without clutter; a cluttered table; several cluttered tables; objects on trays and other flat things."""
 
 
 @dataclass(frozen=True)

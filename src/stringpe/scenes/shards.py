@@ -91,12 +91,13 @@ class _DataSet:
     size: tuple[int, int]
     families: tuple[str, ...]
     shard_size: int
+    decorated: bool
     device: torch.device | str
     batch: int
 
     def settings(self) -> dict[str, Any]:
         """Everything that the content of the shards depends on."""
-        names = ("count", "seed", "size", "families", "shard_size")
+        names = ("count", "seed", "size", "families", "shard_size", "decorated")
         return {name: getattr(self, name) for name in names} | {"renderer": _hash_sources()}
 
     def shards(self) -> dict[Path, range]:
@@ -105,7 +106,8 @@ class _DataSet:
         return {self.out / f"scenes-{number:06d}.tar": span for number, span in enumerate(spans)}
 
     def make(self, indices: Sequence[int]) -> Frames:
-        return render(sample(self.seed, indices, families=self.families, device=self.device), self.size)
+        scenes = sample(self.seed, indices, families=self.families, decorated=self.decorated, device=self.device)
+        return render(scenes, self.size)
 
     def write_shard(self, path: Path, span: range, advance: Callable[[int], None]) -> None:
         with new_file(path) as draft, tarfile.open(draft, "w") as tar:
@@ -126,13 +128,15 @@ def write(
     size: tuple[int, int] = (128, 128),
     families: Sequence[str] = FAMILIES,
     shard_size: int = 1000,
+    decorated: bool = False,
     device: torch.device | str = "cpu",
     batch: int = 64,
 ) -> list[Path]:
     """Write frames 0 .. count − 1 to `out` as shards, a contact sheet and dataset.json; returns the shards.
 
-    It may be stopped and called again: finished shards stay as they are, an unfinished one starts over. Several
-    processes may write to one folder: each shard is written by one of them, and all return when every shard is there.
+    seed, families, decorated: as in `sample`. It may be stopped and called again: finished shards stay as they are, an
+    unfinished one starts over. Several processes may write to one folder: each shard is written by one of them, and all
+    return when every shard is there.
     """
     if count < 1 or shard_size < 1 or batch < 1:
         raise ValueError(
@@ -141,7 +145,7 @@ def write(
         )
     check_families(families)
     check_size(size)
-    data = _DataSet(Path(out), count, seed, (size[0], size[1]), tuple(families), shard_size, device, batch)
+    data = _DataSet(Path(out), count, seed, (size[0], size[1]), tuple(families), shard_size, decorated, device, batch)
     claim_folder(data.out, data.settings(), file="dataset.json", what="data set")
     shards = data.shards()
     missing = {path: span for path, span in shards.items() if not path.exists()}
