@@ -48,6 +48,24 @@ def test_samples_without_a_label_are_counted_and_named(tmp_path):
         ShardSet(str(write_shard(tmp_path / "bad.tar", bad)))
 
 
+def test_dots_in_folders_lose_no_image_and_a_second_dot_is_explained(tmp_path):
+    good = {"png": picture(), "cls": b"1"}
+    path = write_shard(tmp_path / "s.tar", dict.fromkeys(("./000", "set.a/000", "set.b/000", "001", "img.001"), good))
+    with pytest.warns(RuntimeWarning, match=r"1 of 5 samples .* s.tar/img: it has n.*001.*split at its first dot"):
+        found = ShardSet(str(path))
+    assert [found.name(i) for i in range(len(found))] == [
+        f"s.tar/{k}" for k in ("000", "set.a/000", "set.b/000", "001")
+    ]
+
+
+def test_a_tar_cut_between_picture_and_label_gives_the_samples_before_it(tmp_path):
+    good = {"png": picture(), "cls": b"1"}
+    content = write_shard(tmp_path / "s.tar", {str(i): good for i in range(3)}).read_bytes()
+    (tmp_path / "s.tar").write_bytes(content[: 2048 * 3 - 1024])  # a header and a block per file: without the last
+    with pytest.warns(RuntimeWarning, match=r"s\.tar is damaged .*5 files.*; s\.tar/2: it has neither a \.cls"):
+        assert len(ShardSet(str(tmp_path / "s.tar"))) == 2
+
+
 def test_folders_number_classes_by_name(tmp_path):
     for name in ("cat", "ant"):
         (tmp_path / name).mkdir()

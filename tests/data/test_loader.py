@@ -1,6 +1,12 @@
-import pytest
+import os
+import signal
+import time
 
-from stringpe.data.loader import Request, Workers, read_all, shares
+import pytest
+import torch
+
+from stringpe.data import loader
+from stringpe.data.loader import Examples, Request, Workers, read_all, shares
 from stringpe.data.place import Place
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
@@ -34,17 +40,41 @@ def test_what_can_be_read_is_kept_and_the_rest_is_named():
         read_all(3, read_even, earlier)
 
 
+class Misbehaving(Examples):
+    """Examples that stop their reader in one way or another."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 3
+
+    def read(self, i):
+        if self.how == "hang":
+            time.sleep(2.5)
+        if self.how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("set data.num_classes")
+
+
+@pytest.mark.parametrize("how", ["hang", "die"])
+def test_a_worker_that_hangs_or_dies_ends_the_run_in_words(how, monkeypatch):
+    monkeypatch.setattr(loader, "_PATIENCE", 1)
+    batches = Workers(Misbehaving(how), 1, Problems("numbers")).batches(
+        [Request(torch.tensor([0]), 0)], Place(), nothing
+    )
+    with pytest.raises(
+        ValueError, match=r"the processes that read the data stopped .*: check the storage of data.train"
+    ):
+        next(batches)
+
+
+def nothing(columns, step):
+    return {}
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_in_a_worker_arrives_in_its_own_words(workers):
-    import torch
-
-    class Broken:
-        def __len__(self):
-            return 3
-
-        def read(self, i):
-            raise ValueError("set data.num_classes")
-
-    loader = Workers(Broken(), workers, Problems("numbers"))
+    found = Workers(Misbehaving("raise"), workers, Problems("numbers"))
     with pytest.raises(ValueError, match=r"^set data.num_classes$"):
-        next(loader.batches([Request(torch.tensor([0]), 0)], Place(), lambda columns, step: {}))
+        next(found.batches([Request(torch.tensor([0]), 0)], Place(), nothing))

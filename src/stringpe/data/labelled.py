@@ -47,7 +47,8 @@ class ShardSet(ImageSet):
                 name = f"{path.name}/{key}"
                 try:
                     texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
-                    self.entries.append((name, read_label(texts, name), kinds[picture_kind(kinds, name)]))
+                    image = kinds[picture_kind(kinds, name)]
+                    self.entries.append((name, read_label(texts, name), image))
                 except BadSample as error:
                     problems.add(str(error))
         if not self.entries:

@@ -28,6 +28,7 @@ from .sources import check_stream, open_shard
 
 _TRIES = 100  # bad examples in a row after which reading is given up
 _BUFFER = 2000  # samples that a stream shuffles among
+_PATIENCE = 600.0  # seconds after which a worker that delivers nothing is given up
 
 Row = dict[str, Tensor]
 """One example as it was read."""
@@ -138,9 +139,10 @@ class Workers:
             sampler=requests,
             batch_size=None,  # a request is a batch
             num_workers=self.workers,
+            timeout=_PATIENCE if self.workers else 0,
             pin_memory=place.device.type == "cuda",
         )
-        for batch, index, wanted, problems, error in loader:
+        for batch, index, wanted, problems, error in _deliver(loader):
             self.problems.report(problems)
             if error:
                 raise ValueError(error)
@@ -213,9 +215,10 @@ class Stream:
             _Part(self, place.rank, place.world, place.share(self.batch), start, prepare),
             batch_size=None,
             num_workers=self.workers,
+            timeout=_PATIENCE if self.workers else 0,
             pin_memory=place.device.type == "cuda",
         )
-        for batch, problems, error in loader:
+        for batch, problems, error in _deliver(loader):
             self.problems.report(problems)
             if error:
                 raise ValueError(error)
@@ -291,6 +294,18 @@ class _Part(IterableDataset[tuple[Batch, list[str], str]]):
                 problems.append(f"{name} is damaged ({error}): only the samples before the damage are used")
         dice.shuffle(buffer)
         yield from buffer
+
+
+def _deliver(loader: DataLoader[T]) -> Iterator[T]:
+    """What the loader's workers deliver; ValueError if they die or fall silent."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader" not in str(error):
+            raise
+        raise ValueError(
+            f"the processes that read the data stopped ({error}): check the storage of data.train, lower data.workers"
+        ) from None
 
 
 def _select(column: Tensor | Ragged, index: Tensor) -> Tensor | Ragged:
