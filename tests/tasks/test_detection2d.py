@@ -13,7 +13,7 @@ from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
 from stringpe.tasks import detection2d
-from stringpe.tasks.detection2d import TEMPLATES, Detection2D, as_results, best
+from stringpe.tasks.detection2d import TEMPLATES, Detection2D, pick_best, to_results
 from stringpe.training import evaluate, train
 
 
@@ -117,7 +117,7 @@ def test_results_are_in_pixels_of_the_picture_without_padding(task):
     )
     wide = task.val_set.coco.pictures[0]
     assert (wide.width, wide.height) == (64, 40)
-    results = as_results(best(found, torch.tensor([0]), top=2), task.val_set.coco.pictures, (4, 14))
+    results = to_results(pick_best(found, torch.tensor([0]), top=2), task.val_set.coco.pictures, (4, 14))
     assert [r["category_id"] for r in results] == [4, 14]
     assert results[0]["bbox"] == [16, 8, 32, 16]
     assert results[1]["bbox"] == [0, 0, 64, 40]  # not 64: below lies padding

@@ -10,7 +10,7 @@ from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.place import Place
 from stringpe.tasks import create
 from stringpe.tasks.build import load_run
-from stringpe.tasks.detection3d import chosen, mirrored
+from stringpe.tasks.detection3d import choose_objects, mirror
 from stringpe.training.comparison import compare
 from stringpe.training.launch import evaluate, train
 
@@ -76,33 +76,33 @@ class TestBatches:
         label = torch.arange(20).repeat(3, 1)
         label[1, 4:] = -1
         box = torch.arange(20.0)[None, :, None].expand(3, 20, 12)
-        some, own = chosen(label, box, torch.rand(3, 20), 12)
+        some, own = choose_objects(label, box, torch.rand(3, 20), 12)
         assert some.shape == (3, 12)
         assert len(set(some[0].tolist())) == 12
         assert sorted(some[1].tolist()) == [-1] * 8 + [0, 1, 2, 3]
         assert torch.equal(own[..., 0][some >= 0].long(), some[some >= 0])
-        other, _ = chosen(label, box, torch.rand(3, 20), 12)
+        other, _ = choose_objects(label, box, torch.rand(3, 20), 12)
         assert not torch.equal(some[0], other[0])
 
     def test_a_mirror_keeps_boxes_on_their_pixels(self, recipe):
         kept = load_boxes3d(recipe.data, "train", True)
         batch = kept.batch(torch.arange(4), torch.device("cpu"))
-        out = mirrored(batch, torch.tensor([True, False, True, False]), torch.tensor([32, 32, 32, 32]))
+        out = mirror(batch, torch.tensor([True, False, True, False]), torch.tensor([32, 32, 32, 32]))
         assert torch.equal(out["image"][0], batch["image"][0].flip(-1))
         assert torch.equal(out["depth"][2], batch["depth"][2].flip(-1))
         assert torch.equal(out["box"][1], batch["box"][1])
         there = batch["label"][0] >= 0
         before, after = batch["box"][0][there].double(), out["box"][0][there].double()
-        mirror = torch.tensor([-1.0, 1, 1]).double()
+        flip = torch.tensor([-1.0, 1, 1]).double()
         # As sets, the corners are those of the mirrored box; the rotation is still a rotation.
-        expected = (box3d.corners(before) * mirror)[:, [4, 5, 6, 7, 0, 1, 2, 3]]
+        expected = (box3d.corners(before) * flip)[:, [4, 5, 6, 7, 0, 1, 2, 3]]
         torch.testing.assert_close(box3d.corners(after), expected)
         torch.testing.assert_close(torch.linalg.det(box3d.rotation(after)), torch.ones(len(after)).double())
 
     def test_a_mirror_leaves_padding_where_it_is(self, recipe):
         kept = load_boxes3d(recipe.data, "train", True)
         batch = kept.batch(torch.arange(1), torch.device("cpu"))
-        out = mirrored(batch, torch.tensor([True]), torch.tensor([20]))
+        out = mirror(batch, torch.tensor([True]), torch.tensor([20]))
         assert torch.equal(out["image"][..., :20], batch["image"][..., :20].flip(-1))
         assert torch.equal(out["depth"][..., 20:], batch["depth"][..., 20:])
 

@@ -99,7 +99,7 @@ def test_recall_is_of_the_whole_set_however_it_is_batched(recipe):
     task = Retrieval(recipe)
     model = task.model().eval()
     with torch.no_grad():
-        image, text, owner = task._embedded(model, Place())
+        image, text, owner = task._embed_all(model, Place())
         whole = model.embed_image(task.feed.val_images(torch.arange(7), Place())["image"])
     assert torch.allclose(image, whole, atol=1e-6)
     assert owner.tolist() == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6]

@@ -1,10 +1,21 @@
 import json
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
 from stringpe import recipes
+from stringpe.recipes.check import check_keys, check_values
 from stringpe.recipes.overrides import differences, from_dict, keys, override
 from stringpe.recipes.schema import Recipe
+
+
+def _ranges():
+    """Keys with a range, and their bounds."""
+    for group in fields(Recipe):
+        if is_dataclass(group.default):
+            for field in fields(group.default):
+                if field.metadata and "choices" not in field.metadata:
+                    yield f"{group.name}.{field.name}", field.metadata
 
 
 def test_overrides_reach_every_type():
@@ -55,6 +66,50 @@ def test_json_with_an_unknown_key_or_type_is_refused():
         from_dict(values | {"optim": {"lrr": 1.0}})
     with pytest.raises(ValueError, match=r"seed is of type int, got '3'"):
         from_dict(values | {"seed": "3"})
+
+
+def test_a_recipe_of_an_earlier_version_loads_without_its_retired_keys():
+    values = Recipe().to_dict()
+    assert from_dict(values | {"data": values["data"] | {"results": "anywhere.json"}}) == Recipe()
+
+
+RANGED = dict(_ranges())
+
+
+@pytest.mark.parametrize("key", RANGED)
+def test_every_bound_is_kept(key):
+    """The bound itself is allowed or not, as the schema says, and what lies beyond it never is."""
+    group, name = key.split(".")
+    kind = type(getattr(getattr(Recipe(), group), name))
+    for side, bound in RANGED[key].items():
+        beyond = bound - 1 if side in ("least", "above") else bound + 1
+        for value, good in ((bound, side in ("least", "most")), (beyond, False)):
+            recipe = replace(Recipe(), **{group: replace(getattr(Recipe(), group), **{name: kind(value)})})
+            if good:
+                check_values(recipe)
+            else:
+                with pytest.raises(ValueError, match=rf"{key} must be .*, got {kind(value)}"):
+                    check_values(recipe)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("key", ["optim.lr", "loss.head_bias", "model.mlp_ratio"])
+def test_numbers_are_finite(key, value):
+    with pytest.raises(ValueError, match=f"{key} must be a finite number, got {value}"):
+        override(Recipe(), [f"{key}={value}"])
+
+
+def test_keys_that_nothing_reads_are_refused_when_they_are_changed():
+    reads = ("optim.*", "data.source")
+    recipe = override(Recipe(), ["optim.lr=0.5", "data.queries=3", "text.dim=9", "model.encoding_options.x=1"])
+    with pytest.raises(ValueError, match=r"data.queries=3 would change nothing: nobody does not read it"):
+        check_keys(replace(recipe, text=Recipe().text, model=Recipe().model), reads, "nobody")
+    with pytest.raises(ValueError, match=r"text.dim=9 .* it reads nothing of text"):
+        check_keys(recipe, reads, "nobody", given=["text.dim"])
+    with pytest.raises(ValueError, match=r"model.encoding_options"):
+        check_keys(recipe, reads, "nobody", given=["model.encoding_options.x"])
+    check_keys(recipe, reads, "nobody", given=["optim.lr"])
+    check_keys(Recipe(), (), "nobody")  # defaults change nothing
 
 
 def test_differences_name_the_keys():

@@ -19,14 +19,14 @@ def override(recipe: Recipe, changes: Iterable[str]) -> Recipe:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise ValueError(f"an override is key=value, for example optim.lr=3e-4; got {change!r}")
-        recipe = _replaced(recipe, key.split("."), text, key)
+        recipe = _replace(recipe, key.split("."), text, key)
     check_values(recipe)
     return recipe
 
 
 def from_dict(values: Mapping[str, Any]) -> Recipe:
     """The recipe that `Recipe.to_dict` wrote."""
-    return _built(Recipe, values, "")
+    return _build(Recipe, values, "")
 
 
 def keys(of: Any = Recipe, prefix: str = "") -> list[str]:
@@ -41,7 +41,7 @@ def keys(of: Any = Recipe, prefix: str = "") -> list[str]:
 
 def differences(a: Recipe, b: Recipe) -> list[str]:
     """Where two recipes differ, as "key: a, b"."""
-    left, right = _flat(a.to_dict()), _flat(b.to_dict())
+    left, right = _flatten(a.to_dict()), _flatten(b.to_dict())
     missing = "nothing"
     return [
         f"{key}: {left.get(key, missing)!r}, {right.get(key, missing)!r}"
@@ -62,29 +62,29 @@ def literal(text: str) -> OptionValue:
     return text
 
 
-def _replaced(node: Any, path: list[str], text: str, key: str) -> Any:
+def _replace(node: Any, path: list[str], text: str, key: str) -> Any:
     hints = typing.get_type_hints(type(node))
     name, rest = path[0], path[1:]
     if name not in hints:
-        raise ValueError(_unknown(key))
+        raise ValueError(_explain_unknown(key))
     value, kind = getattr(node, name), hints[name]
     new: Any
     if dataclasses.is_dataclass(kind):
         if not rest:
             raise ValueError(f"{key} is a group: set one of {', '.join(keys(kind, key + '.'))}")
-        new = _replaced(value, rest, text, key)
+        new = _replace(value, rest, text, key)
     elif typing.get_origin(kind) is Mapping:
         if len(rest) != 1:
             raise ValueError(f"{key} holds options by name: set one as {'.'.join(path[:1])}.option=value")
         new = {**value, rest[0]: literal(text)}
     elif rest:
-        raise ValueError(_unknown(key))
+        raise ValueError(_explain_unknown(key))
     else:
-        new = _parsed(text, kind, key)
+        new = _parse(text, kind, key)
     return dataclasses.replace(node, **{name: new})
 
 
-def _parsed(text: str, kind: type, key: str) -> OptionValue:
+def _parse(text: str, kind: type, key: str) -> OptionValue:
     if kind is str:
         return text
     if kind is bool:
@@ -98,17 +98,17 @@ def _parsed(text: str, kind: type, key: str) -> OptionValue:
         raise ValueError(f"{key} is {wanted}, got {text!r}") from None
 
 
-def _built(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
+def _build(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     arguments = {}
     for name, value in values.items():
         if prefix + name in _RETIRED:
             continue
         if name not in hints:
-            raise ValueError(_unknown(prefix + name))
+            raise ValueError(_explain_unknown(prefix + name))
         wanted = hints[name]
         if dataclasses.is_dataclass(wanted):
-            value = _built(wanted, value, f"{prefix}{name}.")
+            value = _build(wanted, value, f"{prefix}{name}.")
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         elif isinstance(wanted, type) and type(value) is not wanted:
@@ -117,7 +117,7 @@ def _built(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
     return kind(**arguments)
 
 
-def _unknown(key: str) -> str:
+def _explain_unknown(key: str) -> str:
     known = keys()
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
     if not near:  # a right name in a wrong group, or with none
@@ -127,8 +127,8 @@ def _unknown(key: str) -> str:
     return f"there is no setting {key!r}: {hint}"
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+        found |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found

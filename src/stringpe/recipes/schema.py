@@ -23,7 +23,7 @@ class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
-    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison starts from its like.
+    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison has its own start.
     `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled" or "xavier", and
     the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk" keeps the query
     and key projections of the task relations as they start."""
@@ -79,16 +79,16 @@ class Data:
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
-    need neither: `train_size` and `val_size` frames are made.
-    cache: folder where frames that were made are kept (by default the user's), packs of demonstrations, and images of
-    shards once decoded, which many runs side by side then only read (by default nowhere).
+    need neither: `train_size` and `val_size` frames are rendered.
+    cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
+    images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
-    what a step wants. Both give the same batches. queries: places asked about in
-    a frame of the task objects, and objects of an image that a step of detection in 3D asks for. depth_step: metres a
-    step of a stored depth.png, 0.001 for millimetres, unless a sample's json says "depth_step" itself. seed: of what is
-    made up, not of the run.
-    train_boxes, val_boxes: of detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
-    negatives: of detection, how many classes that are not in an image it is asked about beside those that are.
+    what a step needs. Both give the same batches. queries: places per frame that the task objects asks about, and
+    objects per image that a step of detection in 3D asks for. depth_step: metres per step of a stored depth.png, 0.001
+    for millimetres, unless the file or the sample's JSON file has a "depth_step". seed: of made-up data, not of the
+    run.
+    train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
+    negatives: for detection, how many classes that are not in an image are asked for besides those that are.
     """
 
     source: str = "synthetic"
@@ -112,9 +112,9 @@ class Data:
 @dataclass(frozen=True)
 class Augment:
     """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
-    randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: of
-    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: pixels
-    by which images are moved at most: over their border into the reflection in classification, each camera by itself
+    randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: for
+    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
+    many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
     with its border repeated for policies."""
 
     crop: float = bounded(1.0, above=0, most=1)
@@ -131,8 +131,8 @@ class Augment:
 class Loss:
     """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid).
     Retrieval: kind "siglip" or "clip"; pair_bias: start of b, a number (−10 as SigLIP) or "auto" = −log(batch − 1);
-    chunk: images whose logits exist at a time, 0 for all; within: weight of a loss that compares only images that
-    belong together, as views of a room do. Detection: factor: start of the class logits' factor."""
+    chunk: images whose logits are computed at a time, 0 for all; within: weight of a loss that compares only images
+    that belong together, as views of a room do. Detection: factor: start of the class logits' factor."""
 
     kind: str = "softmax"
     label_smoothing: float = bounded(0.0, least=0, below=1)
@@ -151,8 +151,8 @@ class Policy:
     heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, prediction: of
     `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
     stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
-    frames of episodes, on which all else depends and of which an episode has but one. held_out: share of the episodes
-    that validate, where data.val is not given."""
+    frames of episodes, on which everything else depends and of which an episode has only one. held_out: share of the
+    episodes that validate, where data.val is not given."""
 
     kind: str = one_of("diffusion", "energy")
     cameras: str = ""
@@ -201,8 +201,8 @@ class Optim:
 class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    checkpoints that are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in one
-    step, for tasks that can (relations)."""
+    how many checkpoints are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in
+    one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)

@@ -40,7 +40,7 @@ TEMPLATES = (
 """CLIP's seven. Training puts every query into one at random, evaluation averages the logits over all."""
 
 TOP = 300
-"""Pairs of token and class that an image's results hold."""
+"""How many pairs of token and class the results of an image hold."""
 
 _FEW = 1024  # prompts that are read in every step whether asked for or not, which saves waiting for the device
 _PART = 512  # prompts read at a time in evaluation
@@ -104,7 +104,7 @@ class Detection2D(TextTask):
         recipe, pictures = self.recipe, self.train_set.pictures.to(place.device)
         order = Order(self.examples, recipe.loop.batch_size, recipe.seed)
         classes = len(self.train_set.coco.names)
-        weight = _frequencies(self.train_set).to(place.device)
+        weight = _count_boxes(self.train_set).to(place.device)
         steps = itertools.count(start)
         ahead, plans = itertools.tee(plan_mosaics(order, step, place, self.shares) for step in itertools.count(start))
         drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
@@ -117,7 +117,7 @@ class Detection2D(TextTask):
             image = to_unit(image)
             if recipe.augment.colour:
                 image = colour(image, u[:, -3:], recipe.augment.colour)
-            yield {"image": image, **self._asked(truth, made, weight, u[:, :classes], u[:, classes:-3])}
+            yield {"image": image, **self._ask(truth, made, weight, u[:, :classes], u[:, classes:-3])}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, index = self._tokens(batch["image"].device), batch["query"]
@@ -151,9 +151,9 @@ class Detection2D(TextTask):
             if queries is None:
                 queries = self._queries(model, image[:1])
             number = torch.where(weight > 0, index, -1).to(place.device)
-            parts.append(best(model(image, queries=queries), number))
+            parts.append(pick_best(model(image, queries=queries), number))
         rows = place.gathered(torch.cat(parts)).cpu()
-        return as_results(rows, coco.pictures, coco.ids)
+        return to_results(rows, coco.pictures, coco.ids)
 
     def samples(self, count: int) -> list[Sample]:
         from ..geometry.draw_boxes import outline_boxes
@@ -174,9 +174,9 @@ class Detection2D(TextTask):
         found = {"left_out": problems, "truncated": self.tokenizer.truncated}
         return {name: float(number) for name, number in found.items() if number}
 
-    def _asked(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
+    def _ask(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
         """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
-        negative, partial = (_of_mosaics(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
+        negative, partial = (_any_in_mosaic(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
         asked = draw_queries(truth, weight, self.recipe.data.negatives, u, negative)
         template = (v.gather(1, asked.classes) * len(TEMPLATES)).long().clamp(max=len(TEMPLATES) - 1)
         exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
@@ -211,9 +211,9 @@ class Detection2D(TextTask):
         return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)
 
 
-def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
+def pick_best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
     """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
-    class. Every class is one, the first as well: there is no class for the background."""
+    class. Class 0 is an ordinary class: there is none for the background."""
     classes = found.logits.shape[2]
     score, place = found.logits.float().sigmoid().flatten(1).topk(min(top, found.logits[0].numel()), dim=1)
     boxes = found.boxes.gather(1, (place // classes)[..., None].expand(-1, -1, 4))
@@ -221,8 +221,8 @@ def best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
     return torch.cat([head.double(), boxes.double()], -1)
 
 
-def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """COCO's results from what `best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
+def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
+    """COCO's results from what `pick_best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
     padding."""
     results = []
     for row in rows:
@@ -239,13 +239,13 @@ def as_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
     return results
 
 
-def _frequencies(split: BoxedPictures) -> Tensor:
+def _count_boxes(split: BoxedPictures) -> Tensor:
     """(classes,): in how many boxes of the set a class is."""
     pictures = split.pictures
     return torch.bincount(pictures.labels[pictures.valid], minlength=len(split.coco.names)).float()
 
 
-def _of_mosaics(table: Tensor | None, made: Plan, like: Tensor) -> Tensor | None:
+def _any_in_mosaic(table: Tensor | None, made: Plan, like: Tensor) -> Tensor | None:
     """(b, classes): what the table (n, classes) says of any of an image's pictures."""
     if table is None:
         return None

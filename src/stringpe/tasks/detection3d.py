@@ -102,10 +102,10 @@ class Detection3D(TextTask):
             u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
             rows = kept.rows(index, place.device)
             label = rows["label"].masked_fill(rows["ignore"], -1)
-            label, box = chosen(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
+            label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
             image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
             asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
-            asked = mirrored(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
+            asked = mirror(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
             yield {**asked, "template": torch.full_like(index, template)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -127,15 +127,15 @@ class Detection3D(TextTask):
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
             best = detections(found)[:real]
-            matched += zip(index.tolist(), ap3d.match(best, truths(batch)[:real]), strict=False)
+            matched += zip(index.tolist(), ap3d.match(best, split_truths(batch)[:real]), strict=False)
             if self.results is not None:
                 entries += kept.results(best, index)
         if self.results is not None:
-            entries = gathered(entries, place)
+            entries = gather(entries, place)
             if place.rank == 0:
                 write_json(self.results, entries)
         # In the order of the set, so that equal scores stand alike with any number of processes.
-        ordered = sorted(gathered(matched, place), key=lambda pair: pair[0])
+        ordered = sorted(gather(matched, place), key=lambda pair: pair[0])
         whole = ap3d.accumulate([one for _, one in ordered])
         precision = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
         totals = add_up(sums, place)
@@ -199,17 +199,17 @@ NAMES = "names.json"
 _COLUMNS = 10  # template, 8 for colour, flip
 
 
-def chosen(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """At most `most` = q objects an image at random, by uniforms u (b, m): label (b, q), −1 where there are fewer, and
-    box (b, q, 12)."""
+def choose_objects(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """At most `most` = q objects per image, drawn by uniforms u (b, m): label (b, q), −1 where there are fewer, and box
+    (b, q, 12)."""
     order = torch.where(label >= 0, u, 2.0).argsort(1)[:, :most]
     return label.gather(1, order), box.gather(1, order[..., None].expand(-1, -1, 12))
 
 
-def mirrored(batch: Batch, which: Tensor, width: Tensor) -> Batch:
-    """The batch with some (b,) images seen in a mirror; padding, the columns from width (b,) on, stays where it is. A
-    box in a mirror is the box M R diag(−1, 1, 1): the mirror and a flip of the box's own first axis, along which things
-    are alike more often than along the others."""
+def mirror(batch: Batch, which: Tensor, width: Tensor) -> Batch:
+    """The batch with the images of `which` (b,) mirrored; padding, the columns from width (b,) on, stays where it is. A
+    mirrored box has the rotation M R diag(−1, 1, 1): the mirror, and a flip of the box's own first axis, along which
+    things are symmetric more often than along the others."""
     column = torch.arange(batch["depth"].shape[-1], device=width.device).expand(len(width), -1)
     turned = which[:, None] & (column < width[:, None])
     column = torch.where(turned, width[:, None] - 1 - column, column)[:, None]  # (b, 1, S)
@@ -226,7 +226,7 @@ def _signs(device: torch.device) -> Tensor:
     return torch.tensor([-1.0, 1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1], device=device)
 
 
-def truths(batch: Batch) -> list[Truths]:
+def split_truths(batch: Batch) -> list[Truths]:
     """The objects of every image of a batch, without padding."""
     rows = []
     for box, label, ignore in zip(batch["box"], batch["label"], batch["ignore"], strict=True):
@@ -235,7 +235,7 @@ def truths(batch: Batch) -> list[Truths]:
     return rows
 
 
-def gathered(rows: list[Any], place: Place) -> list[Any]:
+def gather(rows: list[Any], place: Place) -> list[Any]:
     """The rows of all processes, in all of them."""
     if place.world == 1:
         return rows

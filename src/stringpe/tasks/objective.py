@@ -19,7 +19,7 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Loss of every example: softmax cross-entropy, or the sum of one sigmoid cross-entropy a class."""
+    """Loss of every example: softmax cross-entropy, or the sum of one sigmoid cross-entropy per class."""
     logits = logits.float()
     if loss.kind == "softmax":
         return -(target * logits.log_softmax(-1)).sum(-1)
@@ -29,7 +29,7 @@ def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 
 def mixup(image: Tensor, target: Tensor, alpha: float, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """λ · example + (1 − λ) · its neighbour, λ ~ Beta(α, α) once a batch.
+    """λ · example + (1 − λ) · its neighbour, λ ~ Beta(α, α) once per batch.
 
     Neighbours are 0 and 1, 2 and 3, …: the batch is in random order already, and pairs stay together however it is
     shared out over processes."""

@@ -1,8 +1,7 @@
 """Naming the object at a queried place, in RGB or RGB-D frames of the procedural world.
 
-A query is a pixel; the answer is the kind of the object seen there, one of `scenes.kinds()`. Kinds of like shape
-differ in metric size (a cup and a bin, an orange and a ball), which a picture alone shows only by context: depth
-matters.
+A query is a pixel; the answer is the kind of the object seen there, one of `scenes.kinds()`. Kinds of similar shape
+differ in size (a cup and a bin, an orange and a ball), which an RGB image shows only by its context: depth matters.
 """
 
 import itertools
@@ -49,7 +48,7 @@ class Namer(nn.Module):
 
 
 class Objects(Task):
-    """Object naming by place: `data.queries` places a frame, each object of a frame equally likely."""
+    """Object naming by place: `data.queries` places per frame, each object of a frame equally likely."""
 
     capturable = True
 
@@ -105,7 +104,7 @@ class Objects(Task):
         shown = []
         for image, query, label in zip(batch["image"], batch["query"], batch["label"], strict=True):
             pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0)
-            shown.append(Sample(_with_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
+            shown.append(Sample(_draw_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
         return shown[:count]
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -143,12 +142,12 @@ def mirror(batch: Batch, chosen: Tensor) -> Batch:
     return {"image": image, "depth": depth, "query": query, "label": batch["label"]}
 
 
-def _with_cross(image: Tensor, query: Tensor) -> Tensor:
+def _draw_cross(image: Tensor, query: Tensor) -> Tensor:
     """uint8 (h, w, 3) with a red cross at the query."""
     side = image.shape[0]
     column, row = (((query + 1) / 2 * side - 0.5).round().long().clamp(0, side - 1)).tolist()
     out = image.clone()
-    for d in (-3, -2, 2, 3):  # the middle stays free, so that one sees what is asked about
+    for d in (-3, -2, 2, 3):  # the centre stays free, to show what is asked about
         for r, c in ((row + d, column), (row, column + d)):
             if 0 <= r < side and 0 <= c < side:
                 out[r, c] = torch.tensor([255, 0, 0], dtype=torch.uint8)

@@ -77,7 +77,7 @@ class Retrieval(TextTask):
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 ranks them."""
-        image, text, owner = self._embedded(model, place)
+        image, text, owner = self._embed_all(model, place)
         found: dict[str, float] = {}
         if place.rank == 0:
             shares = recall(image, text, owner)
@@ -96,7 +96,7 @@ class Retrieval(TextTask):
         found = {"corrupt": self.feed.corrupt, "truncated": self.feed.tokenizer.truncated}
         return {name: float(count) for name, count in found.items() if count}
 
-    def _embedded(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
+    def _embed_all(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
         """All images (n, width), all captions (m, width), and the image each caption belongs to (m,)."""
         val, texts = self.feed.val, self.feed.val_texts
         most = int(texts.count.max())
