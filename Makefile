@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: compare test lint docs clean
 
+# One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
-	$(BIN)/stringpe compare
+	OMP_NUM_THREADS=1 $(BIN)/stringpe compare relations
 
-# One thread a process: two workers and what they start would fight for two cores.
+# One thread per process: two workers and what they start would fight for two cores.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 

@@ -174,7 +174,7 @@ def spreads_alike(scores: Mapping[str, Mapping[int, float]], level: float = 0.05
     flat = [statistics.pvariance(values) < 1e-18 for values in left]
     if any(flat):
         return all(flat)
-    from scipy.stats import bartlett
+    from scipy.stats import bartlett  # type: ignore[import-untyped]
 
     return float(bartlett(*left).pvalue) >= level
 
@@ -278,7 +278,7 @@ def _rates(trials: Mapping[int, Sequence[bool]]) -> list[float]:
 
 
 def _t_quantile(probability: float, freedom: float) -> float:
-    from scipy.stats import t  # type: ignore[import-untyped]
+    from scipy.stats import t
 
     return float(t.ppf(probability, freedom))
 

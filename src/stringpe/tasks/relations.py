@@ -114,7 +114,7 @@ class PointTransformers(nn.Module):
         """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
         None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)
-        own = [e for layer in self.encodings for e in layer]  # type: ignore[union-attr]
+        own = [module for module in self.encodings.modules() if isinstance(module, Encoding)]  # layer by layer
         if not own:
             return [None] * layers, [None] * layers
         theta = torch.stack(form([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
@@ -205,6 +205,10 @@ class Relations(Task):
             }
             yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
 
+    def gradients_by_seed(self, model: nn.Module) -> list[list[Tensor]]:
+        assert isinstance(model, PointTransformers)
+        return model.gradients_by_seed()
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sum over seeds of their mean losses: the gradient of each seed is that of training it alone."""
         logits = model(batch["labels"], batch["coords"])
@@ -213,13 +217,15 @@ class Relations(Task):
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, Tensor]:
         metrics = self.scores(model, place)
         count = float(self.recipe.data.val_size * POINTS)  # every process evaluates all sets, and counts its share
-        return {name: torch.tensor(value * count / place.world) for name, value in metrics.items()} | {
-            "count": torch.tensor(count / place.world)
+        return {
+            name: torch.tensor(value * count / place.world, dtype=torch.float64, device=place.device)
+            for name, value in (metrics | {"count": 1.0}).items()
         }
 
     def scores(self, model: nn.Module, place: Place) -> dict[str, float]:
         """The metrics of every seed, as "seed3/top1", and their means over seeds."""
-        seeds, sums = len(self.seeds), {}
+        seeds = len(self.seeds)
+        sums: dict[str, Tensor] = {}
         made = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
         answers = nearest_label(*made, self.axes)
         for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*made, answers)), strict=True):
