@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: compare test test-fast attack lint docs package clean
 
+# One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
-	$(BIN)/stringpe compare
+	OMP_NUM_THREADS=1 $(BIN)/stringpe compare relations
 
 # One thread per process: two workers and what they start would fight for two cores.
 test: $(VENV)/.dev

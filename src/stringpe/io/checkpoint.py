@@ -144,7 +144,7 @@ def digest_weights(source: Path | Mapping[str, Tensor]) -> str:
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)};".encode())
         if tensor.numel():
-            digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

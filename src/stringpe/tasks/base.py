@@ -85,7 +85,7 @@ class Task(ABC):
     change, so that a step can be captured and replayed."""
     stacks_seeds: ClassVar[bool] = False
     """Whether `loop.seeds` models can be trained in one step. Their metrics are then named "seed3/top1", …, beside the
-    means over seeds, and the model has `gradients_by_seed()`, by which each of them is clipped."""
+    means over seeds, and each of them is clipped by its `gradients_by_seed`."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
@@ -160,6 +160,10 @@ class Task(ABC):
     @abstractmethod
     def samples(self, count: int) -> list[Sample]:
         """Validation examples to look at."""
+
+    def gradients_by_seed(self, model: nn.Module) -> list[list[Tensor]]:
+        """The gradients of each of `loop.seeds` models, as views, for tasks that stack seeds."""
+        raise NotImplementedError(f"{type(self).__name__} trains one seed per run")
 
     def counters(self) -> dict[str, float]:
         """What went wrong so far without stopping the run, for example {"corrupt": 3.0}."""

@@ -116,7 +116,7 @@ class PointTransformers(nn.Module):
         """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
         None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)
-        own = [e for layer in self.encodings for e in layer.children() if isinstance(e, Encoding)]
+        own = [module for module in self.encodings.modules() if isinstance(module, Encoding)]  # layer by layer
         if not own:
             return [None] * layers, [None] * layers
         theta = torch.stack(form([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
@@ -210,6 +210,10 @@ class Relations(Task):
                 for name, parts in zip(("labels", "coords"), zip(*made, strict=True), strict=True)
             }
             yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
+
+    def gradients_by_seed(self, model: nn.Module) -> list[list[Tensor]]:
+        assert isinstance(model, PointTransformers)
+        return model.gradients_by_seed()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sum over seeds of their mean losses: the gradient of each seed is that of training it alone."""

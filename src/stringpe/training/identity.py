@@ -41,9 +41,8 @@ def _files(where: str) -> Iterator[list[str | int]]:
         pattern = re.sub(r"\{[^}]*\}", "*", part)  # {000..127}
         for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
             if path.is_dir():
-                inside = sorted(p for p in path.rglob("*") if p.is_file())
-                for file in inside:
-                    yield [str(file.relative_to(path)), file.stat().st_size]
+                for inside in sorted(p for p in path.rglob("*") if p.is_file()):
+                    yield [str(inside.relative_to(path)), inside.stat().st_size]
             else:
                 yield _file(path)
 

@@ -144,8 +144,7 @@ class Run:
         if self.recipe.loop.seeds == 1:
             self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
             return
-        by_seed: Any = self.bare.gradients_by_seed
-        for gradients in by_seed():
+        for gradients in self.task.gradients_by_seed(self.bare):
             norm = nn.utils.get_total_norm(gradients)
             torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))  # as torch clips
 
