@@ -295,6 +295,15 @@ def test_adapters_in_a_whole_model(how):
     torch.testing.assert_close(model(image), merged(image), atol=1e-5, rtol=0)
 
 
+def test_adapters_compile_whole():
+    torch.compiler.reset()
+    attn = layer("cayley")
+    x, coords = inputs()
+    adapt(attn, "lora")
+    compiled = torch.compile(attn, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, coords), attn(x, coords), atol=1e-6, rtol=0)
+
+
 def test_backward_hooks_see_the_gradient():
     attn, seen = layer("cayley"), []
     attn.qkv.register_full_backward_hook(lambda module, grad_input, grad_output: seen.append(grad_output[0].shape))

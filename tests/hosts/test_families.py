@@ -78,7 +78,7 @@ def test_replace_makes_the_model_translation_invariant(family):
 
 
 class _Shifted:
-    """Places with all tokens, prefixes included, moved by the same vector."""
+    """Coordinates with all tokens, prefixes included, moved by the same vector."""
 
     def __init__(self, places, stretch=1.0):
         self.places, self.stretch = places, stretch

@@ -63,7 +63,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, coords: Tensor | None, prepared: Prepared | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        given = {"prepared": prepared, "mask": mask}  # linear attention takes neither
+        given = {"prepared": prepared, "mask": mask}  # linear attention takes nothing prepared
         options = {name: value for name, value in given.items() if value is not None}
         x = x + self._branch(self.attention(self.norm1(x), coords, **options))
         return x + self._branch(self.mlp(self.norm2(x)))
