@@ -95,16 +95,12 @@ def _turns(random, count):
 
 
 def _about(axis, angle):
-    """Rotations (n, 3, 3) about a coordinate axis."""
-    turn = np.zeros((len(angle), 3, 3))
+    """Rotations (n, 3, 3) about the coordinate axes `axis` (n,) by `angle` (n,)."""
+    turn, row = np.zeros((len(angle), 3, 3)), np.arange(len(angle))
     i, j = (axis + 1) % 3, (axis + 2) % 3
-    turn[:, axis, axis] = 1
-    turn[:, i, i], turn[:, i, j], turn[:, j, i], turn[:, j, j] = (
-        np.cos(angle),
-        -np.sin(angle),
-        np.sin(angle),
-        np.cos(angle),
-    )
+    turn[row, axis, axis] = 1
+    turn[row, i, i], turn[row, j, j] = np.cos(angle), np.cos(angle)
+    turn[row, i, j], turn[row, j, i] = -np.sin(angle), np.sin(angle)
     return turn
 
 
@@ -112,58 +108,56 @@ def _boxes(centre, frame, size):
     return np.concatenate([centre, frame[:, :, 0], frame[:, :, 1], size], axis=1)
 
 
-def _beside(random, frame, size_a, size_b, planes):
-    """Centres of b, relative to a of the same frame, that put `planes` of its face planes onto a's."""
-    count = len(frame)
-    at = random.uniform(-0.4, 0.4, (count, 3)) * (size_a + size_b)
-    for axis in range(planes):
-        side = random.choice([-1, 1], count)
-        flush = side * (size_a[:, axis] + random.choice([-1, 1], count) * size_b[:, axis]) / 2
-        at[:, axis] = flush
-    return np.einsum("nij,nj->ni", frame, at)
+def _relabel(frame, size, order):
+    """The same boxes with their axes in another cyclic order, order (n,) steps on."""
+    index = (np.arange(3) + order[:, None]) % 3
+    return np.take_along_axis(frame, index[:, None], 2), np.take_along_axis(size, index, 1)
+
+
+def _flush(random, size_a, size_b, planes):
+    """Centres of b in the frame of a, where `planes` (n, 3) says on which axes two of their faces share a plane."""
+    at = random.uniform(-0.4, 0.4, size_a.shape) * (size_a + size_b)
+    side, inner = random.choice([-1, 1], (2, *size_a.shape))
+    return np.where(planes, side * (size_a + inner * size_b) / 2, at)
 
 
 def make_pairs(kind, count, random, wide):
     """Boxes a and b (count, 12) of one kind, float64. wide: offsets and ratios that need float64."""
     frame, other = _turns(random, count), _turns(random, count)
     size_a, size_b = random.uniform(0.1, 1.1, (2, count, 3))
-    centre, move = random.standard_normal((count, 3)) * 2, random.standard_normal((count, 3)) * 0.3
-    small = 10.0 ** random.uniform(-12 if wide else -7, -3, count)
+    centre, at = random.standard_normal((2, count, 3)) * [[[2.0]], [[0.3]]]  # of a; of b, in the frame of a
+    axis, order = random.integers(0, 3, (2, count))
+    tilt = 10.0 ** random.uniform(-12 if wide else -8, -3, count)
     if kind == "coplanar":
-        other, move = frame, _beside(random, frame, size_a, size_b, random.integers(1, 4))
+        other, at = frame, _flush(random, size_a, size_b, random.random((count, 3)) < 0.5)
     elif kind == "coplanar, turned":
-        move = _beside(random, frame, size_a, size_b, 1)
-        other = frame @ _about(0, random.uniform(0, 2 * np.pi, count))
+        other = frame @ _about(axis, random.uniform(0, 2 * np.pi, count))
+        at = _flush(random, size_a, size_b, np.arange(3) == axis[:, None])
     elif kind == "tilted":
-        move = _beside(random, frame, size_a, size_b, random.integers(0, 4))
-        tilt = _about(random.integers(0, 3), small)
-        other = frame @ _about(0, random.choice([0, 0.5, np.pi / 2], count)) @ tilt
+        spin = random.choice([0.0, 0.5, np.pi / 2], count)
+        other = frame @ _about(axis, spin) @ _about((axis + random.integers(1, 3, count)) % 3, tilt)
+        at = _flush(random, size_a, size_b, random.random((count, 3)) < 0.5)
     elif kind == "nested":
         size_b = size_a * random.choice([0.1, 0.5, 0.999999, 1.0], (count, 3))
-        other, move = (
-            frame,
-            np.einsum("nij,nj->ni", frame, (size_a - size_b) / 2 * random.choice([-1, 0, 1], (count, 3))),
-        )
+        other, at = frame, (size_a - size_b) / 2 * random.choice([-1, 0, 1], (count, 3))
     elif kind == "thin":
         size_a, size_b = 10.0 ** random.uniform(-6 if wide else -3, 0, (2, count, 3))
         some = random.random(count) < 0.5
-        other = np.where(some[:, None, None], frame @ _about(random.integers(0, 3), small), other)
-        move = move * np.where(some, 0.1 * size_a.min(1), 0.1)[:, None]
+        other = np.where(some[:, None, None], frame @ _about(axis, tilt), other)
+        at = at * np.where(some, 0.1 * size_a.min(1), 0.1)[:, None]
     elif kind == "touching":
-        at = (size_a + size_b) / 2 * random.choice([-1, 1], (count, 3))
-        at = np.where(np.arange(3) < random.integers(1, 4), at, at * random.uniform(-1, 1, (count, 3)))
-        other, move = frame, np.einsum("nij,nj->ni", frame, at)
+        touching = np.arange(3) < random.integers(1, 4, (count, 1))
+        at = (size_a + size_b) / 2 * np.where(touching, random.choice([-1, 1], (count, 3)), random.uniform(-1, 1))
+        other = frame
     elif kind == "far away":
         centre = centre * 10.0 ** random.uniform(1, 8 if wide else 3, (count, 1))
     elif kind == "unequal":
         size_b = size_a * 10.0 ** random.uniform(-3, 3, (count, 1))
-        move = move * np.maximum(size_a.max(1), size_b.max(1))[:, None]
+        at = at * np.maximum(size_a.max(1), size_b.max(1))[:, None]
     elif kind == "identical":
-        turn = random.integers(0, 3)
-        other, size_b, move = frame, size_a, np.zeros((count, 3))
-        if turn:  # the same box with its axes in another order
-            other, size_b = np.roll(frame, turn, axis=2), np.roll(size_a, turn, axis=1)
-    return _boxes(centre, frame, size_a), _boxes(centre + move, other, size_b)
+        other, size_b, at = frame, size_a, np.zeros((count, 3))
+    other, size_b = _relabel(other, size_b, order)
+    return _boxes(centre, frame, size_a), _boxes(centre + np.einsum("nij,nj->ni", frame, at), other, size_b)
 
 
 KINDS = (

@@ -17,7 +17,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -201,8 +201,10 @@ class _Watch:
         """Sleep for a moment; ValueError if nothing has changed for a long time. holder: who writes."""
         if self.seen is None:
             print(f"scenes: {len(missing)} shards are left to another process: {holder}", file=sys.stderr, flush=True)
-        drafts = sorted(file for path in missing for file in self.out.glob(f".{path.name}.*"))
-        seen = [(file.name, file.stat().st_size) for file in drafts if file.exists()]
+        seen = []
+        for file in sorted(file for path in missing for file in self.out.glob(f".{path.name}.*")):
+            with suppress(FileNotFoundError):  # renamed or removed since it was listed
+                seen.append((file.name, file.stat().st_size))
         if seen != self.seen:
             self.seen, self.since = seen, time.monotonic()
         elif time.monotonic() - self.since > _PATIENCE:
