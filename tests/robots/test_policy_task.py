@@ -281,7 +281,7 @@ def test_policies_are_compared_on_the_same_states(recipe, tmp_path, capsys):
         assert info["weights"][:8] in text
     with pytest.raises(SystemExit, match="eval takes one checkpoint, got 2; several need --env"):
         main(["eval", *runs])
-    for option in (["--shifts"], ["--out", str(out)], ["--trials", "9"], ["--jobs", "1"], ["--videos", "0"]):
+    for option in (["--shifts"], ["--trials", "9"], ["--jobs", "1"], ["--videos", "0"]):
         with pytest.raises(SystemExit, match=f"{option[0]} is for policies in simulation: name the task with --env"):
             main(["eval", runs[0], *option])
 

@@ -19,7 +19,7 @@ from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loss, Text
 from stringpe.tasks import create
-from stringpe.tasks.build import load_run, resample, start_folder
+from stringpe.tasks.build import fit, load_run, resample, start, start_folder
 from stringpe.tasks.detection2d import Detection2D
 from stringpe.tasks.retrieval import Retrieval
 from stringpe.training import compare, evaluate, train
@@ -120,6 +120,38 @@ def test_other_towers_are_refused(recipe, retrieval, tmp_path):
         start_folder(override(recipe, [f"model.start={tmp_path}/nothing/{{seed}}", "seed=7"]))
     with pytest.raises(ValueError, match=r"model.start can hold {encoding}, {seed} and {depth}, got 'runs/{name}'"):
         start_folder(override(recipe, ["model.start=runs/{name}"]))
+
+
+def test_a_2d_run_starts_a_3d_one(retrieval):
+    """The same rule as for a policy's encoder: the plane is kept, and depth changes nothing at first."""
+    model, old, parts = load_run(retrieval / "cayley" / "seed3")
+    weights = model.state_dict()
+    asked = override(old, ["model.depth=lift", f"model.start={retrieval}/cayley/seed3"])
+    model = Retrieval.build(asked, parts)
+    start(model, asked)
+    assert torch.equal(model.image.patch.weight, weights["image.patch.weight"])
+    assert torch.equal(model.image.lift.scale, torch.zeros_like(model.image.lift.scale))
+    name = "blocks.0.attention.encoding.frequencies.weight"
+    assert torch.equal(model.image.state_dict()[name][:, :2], weights[f"image.{name}"])
+
+
+def test_another_vocabulary_is_refused(retrieval, tmp_path):
+    old = read_model(retrieval / "cayley" / "seed3")[0]
+    Tokenizer.train(["other words altogether"], vocab=270).save(tmp_path / "tokenizer.json")
+    asked = override(old, [f"model.start={retrieval}/cayley/seed3", f"text.tokenizer={tmp_path}/tokenizer.json"])
+    with pytest.raises(ValueError, match=r"leave text.tokenizer empty, to use that run's"):
+        Retrieval(asked).model()
+
+
+def test_weights_of_another_shape_are_refused_in_words(retrieval):
+    model, old, parts = load_run(retrieval / "rope" / "seed3")
+    other = Retrieval.build(override(old, ["model.dim=16"]), parts)
+    with pytest.raises(ValueError, match=r"weights of there are not those of its recipe .* there, .* by the"):
+        fit(other, model.state_dict(), "there")
+    weights = model.state_dict()
+    del weights["projection.bias"]
+    with pytest.raises(ValueError, match=r"only one of them has projection.bias"):
+        fit(model, weights, "there")
 
 
 @pytest.fixture(scope="module")

@@ -183,6 +183,13 @@ def start(model: nn.Module, recipe: Recipe) -> None:
     texts = {name: tensor for name, tensor in weights.items() if name.startswith("text.")}
     where = f"model.start={folder}"
     refuse_other_shapes(old, recipe, where, ("model", "text") if texts else ("model",))
+    own = model.state_dict()
+    for name, tensor in texts.items():
+        if name in own and own[name].shape != tensor.shape:
+            raise ValueError(
+                f"{where} has {name} of {tuple(tensor.shape)}, this model needs {tuple(own[name].shape)}: leave "
+                f"text.tokenizer empty, to use that run's"
+            )
     assert isinstance(model.image, ViT)
     start_vit(model.image, weights, where)
     model.load_state_dict(texts, strict=False)
