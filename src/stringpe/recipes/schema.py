@@ -132,11 +132,12 @@ class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
     transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
-    heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, prediction: of
-    `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
+    heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps, sample_steps, repeats, prediction:
+    of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
     stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
     frames of episodes, on which all else depends and of which an episode has but one. held_out: share of the episodes
-    that validate, where data.val is not given."""
+    that validate, where data.val is not given. simulate: a robot task, "" for none, in which every evaluation also
+    tries the policy `trials` times."""
 
     kind: str = "diffusion"
     cameras: str = ""
@@ -161,6 +162,8 @@ class Policy:
     stride: int = 1
     first: float = 0.0
     held_out: float = 0.1
+    simulate: str = ""
+    trials: int = 20
 
 
 @dataclass(frozen=True)

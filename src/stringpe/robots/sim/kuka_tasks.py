@@ -10,6 +10,7 @@ from . import kuka, objects
 from .depth_sensor import DepthSensor
 from .env import RobotEnv
 from .expert import Plan
+from .geometry import about
 from .goals import Delivered, Lifted, lies_in
 from .objects import Part, Thing
 from .robot_task import Entry, Goal, RobotTask, Start
@@ -100,13 +101,13 @@ def open_hand() -> Thing:
     skin = (0.85, 0.65, 0.52)
     palm = Part("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
     fingers = [
-        Part("capsule", (0.009, 0.03), (-0.066, y, 0.03), objects.about("y", -0.6), skin)
+        Part("capsule", (0.009, 0.03), (-0.066, y, 0.03), about("y", -0.6), skin)
         for y in np.linspace(-0.036, 0.036, 4).tolist()
     ]
-    thumb = Part("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), objects.about("x", -0.5), skin)
-    edge = Part("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), objects.about("y", FULL / 2), skin)
-    heel = Part("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), objects.about("x", FULL / 2), skin)
-    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), objects.about("y", FULL / 2), objects.BLUE)
+    thumb = Part("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), about("x", -0.5), skin)
+    edge = Part("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), about("y", FULL / 2), skin)
+    heel = Part("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), about("x", FULL / 2), skin)
+    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), objects.BLUE)
     return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
 
 
