@@ -68,6 +68,20 @@ def test_other_kinds_train_through_the_same_loop(recipe, tmp_path, changes):
     assert train(short, tmp_path / "run", quiet=True)["metrics"]["count"] == 8
 
 
+def test_success_in_simulation_is_a_curve_over_training(recipe, tmp_path):
+    simulated = override(recipe, ["policy.simulate=stand_in:Reach", "policy.trials=3", "loop.eval_every=3"])
+    plain = train(recipe, tmp_path / "plain", quiet=True)
+    found = train(simulated, tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    curve = {line["step"]: line["val/success"] for line in lines if "val/success" in line}
+    assert list(curve) == [3, 6]
+    assert all(round(3 * share, 6) in (0, 1, 2, 3) for share in curve.values())
+    assert found["metrics"]["loss"] == plain["metrics"]["loss"]  # trials take nothing from training
+    assert "success" not in plain["metrics"]
+    with pytest.raises(ValueError, match=r"policy.trials of at least 1, got 0"):
+        tasks.create(override(simulated, ["policy.trials=0"]))
+
+
 def test_held_out_episodes_are_not_trained_on(recipe):
     task = tasks.create(recipe)
     episode = task.demos.episode[task.demos.seen]
@@ -199,6 +213,11 @@ def test_siglip_is_attached_and_starts_as_it_is(recipe, tmp_path):
             changes = [f"policy.encoder=siglip:{tmp_path / 'siglip'}", f"model.encoding={encoding}"]
             encoder = image_encoder(override(recipe, changes)).eval()
             torch.testing.assert_close(encoder(image, None), wanted, rtol=1e-3, atol=1e-4)
+    learned = ["model.encoding=rope", "model.encoding_options.learnable=true", "model.encoding_options.base=100"]
+    for options, count in ((learned[:1], 2), (learned, 4)):  # a gate per layer, and what the paper learns: frequencies
+        rope = image_encoder(override(recipe, [*changes, *options]))
+        trained = [name for name, p in rope.named_parameters() if "frequencies" in name and p.requires_grad]
+        assert len(trained) == count, trained
     policy = new_policy(override(recipe, changes), Spec(("top", "wrist"), 3, 4, 16, 10.0))
     loss = policy(batch())
     loss.backward()

@@ -73,13 +73,19 @@ _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
 _SELF_MADE = ("synthetic", "scenes", "points")
 
 
+def check_served(task: str, source: str) -> dict[str, tuple[str, ...]]:
+    """The sources of the task, with the keys that each of them reads; ValueError if this one is not among them."""
+    serves = SERVES[task]
+    if source not in serves:
+        listed = ", ".join(f"{name} ({SOURCES[name]})" for name in serves)
+        hint = "" if source in SOURCES else suggest(source, serves)
+        raise ValueError(f"data.source={source} does not serve the task {task}: {hint}It takes {listed}")
+    return serves
+
+
 def check_source(task: str, data: Data) -> None:
     """Refuse a data.source that does not serve the task, and a place that does not fit the source."""
-    serves = SERVES[task]
-    if data.source not in serves:
-        listed = ", ".join(f"{name} ({SOURCES[name]})" for name in serves)
-        hint = "" if data.source in SOURCES else suggest(data.source, serves)
-        raise ValueError(f"data.source={data.source} does not serve the task {task}: {hint}It takes {listed}")
+    serves = check_served(task, data.source)
     if data.source in _SELF_MADE:
         if data.train or data.val:
             other = [name for name in serves if name not in _SELF_MADE]
@@ -102,10 +108,9 @@ def check_source(task: str, data: Data) -> None:
 
 
 def keys_read(task: str, data: Data) -> tuple[str, ...]:
-    """The keys of a recipe that the task's data and augmentation read: "data.train", "augment.crop", …; ValueError as
-    in `check_source`."""
-    check_source(task, data)
-    own = ("source", "image_size", *SERVES[task][data.source])
+    """The keys of a recipe that the task's data and augmentation read: "data.train", "augment.crop", …; ValueError if
+    its source does not serve the task."""
+    own = ("source", "image_size", *check_served(task, data.source)[data.source])
     return (*(f"data.{key}" for key in own), *(f"augment.{key}" for key in AUGMENTS[task]))
 
 

@@ -1,14 +1,20 @@
 """The ALOHA policy of section 4.3: a diffusion transformer over four cameras, each seen by SigLIP B/16 at 256 px.
 
-    stringpe data demos MugOnPlate --episodes 500 --size 256 256 --out data/mug                # and so for other tasks
+    stringpe data demos MugOnPlate --episodes 500 --size 256 256 --out data/mug            # likewise for other tasks
     stringpe train aloha data.train=data/mug,data/pen policy.encoder=siglip:siglip-base-patch16-256 --out runs/aloha
     stringpe eval runs/aloha --env MugOnPlate --trials 50
 
 As the paper and ALOHA Unleashed state it: chunks of 50 absolute joint targets, noise prediction, an encoder-decoder
-transformer, all frequencies learned; rows are model.encoding=absolute (SigLIP as it is), rope and cayley, attached so
-that they start as the same function. Not stated there and set here: T = 100 with a squared-cosine schedule and 16 DDIM
-steps, AdamW 1e-4 (0.95, 0.999) with decay 1e-6, EMA power 0.75, 200,000 steps of 256. Unlike there, demonstrations
-come from scripted experts at 10 actions a second, so a chunk is 5 s and not 1 s long.
+transformer; rows are model.encoding=absolute (SigLIP as it is), rope and cayley, attached so that they start as the
+same function. The paper learns all frequencies. Here cayley does; plain rope keeps its frequencies fixed at base 10,000
+and learns only the gate with which it is attached, so the paper's row needs options, after a colon in --encodings:
+
+    stringpe compare aloha data.train=data/mug policy.encoder=siglip:siglip-base-patch16-256 --out runs/aloha \\
+        --encodings absolute "rope:learnable=true,base=100" cayley
+
+Not stated there and set here: T = 100 with a squared-cosine schedule and 16 DDIM steps, AdamW 1e-4 (0.95, 0.999) with
+decay 1e-6, EMA power 0.75, 200,000 steps of 256. Unlike there, demonstrations come from scripted experts at 10 actions
+per second, so a chunk is 5 s and not 1 s long.
 Time and expected number: no full run has been made; what it gives belongs in results/.
 """
 

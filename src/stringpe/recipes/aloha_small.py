@@ -5,10 +5,11 @@
     stringpe compare aloha_small data.train=mug.safetensors --encodings absolute rope cayley --seeds 1 --out runs/aloha
     stringpe eval runs/aloha/runs/*/seed0 --env MugOnPlate --trials 50 --out results/aloha
 
-Several tasks with commas give the multi-task policy, told apart by their texts. Registers stand at the origin of the
-image encoder's coordinates, so that a translation-invariant encoding can tell where in the image a patch is. The clean
-chunk is predicted, a quarter of a batch are first frames, and the encoder begins with convolutions, so that the policy
-learns to look: docs/policies.md.
+Several data sets with commas give a multi-task policy; the text of the task says which one is meant. Registers stand at
+the origin of the image encoder's coordinates, so that a translation-invariant encoding can express where in the image a
+patch is. The decoder predicts the clean chunk, a quarter of each batch are first frames, and the encoder begins with
+convolutions, so that the policy learns to use its cameras: docs/policies.md. policy.simulate=MugOnPlate adds success in
+simulation to every evaluation during training.
 Time: one H200, sixteen such policies side by side, sixteen minutes. Expected in simulation, absolute / RoPE / Cayley:
 MugOnPlate 48 / 80 / 94, HandOverPen 26 / 38 / 50, BowlOnRack 36 / 18 / 28 %; results/2026-11-16-aloha.
 """

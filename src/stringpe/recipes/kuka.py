@@ -9,9 +9,10 @@
 
 As the paper states it: Adam with lr 1e-4 and decay 1e-4, 10,000 warm-up steps, 500,000 steps of 256, depth as surface
 normals through the same embedding, or as mean depth of a patch through a learned linear layer, third coordinate of
-Circulant-STRING; ranking NCE with a learned proposal and Langevin steps. Not as there: a ViT-B/16 in place of
+Circulant-STRING; ranking NCE with a learned proposal and Langevin steps. Different here: a ViT-B/16 in place of
 PaliGemma's encoder (start it from a checkpoint with policy.encoder), AdamW, which takes the decay out of the gradient,
-and a cosine after the warm-up.
+and a cosine after the warm-up. `stringpe data demos KukaPlace` and `KukaHandOver` give the other two tasks of the
+paper; data.train=data/pick,data/place,data/hand trains one policy on all three.
 Time and expected number: no full run has been made; what it gives belongs in results/.
 """
 

@@ -9,10 +9,21 @@
 
 The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and both. policy.kind=energy is the paper's
 kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a
-lifted patch tells its depth itself and not only how it differs from others. The clean chunk is predicted, a quarter of
-a batch are first frames, and the encoder begins with convolutions, so that the policy learns to look: docs/policies.md.
+lifted patch expresses its own depth and not only how it differs from others. The decoder predicts the clean chunk, a
+quarter of each batch are first frames, and the encoder begins with convolutions, so that the policy learns to use its
+cameras: docs/policies.md.
+
+To ask whether depth helps where heights differ, vary them in training, test beyond, and leave out the wrist camera,
+from which a block looks alike at every height:
+
+    stringpe data demos KukaPick table_height=-0.03..0.03 pedestal_height=-0.03..0.03 depth_noise=true \\
+        --cameras front --episodes 1200 --depth --out data/heights
+    stringpe eval … depth_noise=true --env KukaPick --shifts       # table and pedestal at ± 6 cm among the shifts
+
+lighting=random and distractors=0..3 vary light and clutter in the same way.
 Time: one H200, sixteen such policies side by side, sixteen minutes. Expected: 92 to 94 % of picks in simulation, with
-depth or without; results/2026-11-16-kuka-pick has the shifts.
+depth or without; results/2026-11-16-kuka-pick has the shifts. Those runs saw the arm of another model file: this
+version draws it from primitives, with the same kinematics.
 """
 
 from dataclasses import replace

@@ -148,11 +148,12 @@ class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
     transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
-    heads, encoder_layers, decoder_layers: see `robots.policy.Net`. train_steps, sample_steps, repeats, prediction: of
-    `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
+    heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps, sample_steps, repeats, prediction:
+    of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
     stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
     frames of episodes, on which everything else depends and of which an episode has only one. held_out: share of the
-    episodes that validate, where data.val is not given."""
+    episodes that validate, where data.val is not given. simulate: a robot task, "" for none, in which every evaluation
+    also tries the policy `trials` times."""
 
     kind: str = one_of("diffusion", "energy")
     cameras: str = ""
@@ -177,6 +178,8 @@ class Policy:
     stride: int = bounded(1, least=1)
     first: float = bounded(0.0, least=0, most=1)
     held_out: float = 0.1
+    simulate: str = ""
+    trials: int = bounded(20, least=1)
 
 
 @dataclass(frozen=True)

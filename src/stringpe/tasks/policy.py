@@ -1,16 +1,19 @@
-"""Robot policies from demonstrations: chunks of actions from what the cameras see, the robot's state and a task text.
+"""Robot policies from demonstrations: chunks of actions from cameras, the robot's state and the text of a task.
 
 Validation is on held-out episodes: how near predicted actions come to the demonstrated ones. What counts in the end is
-success in simulation: `stringpe eval RUN --env TASK`.
+success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK every evaluation during training also
+tries the policy in simulation, so that success over training is a curve in metrics.jsonl (val/success).
 """
 
 import itertools
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from .. import robots
 from ..data.demos import augment_cameras, load_demos
 from ..data.loader import shares
 from ..data.order import Order, derive, generator
@@ -19,14 +22,19 @@ from ..data.transforms import uniforms
 from ..recipes.schema import Recipe
 from ..robots.data.pack import Demos
 from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
+from ..robots.evaluate import run_trials
 from ..robots.policies.base import FLAT, Spec
 from ..robots.policies.observer import hash_words
+from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
 from .policy_model import KINDS, SIGLIP, new_policy
 
 NEAR = 0.05
-"""Of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right. Joints that stay
-where they are in all demonstrations do not count."""
+"""As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
+Joints that no demonstration moves do not count."""
+
+FIRST_TRIAL = 2_000_000
+"""Seed of the first trial during training: neither a demonstration nor a trial of `stringpe eval` uses it."""
 
 _EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
 
@@ -34,9 +42,10 @@ _EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
 class PolicyTask(Task):
     """Chunks of actions from demonstrations, all of them in the device's memory.
 
-    near: the share of predicted actions, over held-out frames, that come near the demonstrated ones; error: how far off
-    they are, of the range. near_first, error_first: the same for the first frames of held-out episodes. There the state
-    says nothing about where the arm will go: only who looks does well."""
+    near: the share of predicted actions, over held-out frames, that come near the demonstrated ones; error: their mean
+    distance, as a share of the range. near_first, error_first: the same for the first frames of held-out episodes,
+    where the state does not reveal where the arm will go and only the cameras help. success: with policy.simulate, the
+    share of trials in simulation that succeed."""
 
     metric = "near"
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
@@ -44,7 +53,7 @@ class PolicyTask(Task):
     reads = (
         *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
         *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
-        *("policy.stride", "policy.first", "policy.held_out"),
+        *("policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials"),
     )
 
     @classmethod
@@ -66,11 +75,11 @@ class PolicyTask(Task):
             self.train = torch.arange(len(episode))
             held_out = torch.arange(len(self.val_demos.seen))
         else:
-            chosen = torch.isin(episode, _held_out(int(episode.max()) + 1, recipe))
+            chosen = torch.isin(episode, _choose_held_out(int(episode.max()) + 1, recipe))
             self.train, held_out = torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
         count = min(len(held_out), recipe.data.val_size or _EVALUATED)
         self.held_out = held_out[torch.linspace(0, len(held_out) - 1, count).round().long()]
-        self.first = _begins(self.val_demos, held_out)[:_EVALUATED]
+        self.first = _first_frames(self.val_demos, held_out)[:_EVALUATED]
 
     @property
     def examples(self) -> int:
@@ -95,7 +104,7 @@ class PolicyTask(Task):
         seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
         kept, train = self.demos.to(place.device), self.train.to(place.device)
         said = hash_words(kept.tasks).to(place.device)
-        begins, share = _begins(self.demos, self.train).to(place.device), self.recipe.policy.first
+        begins, share = _first_frames(self.demos, self.train).to(place.device), self.recipe.policy.first
         columns = 2 * len(kept.cameras) + 3
         order = Order(len(train), batch, seed)
         for step in itertools.count(start):
@@ -129,7 +138,19 @@ class PolicyTask(Task):
                         sums["loss"] += model(batch).double() * weight.sum()  # over the batch, its padding included
                 found |= {f"{name}{mark}": value for name, value in average(sums, place).items()}
         del found["count_first"]
+        if self.recipe.policy.simulate:
+            found["success"] = self._success(model, place)
         return found
+
+    def _success(self, model: nn.Module, place: Place) -> float:
+        """The share of trials in simulation that succeed, with the weights of now."""
+        if place.world > 1:
+            raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
+        p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size
+        env = partial(robots.make, p.simulate, size=(size, size), cameras=d.cameras, depth=d.depth is not None)
+        seeds = range(FIRST_TRIAL, FIRST_TRIAL + p.trials)
+        bare = cast(Planner, getattr(model, "module", model))
+        return sum(trial.success for trial in run_trials(Setting(env, lambda: bare), seeds)) / len(seeds)
 
     def samples(self, count: int) -> list[Sample]:
         kept = self.val_demos
@@ -162,13 +183,13 @@ class PolicyTask(Task):
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
 
 
-def _begins(kept: Demos, frames: Tensor) -> Tensor:
-    """Those of the frames (numbers of pictures, in order) with which an episode begins."""
+def _first_frames(kept: Demos, frames: Tensor) -> Tensor:
+    """Those of the frames (numbers of pictures, in order) that begin an episode."""
     number = kept.episode[kept.seen][frames]
     return frames[number != torch.cat([number.new_tensor([-1]), number[:-1]])]
 
 
-def _held_out(episodes: int, recipe: Recipe) -> Tensor:
+def _choose_held_out(episodes: int, recipe: Recipe) -> Tensor:
     """Numbers of the episodes that validate: a share of them, at least one, the same for every seed of the run."""
     share = recipe.policy.held_out
     if episodes < 2 or not 0 < share < 1:
