@@ -110,7 +110,7 @@ def check_source(task: str, data: Data) -> None:
 def keys_read(task: str, data: Data) -> tuple[str, ...]:
     """The keys of a recipe that the task's data and augmentation read: "data.train", "augment.crop", …; ValueError if
     its source does not serve the task."""
-    own = ("source", "image_size", *check_served(task, data.source)[data.source])
+    own = ("source", *check_served(task, data.source)[data.source])
     return (*(f"data.{key}" for key in own), *(f"augment.{key}" for key in AUGMENTS[task]))
 
 

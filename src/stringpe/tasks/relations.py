@@ -180,7 +180,12 @@ class Relations(Task):
 
     metric_name = "neighbours named"
     stacks_seeds = True
-    reads = ("model.freeze",)
+    common = (
+        *("name", "task", "seed", "model.dim", "model.layers", "model.heads", "model.mlp_ratio", "model.attention"),
+        *("model.encoding", "model.encoding_options"),
+        *(key for key in Task.common if key.startswith(("optim.", "loop."))),
+    )
+    reads = ("model.freeze", "loop.seeds")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
