@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .initialise import initialise
+from .initialise import fan_in_
 from .text import TextTower
 from .tokenizer import Tokenizer
 from .vit import ViT
@@ -55,11 +55,11 @@ class Contrastive(nn.Module):
         self.projection = nn.Linear(image.dim, text.width)
         self.start = (scale, bias)
         self.scale, self.bias = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))  # sharding takes no scalars
-        initialise(self.projection)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Scale and bias; the towers start themselves."""
+        """Projection, scale and bias; the towers start themselves."""
+        fan_in_(self.projection, gain=1.0)
         nn.init.constant_(self.scale, self.start[0])
         nn.init.constant_(self.bias, self.start[1])
 

@@ -3,8 +3,10 @@
 | parameter | start |
 |---|---|
 | weights of linear layers | truncated normal, std 0.02 (`Initialisation.weights` names the alternatives) |
+| linear layers that the whole signal goes through: attention pooling, projections, MLPs of box heads | gain / √fan-in |
 | patch embedding, convolutions | normal, std = gain / √fan-in, so that the size of a patch does not matter |
-| text embeddings, class token, registers, pooling query, camera vectors | truncated normal, std 0.02 |
+| embeddings of words | normal, std 1 / √dim, as large as the table of positions beside them |
+| class token, registers, pooling query, camera vectors | truncated normal, std 0.02 |
 | biases, norms | zero; gain one and offset zero |
 | what a module says itself in `reset_parameters` | as it says: zero classifiers, box heads, the scale of a lift |
 | position encodings, tables of absolute embeddings | as they say themselves |
@@ -97,8 +99,8 @@ def initialise_by_name(
 
 
 def fan_in_(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
-    """Start a layer that reads raw numbers (pixels, actions, sines of a position) at std gain / √fan-in, without a
-    bias: what it gives is as large whether it reads 7 numbers or 700."""
+    """Start a layer that reads raw numbers (pixels, actions, sines of a position), or through which the whole signal
+    goes, at std gain / √fan-in, without a bias: what it gives is as large whether it reads 7 numbers or 700."""
     nn.init.normal_(layer.weight, std=gain / layer.weight[0].numel() ** 0.5)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -194,6 +196,8 @@ def _fill(module: nn.Module, name: str, parameter: Tensor, how: Initialisation) 
         nn.init.xavier_uniform_(parameter)
     elif isinstance(module, nn.Linear) and how.weights == "width_scaled":
         nn.init.trunc_normal_(parameter, std=STD * (_WIDTH / parameter.shape[1]) ** 0.5)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     else:
         nn.init.trunc_normal_(parameter, std=STD)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:

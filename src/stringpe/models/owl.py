@@ -73,7 +73,8 @@ class ClassHead(nn.Module):
         initialise(self)
 
     def reset_parameters(self) -> None:
-        """Shift and scale; the projection starts as all linear layers do."""
+        """Shift and scale start the same for every token."""
+        fan_in_(self.project)
         for layer in (self.shift, self.scale):
             zero_(layer)
         nn.init.constant_(self.scale.bias, self.factor - 1)  # elu(x) + 1 = x + 1 from 0 on

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..encoding import PositionEncoding
-from .initialise import initialise
+from .initialise import fan_in_, initialise
 from .positions import absolute_embedding, build_encodings, check_encoding
 from .vit import MapPool, stack, through
 
@@ -70,6 +70,10 @@ class TextTower(nn.Module):
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.projection = nn.Linear(dim, width) if width else nn.Identity()
         initialise(self)
+
+    def reset_parameters(self) -> None:
+        if isinstance(self.projection, nn.Linear):
+            fan_in_(self.projection, gain=1.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (b, width), not normalised."""

@@ -106,6 +106,11 @@ class MapPool(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
         initialise(self)
 
+    def reset_parameters(self) -> None:
+        """All that is pooled goes through values and outputs, with no residual stream beside them."""
+        fan_in_(self.attention.qkv, gain=1.0)
+        fan_in_(self.attention.out, gain=1.0)
+
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
         x = self.attention(self.query.expand(tokens.shape[0], -1, -1).to(tokens.dtype), context=tokens, mask=mask)
@@ -197,6 +202,8 @@ class ViT(nn.Module):
         if isinstance(self.head, nn.Linear):
             zero_(self.head)
             nn.init.constant_(self.head.bias, self.head_bias)
+        if self.fuse is not None:
+            fan_in_(self.fuse, gain=1.0)
         if self.depth_patch is not None:
             fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
 
