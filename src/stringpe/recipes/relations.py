@@ -12,7 +12,8 @@ W_q and W_k frozen, linear attention): absolute 53.9 ± 5.2, 27.0 ± 0.4, 30.4 �
 35.7 ± 0.5; RoPE at base 100 67.2 ± 1.5, 41.5 ± 1.9, 38.7 ± 0.5, its frequencies learned 71.8 ± 1.3, 62.5 ± 2.4,
 50.2 ± 0.3; RoPE-Mixed 78.4 ± 0.9, 69.1 ± 1.7, 67.7 ± 1.2; Circulant 80.2 ± 0.8, 70.9 ± 4.1, 58.0 ± 3.3; Cayley
 78.5 ± 0.8, 72.6 ± 1.5, 71.5 ± 1.0. With coordinates moved, absolute falls to 26.3 ± 2.2 and the others stay.
-Cayley − RoPE-Mixed: +0.19 ± 0.47 as trained (open: not shown to be within 0.5), +3.44 ± 1.69 frozen, +3.77 ± 1.37 linear.
+Cayley − RoPE-Mixed: +0.19 ± 0.47 as trained (open: not shown to be within 0.5), +3.44 ± 1.69 frozen, +3.77 ± 1.37
+with linear attention.
 """
 
 from .design import EQUAL, MORE, Column, Contrast, Design
