@@ -54,6 +54,11 @@ CORNERS = (
     Start((0.40, 0.70), (-0.34, -0.26)),
     Start((0.70, 0.74), (-0.15, 0.15)),
 )  # of the large objects
+FREE_CORNERS = (
+    Start((0.38, 0.46), (-0.34, -0.28)),
+    Start((0.62, 0.70), (-0.34, -0.28)),
+    Start((0.70, 0.74), (-0.15, 0.05)),
+)  # where a tray or a hand takes up one side
 TARGETS = tuple(thing.name for thing in small_objects())
 
 
@@ -121,10 +126,10 @@ def _task(
     seconds: float = 10.0,
 ) -> RobotTask:
     """A task over the small objects, with `extra` ones and the first large objects."""
-    small, large = small_objects(), large_objects()
+    small, large, corners = small_objects(), large_objects(), FREE_CORNERS if extra else CORNERS
     starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
     starts |= {thing.name: start for thing, start in extra}
-    starts |= {thing.name: start for thing, start in zip(large, CORNERS, strict=True)}
+    starts |= {thing.name: start for thing, start in zip(large, corners, strict=True)}
     things = (*small, *(thing for thing, _ in extra), *large[:distractors])
     return RobotTask(name, text, things, starts, goal, seconds=seconds, expert=expert, gap=0.035)
 
