@@ -100,12 +100,14 @@ def paired(folder):
     model = replace(SMALL, depth="lift")
     data = Data(source="shards", image_size=16, train=path, val=path, train_size=4, val_size=4)
     yield (asked := replace(BASE, task="retrieval", text=TEXT, loss=loss, model=model, data=data))
+    yield replace(asked, data=replace(data, in_memory=False))
     folder = folder / "pairs"
     folder.mkdir()
     for name, files in samples.items():
         for kind, content in files.items():
             (folder / f"{name}.{kind}").write_bytes(content)
-    yield replace(asked, data=replace(data, source="folder", train=str(folder), val=str(folder)))
+    yield (files := replace(asked, data=replace(data, source="folder", train=str(folder), val=str(folder))))
+    yield replace(files, data=replace(files.data, in_memory=False))
     from stringpe.models.tokenizer import Tokenizer
 
     Tokenizer.train(["a 1"], vocab=300).save(folder / "tokenizer.json")
