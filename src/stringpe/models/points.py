@@ -1,0 +1,107 @@
+"""A transformer over point clouds: groups of points are the tokens, their centres in space the coordinates.
+
+    model = PointTransformer(dim=128, layers=4, num_heads=4, encoding="cayley", num_classes=10)
+    logits = model(points, centres)       # points (b, g, k, 3), centres (b, g, 3), in metres or any other unit
+
+A token is made from the offsets of its points from their centre alone. With an encoding of STRING form and softmax
+attention nothing in the model sees where the cloud lies as a whole: moving it changes no output.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Attention
+from ..encoding import PositionEncoding
+from ..linear_attention import LinearAttention
+from .initialise import initialise, zero_
+from .positions import absolute_embedding, build_encodings, check_encoding
+from .vit import stack, through
+
+
+class PointTransformer(nn.Module):
+    """Groups of points to class logits.
+
+    scale: coordinates are centres times this, so that distances that matter are of the order of the wavelengths; 8
+        suits clouds within [−1, 1].
+    encoding, encoding_options, share_layers, attention, mlp_ratio, dropout, drop_path: as in `stringpe.ViT`. Absolute
+        embeddings are "sincos": a learned table has no grid to stand on here.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        layers: int,
+        num_heads: int,
+        num_classes: int,
+        encoding: str | PositionEncoding = "cayley",
+        encoding_options: Mapping[str, Any] | None = None,
+        share_layers: bool = False,
+        scale: float = 8.0,
+        attention: str = "softmax",
+        mlp_ratio: float = 4.0,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+    ):
+        super().__init__()
+        check_encoding(encoding)
+        if encoding == "absolute":
+            raise ValueError("points have no grid for a learned table: use encoding='sincos' for absolute embeddings")
+        if attention not in ("softmax", "linear"):
+            raise ValueError(f"attention must be 'softmax' or 'linear', got {attention!r}")
+        self.scale = scale
+        self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
+        self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))
+        self.absolute = absolute_embedding(encoding, dim, (), 3)
+        sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
+        each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
+        make = Attention if attention == "softmax" else LinearAttention
+        heads = (make(dim, num_heads, encoding=e) for e in each)
+        self.blocks = stack(dim, heads, layers, int(dim * mlp_ratio), dropout, drop_path)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, num_classes)
+        initialise(self)
+
+    def reset_parameters(self) -> None:
+        """The classifier starts at zero, and what reads offsets at torch's own start, which suits three inputs."""
+        zero_(self.head)
+        for layer in (*self.inner, *self.outer):
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+
+    def forward(self, points: Tensor, centres: Tensor) -> Tensor:
+        """Logits (b, classes) of points (b, g, k, 3) in groups around centres (b, g, 3)."""
+        if points.ndim != 4 or points.shape[-1] != 3 or centres.shape != (*points.shape[:2], 3):
+            shapes = f"{tuple(points.shape)} and {tuple(centres.shape)}"
+            raise ValueError(f"points must be (b, g, k, 3) and centres (b, g, 3), got {shapes}")
+        coords = centres.to(torch.promote_types(centres.dtype, torch.float32)) * self.scale
+        offsets = (points - centres[:, :, None]) * self.scale
+        x = self.outer(self.inner(offsets).amax(2))  # (b, g, dim)
+        if self.absolute is not None:
+            x = x + self.absolute(coords).to(x.dtype)
+        return self.head(self.norm(through(self.blocks, x, coords)).mean(1))
+
+
+@torch.no_grad()
+def group_points(points: Tensor, groups: int, size: int) -> tuple[Tensor, Tensor]:
+    """Indices (b, groups) of centres and (b, groups, size) of their nearest points, in clouds (b, n, 3).
+
+    Centres are chosen by farthest-point sampling: first the point farthest from the cloud's mean, then each time the
+    point farthest from all chosen so far. The choice follows the cloud when it is moved or turned.
+    """
+    b, n, _ = points.shape
+    if not 0 < groups <= n or not 0 < size <= n:
+        raise ValueError(f"{groups} groups of {size} need as many points, and at least one; the clouds have {n}")
+    x = points.double()
+    rows = torch.arange(b, device=points.device)
+    chosen = torch.empty(b, groups, dtype=torch.long, device=points.device)
+    chosen[:, 0] = (x - x.mean(1, keepdim=True)).square().sum(-1).argmax(1)
+    nearest = torch.full((b, n), torch.inf, dtype=x.dtype, device=points.device)
+    for i in range(1, groups):
+        nearest = torch.minimum(nearest, (x - x[rows, chosen[:, i - 1]][:, None]).square().sum(-1))
+        chosen[:, i] = nearest.argmax(1)
+    distance = torch.cdist(x[rows[:, None], chosen], x)  # (b, groups, n)
+    return chosen, distance.topk(size, dim=-1, largest=False).indices
