@@ -78,7 +78,7 @@ def test_hundreds_of_queries(checkpoint, picture):
 def test_query_images(checkpoint, picture, tmp_path):
     _, _, found = predict(checkpoint, picture, Query(query_image=picture, threshold=0), tmp_path / "a")
     assert {f["text"] for f in found} == {"image.png"}
-    boxed = Query(query_image=picture, query_box=(10, 10, 31, 41), threshold=0)
+    boxed = Query(query_image=picture, query_box=(60, 30, 85, 55), threshold=0)
     _, _, other = predict(checkpoint, picture, boxed, tmp_path / "b")
     assert found != other
     with pytest.raises(ValueError, match=r"within the query image of 90 × 60 pixels, got \(10, 10, 31, 70\)"):

@@ -45,7 +45,7 @@ DESIGN = Design(
         Column(TRAINED, "all weights are trained and tested on new sets"),
         Column(MOVED, "the same models, with 32 units added to every coordinate of the test sets", metric="moved"),
         Column(FROZEN, "the query and key projections stay as they start", ("model.freeze=qk",)),
-        Column(LINEAR, "ReLU linear attention in place of softmax", ("model.attention=relu",)),
+        Column(LINEAR, "ReLU linear attention in place of softmax", ("model.attention=linear",)),
     ),
     contrasts=(
         Contrast(

@@ -26,7 +26,7 @@ from ..data.order import derive, generator
 from ..data.place import Batch, Place
 from ..encoding import Encoding, form
 from ..frequencies import random_frames
-from ..linear_attention import linear_mix
+from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
 from .base import Parts, Sample, Task
@@ -39,8 +39,7 @@ SHIFT = 32.0
 """How far all coordinates move, on every axis, for the metric `moved`."""
 _ADDED = {"absolute": 100.0, "sincos": 100.0}  # base of the sine-cosine embedding that is added to tokens
 _ADDED_SCALE, _LABEL_SCALE = 0.5, 0.5
-_ATTENTION = ("softmax", "relu")
-_FLOOR = 0.01  # of a ReLU feature: a query all of whose features are zero would have nothing to divide by
+_ATTENTION = ("softmax", "linear")
 
 
 class PointTransformers(nn.Module):
@@ -142,17 +141,22 @@ class PointTransformers(nn.Module):
             weight = (turn @ weight.unflatten(1, (2, self.heads, self.head_dim))).flatten(1, 3)
         packed = torch.cat([weight, block["value"]], dim=1)  # (s, 3·dim, dim)
         q, k, v = (self._split(t, size) for t in torch.bmm(y, packed.mT).chunk(3, dim=-1))
-        if self.attention == "relu":  # rotated after the feature map, behind which P is not absorbed by W
-            q, k = F.relu(q) + _FLOOR, F.relu(k) + _FLOOR
-            turned = (q, k) if basis is None else (q @ basis, k @ basis)
-            if theta is not None:
-                turned = rotate_pair(*turned, coords, theta)
-            heads = linear_mix(q, k, v, turned)
+        if self.attention == "linear":  # rotated after the feature map, behind which P is not absorbed by W
+            q, k = relu_features(q), relu_features(k)
+            heads = linear_mix(q, k, v, None if theta is None else self._turn(q, k, coords, theta, basis))
         else:
             if theta is not None:
                 q, k = rotate_pair(q, k, coords, theta)
             heads = F.scaled_dot_product_attention(q, k, v)
         return heads.unflatten(1, (-1, self.heads)).permute(1, 0, 3, 2, 4).reshape(y.shape)
+
+    def _turn(
+        self, q: Tensor, k: Tensor, coords: Tensor, theta: Tensor, basis: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """ReLU features in the basis and rotated, but for the last, which holds the norm and is not turned."""
+        parts = [x[..., :-1] if basis is None else x[..., :-1] @ basis for x in (q, k)]
+        turned = rotate_pair(parts[0], parts[1], coords, theta)
+        return torch.cat([turned[0], q[..., -1:]], -1), torch.cat([turned[1], k[..., -1:]], -1)
 
     def _normal(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.dim,), eps=1e-6)  # as the blocks of a ViT have it
