@@ -9,7 +9,7 @@ ROOT = Path(stringpe.__file__).parent
 LAYERS = (
     ("io", "recipes"),
     ("core", "kernels"),
-    ("data", "models", "geometry", "metrics", "hosts"),
+    ("data", "models", "geometry", "metrics", "hosts", "viewer"),
     ("scenes", "robots"),
     ("tasks",),
     ("training",),

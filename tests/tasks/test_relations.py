@@ -157,5 +157,5 @@ def test_mistakes_are_answered_in_words(changes, said):
 
 
 def test_other_tasks_train_one_seed_per_run():
-    with pytest.raises(ValueError, match="loop.seeds"):
+    with pytest.raises(ValueError, match=r"loop\.seeds"):
         create(recipes.load("tiny_imagenet100", ["loop.seeds=2", "data.source=synthetic", "data.train_size=8"]))

@@ -178,6 +178,7 @@ def predict(
     top: int = 100,
     nms: float = 0.5,
     intrinsics: tuple[float, float, float, float] | None = None,
+    html: bool = False,
 ) -> None:
     """Find what texts name, or what a query image shows, in a picture: a JSON file, and the picture with boxes.
 
@@ -194,12 +195,14 @@ def predict(
         top: How many are kept at most.
         nms: Of two boxes of one query that overlap by more than this IoU, only the better is kept; 1 keeps both.
         intrinsics: Of the camera, fx fy cx cy in pixels, to draw boxes in 3D with.
+        html: Write out.html as well, a page to turn the scene in; for boxes in 3D, with --depth.
     """
     from ..tasks import predict as prediction
 
     query = prediction.Query(text, query_image, query_box, depth, depth_step, threshold, top, nms, intrinsics)
-    written, drawn, found = prediction.predict(checkpoint, image, query, out)
-    print(f"{len(found)} found; wrote {written} and {drawn}")
+    written, drawn, found = prediction.predict(checkpoint, image, query, out, html=html)
+    page = f" and {out.with_suffix('.html')}" if html else ""
+    print(f"{len(found)} found; wrote {written} and {drawn}{page}")
     for one in found[:10]:
         print(f"{one['score']:.3f} {one['text']}")
 

@@ -1,10 +1,13 @@
 """The commands `stringpe data …`, which make, lift or import data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from .commands import check_device
 from .parse import Changes, Count, Least, Natural
+
+if TYPE_CHECKING:
+    from ..scenes import Frames
 
 Quality = Annotated[int, Least(0)]
 
@@ -18,6 +21,7 @@ def scenes(
     seed: int = 0,
     decorated: bool = False,
     device: str = "",
+    html: bool = False,
 ) -> None:
     """Render procedural RGB-D scenes to WebDataset shards, with boxes, segmentation and captions, and a contact sheet.
 
@@ -32,6 +36,7 @@ def scenes(
         seed: Of the scenes: the same seed gives the same frames.
         decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
         device: cpu or cuda; a GPU if there is one.
+        html: Write scene.html as well, a page to turn the first frame and its boxes in.
     """
     import torch
 
@@ -49,6 +54,22 @@ def scenes(
         device=where,
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
+    if html:
+        chosen = scenes.sample(seed, 1, families=families or scenes.FAMILIES, decorated=decorated, device=where)
+        print(f"wrote {_show_scene(scenes.render(chosen, size), out / 'scene.html')}")
+
+
+def _show_scene(frames: "Frames", path: Path) -> Path:
+    """A page with the first frame and the objects that are seen in it."""
+    import torch
+
+    from .. import scenes, viewer
+
+    boxes = [
+        viewer.Box(frames.box3d[0, thing.slot], f"{thing.colour} {thing.kind}") for thing in scenes.seen(frames)[0]
+    ]
+    rgb = (frames.rgb[0] * 255).round().to(torch.uint8)
+    return viewer.save(viewer.show_scene(rgb, frames.depth[0], frames.intrinsics[0], boxes, title=path.stem), path)
 
 
 def depth(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..io.files import new_file, write_json
+from ..io.files import new_file, write_json, write_text
 from ..io.pictures import BadSample, decode_picture
 from .build import Loaded, load_run
 
@@ -78,6 +78,10 @@ class Predictor(ABC):
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
         """The picture with what was found."""
 
+    def show(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> str:
+        """A page to look at what was found, for models that see in 3D."""
+        raise ValueError("--html shows boxes in 3D: this run finds boxes in the picture, which out.png shows")
+
 
 def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
     """The predictor of a run's folder, one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers."""
@@ -91,11 +95,15 @@ def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -
     return made
 
 
-def predict(checkpoint: Path, image: Path, query: Query, out: Path) -> tuple[Path, Path, list[Finding]]:
-    """Write out.json and out.png; returns their paths and what was found."""
+def predict(
+    checkpoint: Path, image: Path, query: Query, out: Path, *, html: bool = False
+) -> tuple[Path, Path, list[Finding]]:
+    """Write out.json and out.png; returns their paths and what was found. html: write out.html, a page to turn the
+    scene in, as well."""
     picture = open_picture(image)
     model = load_predictor(checkpoint)
     found = model(picture, query)
+    page = model.show(picture, query, found) if html else ""
     record = {
         "image": str(image),
         "width": picture.width,
@@ -109,6 +117,8 @@ def predict(checkpoint: Path, image: Path, query: Query, out: Path) -> tuple[Pat
     write_json(text, record)
     with new_file(drawn) as draft:
         model.draw(picture, found).save(draft, "png")
+    if html:
+        write_text(out.with_suffix(".html"), page)
     return text, drawn, found
 
 

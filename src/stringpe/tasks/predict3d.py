@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..data import omni3d
 from ..data.captions import DEPTH, check_aspect, depth_of, depth_step_of
+from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
@@ -78,27 +80,43 @@ class Predictor3D(Predictor):
                 )
         return picture
 
-    def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
-        """(1, side, side) metres on the padded square, for a model that takes depth; None without a map.
+    def show(self, image: "Image", wanted: Query, found: Sequence[Mapping[str, Any]]) -> str:
+        """The frame as a cloud of points with the boxes that were found."""
+        from .. import viewer
 
-        The step of the map is that of the query, of the JSON file that a data set keeps beside it, or of the recipe."""
+        if wanted.depth is None:
+            raise ValueError("--html shows a cloud of points with boxes: give the picture's depth map with --depth")
+        depth = self._read_depth(image, wanted, wanted.depth)
+        height, width = depth.shape
+        rgb = to_tensor(image.resize((width, height)))
+        scale = torch.tensor([width / image.width, height / image.height, 1.0])
+        boxes = [viewer.Box(torch.tensor(f["box"]), f["text"], "predicted", f["score"]) for f in found]
+        return viewer.show_scene(rgb, depth, camera_matrix(image, wanted) * scale[:, None], boxes, title="Prediction")
+
+    def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
+        """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""
         if wanted.depth is None:
             return None
         if self.recipe.model.depth == "none":
             raise ValueError("this model sees RGB alone: leave the depth out")
-        name, step = str(wanted.depth), wanted.depth_step or self.recipe.data.depth_step
-        files = {DEPTH: wanted.depth.read_bytes()}
-        beside = wanted.depth.with_name(wanted.depth.name.removesuffix(f".{DEPTH}") + ".json")  # as in a shard
+        far = self._read_depth(image, wanted, wanted.depth)
+        return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
+
+    def _read_depth(self, image: "Image", wanted: Query, path: Path) -> Tensor:
+        """The map (h, w) in metres. Its step is that of the query, of the file itself, of the JSON file that a data set
+        keeps beside it, or of the recipe."""
+        name, step = str(path), wanted.depth_step or self.recipe.data.depth_step
+        files = {DEPTH: path.read_bytes()}
+        beside = path.with_name(path.name.removesuffix(f".{DEPTH}") + ".json")  # as in a shard
         if not wanted.depth_step and beside.is_file():
             files["json"] = beside.read_bytes()
         try:
             if not wanted.depth_step and depth_step_of(files, name) is None:
                 line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
                 print(line, file=sys.stderr)
-            far = check_aspect(depth_of(files, name, step), image, name)
+            return check_aspect(depth_of(files, name, step), image, name)
         except BadSample as error:
             raise ValueError(str(error)) from None
-        return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
 
 
 def camera_matrix(image: "Image", wanted: Query) -> Tensor:

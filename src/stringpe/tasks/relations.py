@@ -150,9 +150,7 @@ class PointTransformers(nn.Module):
             heads = F.scaled_dot_product_attention(q, k, v)
         return heads.unflatten(1, (-1, self.heads)).permute(1, 0, 3, 2, 4).reshape(y.shape)
 
-    def _turn(
-        self, q: Tensor, k: Tensor, coords: Tensor, theta: Tensor, basis: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _turn(self, q: Tensor, k: Tensor, coords: Tensor, theta: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor]:
         """ReLU features in the basis and rotated, but for the last, which holds the norm and is not turned."""
         parts = [x[..., :-1] if basis is None else x[..., :-1] @ basis for x in (q, k)]
         turned = rotate_pair(parts[0], parts[1], coords, theta)
