@@ -38,8 +38,8 @@ def test_properties_have_a_row_for_everything(capsys):
         "cayley",
         "circulant",
         "general",
-        "⊗-STRING",
-        "LieRE",
+        "outer",
+        "liere",
         "torch 2",
         "against expm",
     ):
