@@ -75,7 +75,7 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
     try:
         for call, options in config["calls"]:
             _CALLS[call](model, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / 'config.json'} has options that the encoding does not take ({error})") from None
     try:
         model.load_state_dict(_read_weights(folder / "model.safetensors"))

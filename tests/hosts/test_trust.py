@@ -12,7 +12,7 @@ from safetensors.torch import load, save_file
 from torch import nn
 
 import stringpe
-from stringpe import export
+from stringpe.cli import commands
 from stringpe.pretrained import from_pretrained, save_pretrained
 
 VIT = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "ViT"))
@@ -63,10 +63,10 @@ def folder(tmp_path):
 
 
 def refused(path, match):
-    """Every door refuses the folder: from_pretrained, the export's loader and the hub's class."""
+    """Every door refuses the folder: from_pretrained, `stringpe export` and the hub's class."""
     from stringpe.hub import Attached
 
-    for door in (from_pretrained, export.load, Attached.from_pretrained):
+    for door in (from_pretrained, commands.export, Attached.from_pretrained):
         with pytest.raises(ValueError, match=match):
             door(path)
 

@@ -28,7 +28,7 @@ from ..tasks.base import Parts, Sample, Task
 from .timing import LeftOut, Timing, attempt, graph, measure_in_turns
 
 _MADE_UP = ("data.source=synthetic", "data.in_memory=true", "data.train_size=512", "data.val_size=16")
-_VIT = (*_MADE_UP, "augment.randaugment=0", "augment.crop=0.3", "augment.mixup=0")
+_VIT = (*_MADE_UP, "data.workers=0", "augment.randaugment=0", "augment.crop=0.3", "augment.mixup=0")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "tiny_imagenet100": ("tiny_imagenet100", _MADE_UP),
     "scenes_objects": ("scenes_objects", ("data.train_size=512", "data.val_size=16")),
