@@ -308,7 +308,7 @@ def test_26_images_are_padded_and_every_class_is_one():
 
     from stringpe.geometry.square import from_square, to_square
     from stringpe.models.owl import Detections
-    from stringpe.tasks.detection2d import best
+    from stringpe.tasks.detection2d import pick_best
 
     square = to_square(Image.new("RGB", (80, 40), (255, 255, 255)), 40)
     assert (square[:, :19] == 255).all()  # not stretched over the whole
@@ -317,7 +317,7 @@ def test_26_images_are_padded_and_every_class_is_one():
     logits[0, 2, 0] = 5.0  # a token that shows the first class
     boxes = torch.full((1, 4, 4), 0.5)
     boxes[0, 2] = torch.tensor([0.5, 0.25, 0.5, 0.5])
-    top = best(Detections(logits, boxes, torch.zeros(1, 4, 1)), torch.tensor([0]), top=1)[0, 0]
+    top = pick_best(Detections(logits, boxes, torch.zeros(1, 4, 1)), torch.tensor([0]), top=1)[0, 0]
     assert top[1] == 0
     assert from_square(top[3:], 80.0, 40.0).tolist() == [20, 0, 60, 40]
 

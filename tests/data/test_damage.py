@@ -90,14 +90,14 @@ def test_a_bad_picture_is_left_out_and_named_on_every_path(kind, bad, tmp_path):
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_bad_picture_of_a_robot_breaks_its_episode_and_nothing_else(bad):
     pytest.importorskip("pyarrow")
-    from stringpe.robots.data.pack import _fitted
+    from stringpe.robots.data.pack import _fit_picture
     from stringpe.robots.data.parquet import DEPTH, IMAGES, BrokenEpisode, decode
 
     for key in (IMAGES + "top", DEPTH + "top"):
         with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):
             decode(key, BAD_PICTURES[bad])
         with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):
-            _fitted(key, BAD_PICTURES[bad], 16, 80, 1)
+            _fit_picture(key, BAD_PICTURES[bad], 16, 80, 1)
 
 
 ODD = [None, True, -1, 0, 1e30, float("nan"), float("inf"), 10**400, "", "x", [], {}, [[]], {"id": 1}]

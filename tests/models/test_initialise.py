@@ -9,10 +9,10 @@ from stringpe.models.initialise import WEIGHTS, Initialisation, initialise, init
 from stringpe.models.owl import OwlViT
 from stringpe.models.owl3d import START, Detector3D
 from stringpe.models.text import TextTower
+from stringpe.robots.policies.base import Net, Spec
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.energy_policy import EnergyPolicy
 from stringpe.robots.policies.observer import ImageEncoder
-from stringpe.robots.policies.policy import Net, Spec
 
 ENCODINGS = ["absolute", "sincos", "none", "rope", "rope_mixed", "cayley", "circulant", "general", "liere"]
 SIZES = {  # dim, layers, heads

@@ -266,9 +266,7 @@ def test_damaged_pictures_raise_one_exception(name, data):
 @pytest.mark.parametrize("error", [ValueError, SyntaxError, OSError, MemoryError, KeyError, struct.error])
 def test_whatever_a_decoder_raises_is_a_broken_episode(error, monkeypatch):
     monkeypatch.setattr(Image, "open", mock.Mock(side_effect=error("broken")))
-    with pytest.raises(
-        BrokenEpisode, match=f"observation.images.top cannot be decoded .{error.__name__.split('.')[-1]}"
-    ):
+    with pytest.raises(BrokenEpisode, match=r"observation.images.top cannot be decoded .*broken"):
         parquet.decode("observation.images.top", b"")
 
 

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stringpe.tasks.start import load_weights
 
 from stringpe.recipes.schema import Data, Loop, Model, Recipe
 from stringpe.tasks import create
 from stringpe.tasks.backbone import backbone
+from stringpe.tasks.build import fit
 from stringpe.training import evaluate, train
 
 ENCODINGS = ["absolute", "sincos", "none", "rope", "rope_mixed", "cayley", "circulant", "liere"]
@@ -72,12 +72,12 @@ def test_a_table_for_another_size_is_what_the_model_reads_between_its_own_patche
     trained = backbone(with_model(TOY, encoding="absolute").model, image_size=16)
     torch.nn.init.normal_(trained.absolute.weight)
     larger = backbone(with_model(TOY, encoding="absolute").model, image_size=24)
-    load_weights(larger, trained.state_dict())
+    fit(larger, trained.state_dict(), "a run")
     image = torch.randn(2, 3, 24, 24)
     torch.testing.assert_close(larger.features(image).tokens, trained.features(image).tokens)
 
 
 def test_weights_of_another_model_are_still_refused():
     narrow, wide = (backbone(with_model(TOY, encoding="absolute", dim=dim).model, image_size=16) for dim in (16, 32))
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        load_weights(wide, narrow.state_dict())
+    with pytest.raises(ValueError, match="are not those of its recipe"):
+        fit(wide, narrow.state_dict(), "a run")

@@ -49,7 +49,7 @@ class TestSet:
         with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection3d"):
             create(replace(recipe, data=replace(recipe.data, source="folder")))
         with pytest.raises(ValueError, match=r"data.source=omni3d needs data.train=…"):
-            create(replace(recipe, data=replace(recipe.data, source="omni3d")))
+            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
 
 
 class TestBatches:

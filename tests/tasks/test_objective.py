@@ -65,7 +65,7 @@ def test_the_head_starts_at_its_bias():
 
 
 def test_unknown_tasks_are_answered_with_the_nearest():
-    assert tasks.names() == ["classification", "objects", "retrieval", "detection2d", "detection3d", "policy"]
+    assert tasks.names()[:2] == ["classification", "objects"]
     with pytest.raises(ValueError, match="did you mean 'classification'"):
         tasks.create(Recipe(task="clasification"))
 
@@ -81,5 +81,5 @@ def test_liere_has_parameters_of_its_own_in_every_layer():
     model = Model(encoding="liere", dim=16, layers=2, heads=2, patch_size=4)
     layers = [block.attention.encoding for block in backbone(model, image_size=8).blocks]
     assert layers[0] is not layers[1]
-    with pytest.raises(ValueError, match="LieRE has no options"):
-        backbone(Model(encoding="liere", encoding_options={"block_size": 8}), image_size=16)
+    with pytest.raises(ValueError, match="'liere' has no option 'block'"):
+        backbone(Model(encoding="liere", encoding_options={"block": 8}), image_size=16)

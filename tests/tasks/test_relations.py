@@ -10,7 +10,7 @@ from stringpe.tasks.relations import POINTS, PointTransformers, draw_points, nea
 from stringpe.training import train
 from stringpe.training.runs import row_changes
 
-ROWS = recipes.design("relations").rows
+ROWS = recipes.load_design("relations").rows
 SMALL = ["loop.batch_size=6", "loop.steps=3", "data.val_size=10", "model.dim=32", "model.heads=2"]
 
 

@@ -316,7 +316,13 @@ def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
 def test_a_tiny_run_learns(recipe, tmp_path):
     """Twelve images of their own shade and word are told apart after a few seconds."""
     changes = ["loop.steps=120", "loop.batch_size=12", "augment.crop=1", "augment.colour=0", "augment.flip=false"]
-    changes += ["optim.lr=0.003", "optim.warmup_steps=10", f"data.val={recipe.data.train}", "loop.log_every=60"]
+    changes += [
+        "model.init=width_scaled",
+        "optim.lr=0.003",
+        "optim.warmup_steps=10",
+        f"data.val={recipe.data.train}",
+        "loop.log_every=60",
+    ]
     outcome = train(override(recipe, changes), tmp_path / "learn", quiet=True)
     assert outcome["metrics"]["t2i@1"] > 0.6  # guessing finds one in twelve
     assert outcome["metrics"]["i2t@1"] > 0.6

@@ -316,8 +316,8 @@ def test_a_second_comparison_in_one_folder_is_told_of_the_first(toy, tmp_path):
 COLUMNS = Design(
     rows=("absolute", "rope_mixed", "cayley"),
     seeds=3,
-    columns=recipes.design("relations").columns,
-    contrasts=recipes.design("relations").contrasts,
+    columns=recipes.load_design("relations").columns,
+    contrasts=recipes.load_design("relations").contrasts,
     about="What this is for.",
 )
 

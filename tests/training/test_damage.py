@@ -124,7 +124,7 @@ def test_bad_weights_are_not_evaluated(run, value):
 
 
 def test_changes_that_shape_the_model_are_refused_with_what_does_not_fit(run):
-    with pytest.raises(ValueError, match=r"do not fit the model of its recipe with \['model.dim=32'\].*size mismatch"):
+    with pytest.raises(ValueError, match=r"are not those of its recipe \(patch.weight is .* leave model"):
         evaluate(run, ["model.dim=32"])
 
 

@@ -28,7 +28,7 @@ def load(name: str, changes: Iterable[str] = ()) -> Recipe:
     return override(recipe, changes)
 
 
-def design(name: str) -> Design:
+def load_design(name: str) -> Design:
     """How a recipe's encodings are compared: its own `DESIGN`, or the usual one."""
     if name not in names():
         raise unknown("recipe", name, names())

@@ -299,7 +299,7 @@ def _find_prefix(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where
 
 
 def _is_frequencies(name: str) -> bool:
-    return name.endswith("encoding.frequencies.weight")
+    return name.endswith(("encoding.frequencies.weight", "encoding.frequencies.coefficients"))
 
 
 # Texts

@@ -61,7 +61,7 @@ def compare(
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
     costs: measure step time and memory of the rows in turns, after training.
     """
-    design = design or (recipes.design(recipe.name) if recipe.name in recipes.names() else Design())
+    design = design or (recipes.load_design(recipe.name) if recipe.name in recipes.names() else Design())
     labels = list(dict.fromkeys(encodings or design.rows))
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), quiet)
     for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:

@@ -19,6 +19,7 @@ from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_json, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
+from ..tasks import check
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
@@ -34,6 +35,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     done = result(recipe, out)
     if done is not None:
         return done
+    check(recipe)  # what is wrong with it is said before anything is made
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
