@@ -85,7 +85,7 @@ def test_the_step_in_a_depth_file_wins_over_json_and_option(tmp_path):
     assert torch.allclose(found.depth(0), torch.tensor(2.0))
     assert torch.allclose(found.depth(1), torch.tensor(2.0))
     for i in (2, 3):
-        with pytest.raises(BadSample, match="its depth_step (cannot be used|is .short., not a length)"):
+        with pytest.raises(BadSample, match=r"its depth_step (cannot be used|is .short., not a length)"):
             found.depth(i)
 
 
