@@ -31,7 +31,7 @@ from ..encoding import PositionEncoding
 if TYPE_CHECKING:
     from .vit import ViT
 
-WEIGHTS = ("truncated_normal", "width_scaled", "depth_scaled", "xavier")
+WEIGHTS = ("truncated_normal", "width_scaled", "depth_scaled", "uniform", "xavier")
 STD = 0.02
 PATCH_GAIN = 3**-0.5
 """Tokens of patches are this many times as large as the pixels, as torch's own start of a convolution makes them."""
@@ -46,7 +46,8 @@ class Initialisation:
 
     weights: of linear layers: "truncated_normal", std 0.02, as timm and DeiT; "width_scaled", std 0.32 / √inputs, which
         is 0.02 for 256 inputs; "depth_scaled", std 0.02, with the last layer of each of the k residual branches of a
-        stack divided by √k (k = 2 · layers), as GPT-2; or "xavier", uniform with std √(2 / (inputs + outputs)), which
+        stack divided by √k (k = 2 · layers), as GPT-2; "uniform", within ± 1 / √inputs, as torch starts a linear
+        layer; or "xavier", uniform with std √(2 / (inputs + outputs)), which
         `measure_signal` advises against. Of these, only 0.02 and Xavier's were compared by training so far.
     patch_gain: of the patch embedding, whose std is patch_gain / √fan-in.
     """
@@ -192,6 +193,8 @@ def _fill(module: nn.Module, name: str, parameter: Tensor, how: Initialisation) 
         nn.init.zeros_(parameter)
     elif isinstance(module, nn.Conv2d):
         nn.init.normal_(parameter, std=how.patch_gain / parameter[0].numel() ** 0.5)
+    elif isinstance(module, nn.Linear) and how.weights == "uniform":
+        nn.init.uniform_(parameter, -(parameter.shape[1] ** -0.5), parameter.shape[1] ** -0.5)
     elif isinstance(module, nn.Linear) and how.weights == "xavier":
         nn.init.xavier_uniform_(parameter)
     elif isinstance(module, nn.Linear) and how.weights == "width_scaled":

@@ -24,9 +24,9 @@ class Model:
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
     {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison has its own start.
-    `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled" or "xavier", and
-    the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk" keeps the query
-    and key projections of the task relations as they start."""
+    `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled", "uniform" or
+    "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
+    keeps the query and key projections of the task relations as they start."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
