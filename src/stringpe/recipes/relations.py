@@ -14,6 +14,9 @@ W_q and W_k frozen, linear attention): absolute 53.9 ± 5.2, 27.0 ± 0.4, 30.4 �
 78.5 ± 0.8, 72.6 ± 1.5, 71.5 ± 1.0. With coordinates moved, absolute falls to 26.3 ± 2.2 and the others stay.
 Cayley − RoPE-Mixed: +0.19 ± 0.47 as trained (open: not shown to be within 0.5), +3.44 ± 1.69 frozen, +3.77 ± 1.37
 with linear attention.
+
+These scores are to be made again: the circulant row and the column of linear attention were measured before
+Circulant's coefficients and the ReLU features changed.
 """
 
 from .design import EQUAL, MORE, Column, Contrast, Design
