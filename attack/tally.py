@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ class Tally:
     name: str
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def cases(self) -> int:
@@ -26,6 +25,15 @@ class Tally:
     def count(self, outcome: str, cases: int = 1) -> None:
         """Count cases that went as they should."""
         self.outcomes[outcome] += cases
+
+    def note(self, line: str) -> None:
+        """Keep a line about a part of the attack, for the report."""
+        self.notes.append(line)
+
+    def judge_never(self, error: BaseException, line: str) -> None:
+        """Count an error where none may end the job, however clear it is."""
+        first = (str(error).splitlines() or [""])[0][:160]
+        self.fault("ended the job", f"{line} → {type(error).__name__}: {first}")
 
     def fault(self, outcome: str, line: str) -> None:
         """Count one case that did not."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...io.files import new_file
+
 Picture = npt.NDArray[np.uint8]
 
 
@@ -16,12 +18,16 @@ def write_video(path: Path, pictures: Sequence[Picture], fps: float = 10.0) -> P
     if not len(pictures):
         raise ValueError("a video needs at least one picture, got none")
     if importlib.util.find_spec("imageio") and importlib.util.find_spec("imageio_ffmpeg"):
-        return _mp4(path.with_suffix(".mp4"), pictures, fps)
+        path = path.with_suffix(".mp4")
+        with new_file(path) as draft:
+            _mp4(draft.with_name(f"{draft.name}.mp4"), pictures, fps).rename(draft)  # ffmpeg looks at the suffix
+        return path
     from PIL import Image
 
     first, *rest = [Image.fromarray(np.asarray(picture)) for picture in pictures]
     path = path.with_suffix(".gif")
-    first.save(path, save_all=True, append_images=rest, duration=round(1000 / fps), loop=0)
+    with new_file(path) as draft:
+        first.save(draft, "GIF", save_all=True, append_images=rest, duration=round(1000 / fps), loop=0)
     return path
 
 
@@ -61,5 +67,6 @@ def show_episode(folder: Path, number: int = 0) -> tuple[Path, Path]:
     data = Dataset(folder)
     episode = data[number]
     sheet = folder / "contact_sheet.png"
-    Image.fromarray(contact_sheet(episode)).save(sheet)
+    with new_file(sheet) as draft:
+        Image.fromarray(contact_sheet(episode)).save(draft, "PNG")
     return sheet, write_video(folder / "episode.mp4", list(side_by_side(episode)), data.fps)
