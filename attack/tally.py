@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 CLEAR = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
 """Errors that a user can act on, if their text says how. Anything else that escapes is a fault of ours."""
@@ -58,3 +62,19 @@ class Tally:
         """A row of the table: name, cases, faults, outcomes."""
         listed = ", ".join(f"{n:,} {what}" for what, n in self.outcomes.most_common())
         return self.name, f"{self.cases:,}", f"{len(self.faults):,}", listed
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """TimeoutError in the block if it takes longer. For the main thread, and for what returns to Python now and then."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no answer for {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

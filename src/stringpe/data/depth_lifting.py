@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import claim_folder, new_file, read_json, write_json
+from ..io.files import claim_folder, new_file, write_json
 from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import progress
+from ..io.schema import read_record
 from ..models.depth_estimator import DepthEstimator
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
 from .depth_filters import FILTERS
@@ -110,7 +111,9 @@ def plan_jobs(source: str, shard_size: int) -> list[Job]:
 
 def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names."""
-    parts = [read_json(out / f"{name}.summary.json") for name in names if (out / name).exists()]
+    shape = {"kept": int, "dropped": {str: int}, "corrupt": int, "problems": [str]}
+    advice = "remove it with its shard, and run it again"
+    parts = [read_record(out / f"{name}.summary.json", shape, advice) for name in names if (out / name).exists()]
     reasons: Counter[str] = Counter()
     for part in parts:
         reasons.update(part["dropped"])

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import read_json
+from ..io.schema import find_mismatch, read_record
+from .transformers_folder import load_transformers
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -27,6 +28,9 @@ _DEFAULTS = {
     "image_std": [0.229, 0.224, 0.225],
 }
 """The preprocessing of Depth-Anything, for folders without preprocessor_config.json."""
+
+_SHAPE = {"size": {"height": int, "width": int}, "ensure_multiple_of": int, "keep_aspect_ratio": bool}
+_SHAPE |= {"image_mean": [float], "image_std": [float]}
 
 
 class DepthEstimator:
@@ -47,8 +51,7 @@ class DepthEstimator:
             from transformers import AutoModelForDepthEstimation
         except ImportError:
             raise ValueError("depth estimation needs transformers: pip install 'stringpe[language]'") from None
-        self.model: Any = AutoModelForDepthEstimation.from_pretrained(self.folder, local_files_only=True)
-        self.model = self.model.eval().to(self.device)
+        self.model: Any = load_transformers(AutoModelForDepthEstimation, self.folder).eval().to(self.device)
         kind = getattr(self.model.config, "depth_estimation_type", "relative")
         self.metric = kind == "metric"
         self.max_depth = float(getattr(self.model.config, "max_depth", None) or 0)
@@ -62,7 +65,17 @@ class DepthEstimator:
                 f"made_up must be (near, far) in metres, 0 < near < far, and is for relative models only, got {made_up}"
             )
         path = self.folder / "preprocessor_config.json"
-        self.preparation = _DEFAULTS | (read_json(path) if path.exists() else {})
+        self.preparation = _DEFAULTS | (read_record(path, dict) if path.exists() else {})
+        wrong = find_mismatch(self.preparation, _SHAPE)
+        if wrong or not self._fits():
+            why = wrong or "sizes and spreads must be above 0, and there are three channels"
+            raise ValueError(f"{path} does not say how images are prepared ({why}): download it again")
+
+    def _fits(self) -> bool:
+        """Whether the numbers of the preparation can be used."""
+        how = self.preparation
+        sizes = (how["size"]["height"], how["size"]["width"], how["ensure_multiple_of"])
+        return min(sizes) > 0 and len(how["image_mean"]) == len(how["image_std"]) == 3 and min(how["image_std"]) > 0
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Tensor]) -> list[Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..io.checkpoint import read_model
+from ..models.transformers_folder import load_transformers
 from ..recipes.schema import Recipe
 from ..robots.policies.base import Net, RobotPolicy, Spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
@@ -110,12 +111,15 @@ def _siglip(folder: Path, recipe: Recipe, freeze: bool, pretrained: bool) -> Ima
         raise ValueError(f"an attached SigLIP sees RGB only: set model.depth=none, got {recipe.model.depth!r}")
     if not (folder / "config.json").exists():
         raise ValueError(f"there is no SigLIP in {folder}: pass siglip:FOLDER with config.json and model.safetensors")
-    config = SiglipVisionConfig.from_pretrained(folder)
+    try:
+        config = SiglipVisionConfig.from_pretrained(folder)
+    except Exception as error:  # see load_transformers
+        raise ValueError(f"{folder / 'config.json'} does not describe a SigLIP ({error}): download it again") from None
     if config.image_size != recipe.data.image_size:
         raise ValueError(f"this SigLIP takes {config.image_size} px: set data.image_size={config.image_size}")
     config.vision_use_head = False
     model: nn.Module = (
-        SiglipVisionModel.from_pretrained(folder, config=config) if pretrained else SiglipVisionModel(config)
+        load_transformers(SiglipVisionModel, folder, config=config) if pretrained else SiglipVisionModel(config)
     )
     if recipe.model.encoding not in ("absolute", "none"):  # its own learned table stays; rotary encodings come on top
         import stringpe

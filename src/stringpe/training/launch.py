@@ -16,10 +16,11 @@ import torch
 from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
-from ..io.files import hold_lock, read_json, write_json, write_text
+from ..io.files import hold_lock, write_json, write_text
+from ..io.schema import read_record
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
-from ..tasks import check
+from ..tasks import check, check_data
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
@@ -36,6 +37,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    check_data(recipe)
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
@@ -86,12 +88,15 @@ def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     """What `train` left in `out` if it finished there, else None. Refuses a folder with another recipe's result."""
     if not (out / "result.json").exists():
         return None
-    other = differences(from_dict(read_json(out / "recipe.json")), recipe)
+    try:
+        kept = from_dict(read_record(out / "recipe.json", dict))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{out / 'recipe.json'} is not the recipe of the run ({error}): restore it") from None
+    other = differences(kept, recipe)
     if other:
         raise ValueError(f"{out} holds the result of another recipe ({'; '.join(other)}): choose another folder")
-    found: dict[str, Any] = read_json(out / "result.json")
-    if not isinstance(found, dict) or "metrics" not in found:
-        raise ValueError(f"{out / 'result.json'} holds no result of a run: restore it, or remove it to repeat the run")
+    shape = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
+    found: dict[str, Any] = read_record(out / "result.json", shape, "restore it, or remove it to repeat the run")
     return found
 
 

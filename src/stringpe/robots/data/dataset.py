@@ -22,12 +22,14 @@ import numpy as np
 
 from ...io.files import new_file, read_json, write_json, write_text
 from ...io.problems import Problems
+from ...io.schema import find_mismatch, read_record
 from . import parquet
 from .claims import wait_for_lock
 from .parquet import ACTION, COUNTERS, DEPTH, IMAGES, STATE, Array, BrokenEpisode, Footer
 
 VERSION = "v2.1"
 CHUNK = 1000
+_INFO = {"codebase_version": str, "fps": float, "features": {str: {"dtype": str, "shape": [int]}}}
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 
 
@@ -137,8 +139,11 @@ class Dataset:
         path = self.folder / "meta" / "info.json"
         if not path.exists():
             raise ValueError(f"{self.folder} is not a robot data set: it has no {path.relative_to(self.folder)}")
-        self.info: dict[str, Any] = read_json(path)
+        self.info: dict[str, Any] = read_record(path, _INFO)
         self.features: dict[str, Any] = self.info["features"]
+        missing = [key for key in (STATE, ACTION) if not self.features.get(key, {}).get("shape")]
+        if missing or self.info["fps"] <= 0:
+            raise ValueError(f"{path} is damaged (it lacks {', '.join(missing) or 'steps per second'}): restore it")
         self._supported()
         self.fps = float(self.info["fps"])
         self.cameras = [key.removeprefix(IMAGES) for key in self.features if key.startswith(IMAGES)]
@@ -305,8 +310,17 @@ def _decode_all(key: str, encoded: list[bytes]) -> Array:
 
 
 def _lines(path: Path, key: str, value: str) -> dict[int, str]:
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
-    return {row[key]: row[value] for row in rows}
+    found: dict[int, str] = {}
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+        try:
+            row = json.loads(line)
+            wrong = find_mismatch(row, {key: int, value: str})
+        except (ValueError, RecursionError) as error:
+            wrong = str(error)
+        if wrong:
+            raise ValueError(f"line {number} of {path} is damaged ({wrong}): restore it")
+        found[row[key]] = row[value]
+    return found
 
 
 def _shape(feature: Any) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...io.pictures import BadSample, decode_deep, decode_picture
+from ...io.schema import find_mismatch
 
 Array = NDArray[Any]
 Frames = Mapping[str, Array]
@@ -148,7 +149,19 @@ def read_footer(path: Path) -> tuple[Footer | None, int, dict[str, int]]:
     sizes = {field.name: getattr(field.type, "list_size", 1) for field in schema}
     own = (schema.metadata or {}).get(b"stringpe")
     length = int(found.num_rows)
-    return (None if own is None else Footer(length=length, **json.loads(own))), length, sizes
+    return (None if own is None else _footer(path, length, own)), length, sizes
+
+
+def _footer(path: Path, length: int, text: bytes) -> Footer:
+    """What an episode says of itself, from the file's metadata."""
+    try:
+        known = json.loads(text)
+        wrong = find_mismatch(known, {"task": str, "seed": (int, None), "stats": {str: {str: list}}})
+    except (ValueError, RecursionError) as error:
+        wrong = str(error)
+    if wrong:
+        raise BrokenEpisode(f"{path.name} has a damaged footer ({wrong})")
+    return Footer(length, known["task"], known["seed"], known["stats"])
 
 
 def read(path: Path, keys: list[str]) -> dict[str, Any]:
