@@ -47,12 +47,9 @@ class Tally:
     def judge(self, error: BaseException, line: str) -> None:
         """Count an error: clear if it is of a kind users can act on and its text says something, else a fault."""
         text = str(error)
-        if (
-            isinstance(error, CLEAR)
-            and not isinstance(error, UnicodeError)
-            and len(text) >= 20
-            and "\n" not in text.strip()
-        ):
+        devices = isinstance(error, RuntimeError) and "expected device" in text  # torch's own words for mixed devices
+        kind = (isinstance(error, CLEAR) and not isinstance(error, UnicodeError)) or devices
+        if kind and len(text) >= 20 and "\n" not in text.strip():
             self.count("refused in words")
         else:
             first = (text.splitlines() or [""])[0][:160]

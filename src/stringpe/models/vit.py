@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
+from ..checks import check_count
 from ..coords import UNITS, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..linear_attention import LinearAttention
 from ..projection import Prepared, is_whole, prepare
+from ..rotate import product_dtype
 from .depth import DepthLift, check_depth, looks_like_millimetres, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .positions import absolute_embedding, build_encodings, check_encoding
@@ -174,6 +176,7 @@ class ViT(nn.Module):
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         _check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
+        check_count("num_classes", num_classes, 0)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.pool, self.units, self.head_bias = depth, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
@@ -283,6 +286,12 @@ class ViT(nn.Module):
             raise ValueError(f"image must be a tensor of floats in [−1, 1], got {kind}: of bytes, pass x / 127.5 − 1")
         if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % p or image.shape[3] % p:
             raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {p}, got {tuple(image.shape)}")
+        weights = next(self.patch.parameters())
+        if weights.is_floating_point() and product_dtype(image) != product_dtype(weights):
+            raise ValueError(
+                f"image is {image.dtype} and the weights are {weights.dtype}: use image.to({weights.dtype}), or cast "
+                f"the model"
+            )
         if depth is None:
             return
         if self.depth == "none":
