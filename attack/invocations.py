@@ -50,8 +50,9 @@ class Case:
     wrong: bool = True
 
 
-def attack(count: int, seed: int, *, processes: int = 20, interrupts: int = 30) -> Tally:
+def attack(count: int, seed: int) -> Tally:
     """So many invocations in this process, some more as processes of their own, and some that Ctrl-C stops."""
+    processes, interrupts = -(-count // 150), -(-count // 50)
     tally, dice = Tally("wrong invocations"), random.Random(seed)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

@@ -32,7 +32,7 @@ from tally import Tally
 from stringpe.io.table import markdown_table
 
 ATTACKS: dict[str, tuple[Callable[[int, int], Tally], int]] = {
-    "properties": (properties.attack, 1_000_000),
+    "properties": (properties.attack, 3_000_000),
     "calls": (calls.attack, 5_000),
     "pictures": (pictures.attack, 30_000),
     "files": (corrupt.attack, 3_000),
@@ -45,21 +45,21 @@ ATTACKS: dict[str, tuple[Callable[[int, int], Tally], int]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("attacks", nargs="*", default=list(ATTACKS), help=f"of {', '.join(ATTACKS)}; all by default")
+    known = ", ".join(ATTACKS)
+    parser.add_argument("attacks", nargs="*", default=list(ATTACKS), help=f"of {known}, or kills=20; all by default")
     parser.add_argument("--share", type=float, default=1.0, help="of the cases that each attack has by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=20, help="faults that are listed per attack")
     asked = parser.parse_args()
-    unknown = [name for name in asked.attacks if name not in ATTACKS]
-    if unknown:
-        parser.error(f"there is no attack named {unknown[0]!r}: the names are {', '.join(ATTACKS)}")
     if asked.share <= 0:
         parser.error(f"--share must be above 0, got {asked.share:g}")
     rows, faults = [], 0
-    for name in asked.attacks:
+    for name, _, number in (word.partition("=") for word in asked.attacks):
+        if name not in ATTACKS or not (number or "1").isdigit():
+            parser.error(f"there is no attack {name!r}: the names are {known}, or with a number, kills=20")
         attack, count = ATTACKS[name]
         began = time.monotonic()
-        tally = attack(max(1, round(asked.share * count)), asked.seed)
+        tally = attack(int(number) if number else max(1, round(asked.share * count)), asked.seed)
         for line in (*tally.notes, *tally.faults[: asked.most]):
             print(line, flush=True)
         rows.append((*tally.row(), f"{time.monotonic() - began:.0f}"))

@@ -110,7 +110,11 @@ class Task(ABC):
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
-            cls.check_model(recipe)
+            try:
+                cls.check_model(recipe)
+            except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of torch, for impossible sizes
+                reason = str(error).partition("\n")[0]
+                raise ValueError(f"no model can be built with these sizes ({reason}): check model.* and text.*") from None
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
