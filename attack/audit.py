@@ -42,8 +42,14 @@ def judge(packages: list[dict[str, Any]], constraints: str) -> tuple[str, int]:
     found = [(p["name"], p["version"], v) for p in packages for v in p.get("vulns", ())]
     known = len(packages) - len(skipped)
     if not known:
-        return f"audit: {constraints} was not audited, none of its {len(packages)} packages could be looked up", NOT_AUDITED
-    lines = [f"{name} {version}: {v['id']}, mended in {', '.join(v['fix_versions']) or 'no version'}" for name, version, v in found]
+        return (
+            f"audit: {constraints} was not audited, none of its {len(packages)} packages could be looked up",
+            NOT_AUDITED,
+        )
+    lines = [
+        f"{name} {version}: {v['id']}, mended in {', '.join(v['fix_versions']) or 'no version'}"
+        for name, version, v in found
+    ]
     missing = f"; {len(skipped)} could not be looked up: {', '.join(skipped)}" if skipped else ""
     lines.append(f"audit: {len(found)} known vulnerabilities in {known} packages of {constraints}{missing}")
     return "\n".join(lines), 1 if found else 0

@@ -155,7 +155,9 @@ def _captions_and_labels(folder: Path) -> dict[str, Target]:
         how = damage_json if path.suffix == ".json" else damage
         found[f"captions, {name}"] = Target(path, read, how, _texts, ("0.png",))
     for kind, tar in material.samples(folder / "samples").items():
-        data = Data(source="shards", train=str(tar), val=str(tar), image_size=16, num_classes=3, cache=str(folder / "c"))
+        data = Data(
+            source="shards", train=str(tar), val=str(tar), image_size=16, num_classes=3, cache=str(folder / "c")
+        )
         if kind == "labels":
             found["tar, labels"] = Target(tar, lambda d=data: load_labelled(d, "train"), damage, _labelled)
         else:

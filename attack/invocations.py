@@ -26,9 +26,9 @@ from typing import Any
 
 import material
 import torch
-from processes import Process
 from tally import Tally, time_limit
 
+from processes import Process
 from stringpe import recipes
 from stringpe.cli import main as cli
 from stringpe.cli.parse import _read_hint
@@ -232,11 +232,15 @@ def known_cases(places: dict[str, str]) -> Iterator[Case]:
     for name, function in cli.COMMANDS.items():
         yield from (Case(words) for words in _wrong_options(name, function))
     yield from (Case(words) for words in _wrong_places(places))
-    for words in (("trian",), ("compare", "relatoins"), ("data",  "scense"), ("data", "-1"), ("",), ("-x",), ("train",),
-                  ("train", "relations", "optim"), ("train", "relations", "=3"), ("train", "relations", "optim.=3"),
-                  ("train", "relations", "model.encoding_options=3"), ("train", "relations", "a b c"),
-                  ("compare", "properties", "relations"), ("predict",), ("predict", "a"), ("export",), ("eval",)):  # fmt: skip
-        yield Case(words)
+    yield from (Case(words) for words in _NO_COMMANDS)
+
+
+_NO_COMMANDS = (
+    ("trian",), ("compare", "relatoins"), ("data",  "scense"), ("data", "-1"), ("",), ("-x",), ("train",), ("eval",),
+    ("train", "relations", "optim"), ("train", "relations", "=3"), ("train", "relations", "optim.=3"), ("export",),
+    ("train", "relations", "model.encoding_options=3"), ("train", "relations", "a b c"), ("predict",), ("predict", "a"),
+    ("compare", "properties", "relations"),
+)  # fmt: skip
 
 
 def _key_types() -> dict[str, Any]:
@@ -348,9 +352,14 @@ def draw_case(dice: random.Random, places: dict[str, str]) -> Case:
     options = [n for n in hints if n not in ("return", "changes", "device", "ways", "parts")]
     for option in dice.sample(options, min(len(options), dice.randint(1, 3))):
         junk = _JUNK.get(_plain_type(hints[option]), ((), (*places.values(), "", "zzz")))
-        words += [f"--{option.replace('_', '-')}", *(dice.choice((*junk[0], *junk[1])) for _ in range(dice.randint(0, 3)))]
+        words += [
+            f"--{option.replace('_', '-')}",
+            *(dice.choice((*junk[0], *junk[1])) for _ in range(dice.randint(0, 3))),
+        ]
     if dice.random() < 0.3:
-        words.insert(dice.randrange(len(words) + 1), dice.choice(("", "-", "--", "x=1", "−−out", "~", "*", *places.values())))
+        words.insert(
+            dice.randrange(len(words) + 1), dice.choice(("", "-", "--", "x=1", "−−out", "~", "*", *places.values()))
+        )
     return Case(tuple(words), wrong=False)
 
 
@@ -365,7 +374,19 @@ def _interrupt(tally: Tally, dice: random.Random, folder: Path) -> None:
         "train": ("train", "relations", *small, "--out", str(out)),
         "compare": ("compare", "relations", *small, "--jobs", "1", "--seeds", "1", "--no-costs", "--out", str(out)),
         "compare properties": ("compare", "properties"),
-        "data scenes": ("data", "scenes", "--out", str(out), "--count", "64", "--size", "32", "32", "--shard-size", "2"),
+        "data scenes": (
+            "data",
+            "scenes",
+            "--out",
+            str(out),
+            "--count",
+            "64",
+            "--size",
+            "32",
+            "32",
+            "--shard-size",
+            "2",
+        ),
         "inspect": ("inspect", "cayley", "--out", str(out / "x.png")),
     }
     name = dice.choice(list(commands))

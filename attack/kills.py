@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from processes import Process
 from tally import Tally
+
+from processes import Process
 
 _DRAFT = re.compile(r"^\..*\.\d+\.[0-9a-f]{8}")
 _BUSY = "is in use by"
@@ -209,7 +210,7 @@ def _train(out: Path) -> None:
 
 
 def _run(folder: Path) -> Mapping[str, str]:
-    """Weights, optimiser and curve of a run; not the states of Python's and NumPy's own generators, which no run uses."""
+    """Weights, optimiser and curve of a run; not the states of Python's and NumPy's generators, which no run uses."""
     found = _files(("metrics.jsonl", "*.safetensors", "optimizer.json"))(folder)
     found = {name: digest for name, digest in found.items() if not name.endswith("rng.safetensors")}
     return {**found, "metrics": _digest(json.loads((folder / "result.json").read_text())["metrics"])}
@@ -262,8 +263,9 @@ class _Estimator:
 def _make_material(folder: Path) -> None:
     """Captioned pictures, recordings of a stand-in robot, and the same recordings as a data set."""
     import h5py
-    from captioned_files import picture
     from stand_in import demonstration
+
+    from captioned_files import picture
 
     for name in ("pictures", "hdf5"):
         (folder / name).mkdir()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from captioned_files import depth, picture, shard, words
 
 COUNT = 12
@@ -69,7 +70,9 @@ def samples(folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [picture(20 * i) for i in range(COUNT)]
     labels = {f"{i:03d}": {"png": p, "cls": str(i % 3).encode()} for i, p in enumerate(pictures)}
-    captioned = {f"{i:03d}": {"png": p, "json": words("a dog", "it runs"), "depth.png": depth()} for i, p in enumerate(pictures)}
+    captioned = {
+        f"{i:03d}": {"png": p, "json": words("a dog", "it runs"), "depth.png": depth()} for i, p in enumerate(pictures)
+    }
     return {
         "labels": shard(folder / "labels.tar", labels),
         "captions": shard(folder / "captions.tar", captioned),
@@ -102,9 +105,14 @@ def captions(folder: Path) -> dict[str, Path]:
 def annotations(folder: Path) -> dict[str, Path]:
     """Files of COCO, LVIS and Omni3D with four pictures each."""
     folder.mkdir(parents=True)
-    numbers, categories = range(4), [{"id": 1, "name": "dog", "frequency": "r"}, {"id": 2, "name": "cat", "frequency": "f"}]
+    numbers, categories = (
+        range(4),
+        [{"id": 1, "name": "dog", "frequency": "r"}, {"id": 2, "name": "cat", "frequency": "f"}],
+    )
     images = [{"id": i, "file_name": f"{i}.png", "width": 20, "height": 16} for i in numbers]
-    boxes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 5, 6], "area": 30, "iscrowd": 0} for i in numbers]
+    boxes = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 5, 6], "area": 30, "iscrowd": 0} for i in numbers
+    ]
     lvis = [{**image, "neg_category_ids": [2], "not_exhaustive_category_ids": [1]} for image in images]
     camera = [[20.0, 0, 10], [0, 20, 8], [0, 0, 1]]
     images3d = [{**image, "file_path": image["file_name"], "K": camera} for image in images]
@@ -179,7 +187,12 @@ def archives(folder: Path) -> dict[str, Path]:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
     plain = file.getvalue()
-    contents = {"tar": plain, "tar.gz": gzip.compress(plain), "tar.bz2": bz2.compress(plain), "tar.xz": lzma.compress(plain)}
+    contents = {
+        "tar": plain,
+        "tar.gz": gzip.compress(plain),
+        "tar.bz2": bz2.compress(plain),
+        "tar.xz": lzma.compress(plain),
+    }
     for kind, content in contents.items():
         (folder / f"p.{kind}").write_bytes(content)
     with zipfile.ZipFile(folder / "p.zip", "w", zipfile.ZIP_DEFLATED) as packed:
@@ -215,9 +228,9 @@ def comparison(folder: Path) -> Compared:
 def models(folder: Path) -> dict[str, Path]:
     """An attached ViT, an OWL-ViT and a depth model of transformers, and a tokeniser."""
     import transformers
-    from depth_model import write_model
 
     import stringpe
+    from depth_model import write_model
     from stringpe.models.tokenizer import Tokenizer
     from stringpe.pretrained import save_pretrained
 

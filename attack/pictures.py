@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from captioned_files import bomb, shard, words
 from mutate import damage
 from PIL import Image
 from tally import Tally
 
+from captioned_files import bomb, shard, words
 from stringpe.data.cache import forget_all
 from stringpe.io.pictures import BadSample
 from stringpe.recipes.schema import Data
@@ -242,7 +242,11 @@ def _episodes(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> 
     from stringpe.robots.data.dataset import Dataset, Writer, episode_path
 
     key = parquet.IMAGES + "top"
-    frames = {parquet.STATE: np.zeros((1, 2)), parquet.ACTION: np.zeros((1, 2)), key: np.zeros((1, 16, 20, 3), np.uint8)}
+    frames = {
+        parquet.STATE: np.zeros((1, 2)),
+        parquet.ACTION: np.zeros((1, 2)),
+        key: np.zeros((1, 16, 20, 3), np.uint8),
+    }
     with Writer(folder, fps=10) as writer:
         writer.add(frames, task="x", seed=0)
     footer = parquet.Footer(1, "x", 0, {})

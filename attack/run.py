@@ -6,21 +6,15 @@ writers that meet depend on the moment as well: there the seed fixes what is att
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import argparse
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(path) for path in (_HERE, *(_HERE.parent / "tests" / name for name in ("", "robots", "training")))]
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("attack", "tests", "tests/robots", "tests/training"))
 
 import calls
-import conftest  # noqa: F401  (tests' own remedies for libraries of this machine)
 import corrupt
 import invocations
 import kills
@@ -29,6 +23,7 @@ import properties
 import writers
 from tally import Tally
 
+import conftest  # noqa: F401  (tests' own remedies for libraries of this machine)
 from stringpe.io.table import markdown_table
 
 ATTACKS: dict[str, tuple[Callable[[int, int], Tally], int]] = {

@@ -63,7 +63,7 @@ class Tally:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """TimeoutError in the block if it takes longer. For the main thread, and for what returns to Python now and then."""
+    """TimeoutError in the block if it takes longer; for the main thread, and for what returns to Python at times."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"no answer for {seconds:g} s")

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from kills import Family, families
-from processes import Process
 from tally import Tally
 
+from processes import Process
 from stringpe.io.files import claim_folder, hold_lock, read_json, write_json
 
 _BUSY = "is in use by"

@@ -27,7 +27,11 @@ def attack(*words, seed=0):
 def cases(printed):
     """Cases and faults by attack, from the table."""
     rows = [line.split("|") for line in printed.splitlines() if line.startswith("|")]
-    return {row[1].strip(): tuple(int(cell.replace(",", "")) for cell in row[2:4]) for row in rows if row[2].strip()[0].isdigit()}
+    return {
+        row[1].strip(): tuple(int(cell.replace(",", "")) for cell in row[2:4])
+        for row in rows
+        if row[2].strip()[0].isdigit()
+    }
 
 
 @pytest.mark.slow

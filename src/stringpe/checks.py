@@ -60,7 +60,9 @@ def check_tensor(what: str, value: Any) -> None:
 def check_module(what: str, value: Any) -> None:
     """Refuse anything but a torch module: its name, its weights and its class are not models yet."""
     if not isinstance(value, nn.Module):
-        raise TypeError(f"{what} must be a torch.nn.Module, got {type(value).__name__} {str(value)[:40]!r}: build it first")
+        raise TypeError(
+            f"{what} must be a torch.nn.Module, got {type(value).__name__} {str(value)[:40]!r}: build it first"
+        )
 
 
 def check_finite(what: str, value: Tensor) -> None:

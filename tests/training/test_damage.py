@@ -181,5 +181,7 @@ def test_a_second_writer_is_told_of_the_first(toy, tmp_path):
 
 def test_a_result_that_is_not_one_is_refused(finished, run, toy):
     (run / "result.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"result.json is damaged \(it is '\[\]', not an object\): restore it, or remove it"):
+    with pytest.raises(
+        ValueError, match=r"result.json is damaged \(it is '\[\]', not an object\): restore it, or remove it"
+    ):
         train(toy, run, quiet=True)

@@ -14,7 +14,14 @@ from typing import Any
 
 from .files import read_json
 
-_NAMES = {str: "a text", int: "a whole number", float: "a finite number", bool: "true or false", dict: "an object", list: "a list"}
+_NAMES = {
+    str: "a text",
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
 
 
 def find_mismatch(value: Any, shape: Any, where: str = "") -> str:
@@ -30,10 +37,7 @@ def find_mismatch(value: Any, shape: Any, where: str = "") -> str:
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             return _describe(value, "an object", where)
-        if str in shape:
-            pairs = [(key, shape[str]) for key in value]
-        else:
-            pairs = list(shape.items())
+        pairs = [(key, shape[str]) for key in value] if str in shape else list(shape.items())
         missing = [key for key, _ in pairs if key not in value]
         if missing:
             return f"{where or 'it'} has no {missing[0]!r}"

@@ -114,7 +114,9 @@ class Task(ABC):
                 cls.check_model(recipe)
             except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of torch, for impossible sizes
                 reason = str(error).partition("\n")[0]
-                raise ValueError(f"no model can be built with these sizes ({reason}): check model.* and text.*") from None
+                raise ValueError(
+                    f"no model can be built with these sizes ({reason}): check model.* and text.*"
+                ) from None
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:

@@ -63,8 +63,9 @@ class Claims:
                 if seen != (now := (len(done), len(self.failed()))):
                     seen, since = now, time.monotonic()
                 elif time.monotonic() - since > _PATIENCE_WITH_OTHERS:
+                    held = ", ".join(map(str, sorted(taken)))
                     raise ValueError(
-                        f"other processes hold the seeds {', '.join(map(str, sorted(taken)))} and have finished none for "
+                        f"other processes hold the seeds {held} and have finished none for "
                         f"{_PATIENCE_WITH_OTHERS:g} s: end them, and run it again"
                     )
                 time.sleep(5 * _PAUSE)

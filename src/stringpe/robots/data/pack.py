@@ -152,7 +152,15 @@ def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, 
     )
 
 
-_ABOUT = {"cameras": [str], "depths": [str], "tasks": [str], "size": int, "fps": float, "broken": int, "depth_step": int}
+_ABOUT = {
+    "cameras": [str],
+    "depths": [str],
+    "tasks": [str],
+    "size": int,
+    "fps": float,
+    "broken": int,
+    "depth_step": int,
+}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
