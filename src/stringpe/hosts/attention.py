@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..basis import Identity
 from ..encoding import Encoding
 from ..linear_attention import linear_mix, positive_features, random_directions
+from ..packing import Packing, attend_packed
 from ..projection import check_precision, fold_projection, linear_obstacle, norm_obstacle
 from ..rotate import full_precision
 from .description import Layer
@@ -63,6 +64,7 @@ class HostAttention(nn.Module):
         self.num_heads: int = getattr(host, layer.heads)
         self.num_kv_heads: int = getattr(host, "num_kv_heads", None) or self.num_heads
         self.head_dim = encoding.head_dim
+        self.config = getattr(host, "config", None)
         drop: Any = getattr(host, layer.dropout)
         self.drop = float(drop.p if isinstance(drop, nn.Dropout) else drop)
         self.encoding = encoding
@@ -72,29 +74,55 @@ class HostAttention(nn.Module):
         self.train(host.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """x (b, n, dim) and whatever else the host passes, by position or by name; of that, masks are used."""
+        """x (b, n, dim), a grid of tokens (b, rows, columns, dim) or packed tokens (N, dim), and whatever else the host
+        passes, by position or by name; of that, masks and the ends of packed sequences are used."""
         x: Tensor = args[0] if args else kwargs["hidden_states"] if "hidden_states" in kwargs else kwargs["query"]
-        mask = next((kwargs[name] for name in ("attn_mask", "attention_mask") if kwargs.get(name) is not None), None)
-        if mask is None and self.layer.pair and len(args) == 2:  # transformers: (hidden_states, attention_mask)
-            mask = args[1]
-        shape, token_coords = x.shape, self.token_coords[0]
-        grid = None if x.ndim == 3 else (shape[1], shape[2])  # a grid of tokens, or windows of one
-        coords = token_coords.of_tokens(shape[1]) if grid is None else token_coords.of_windows(*grid)
-        x = x if grid is None else x.flatten(1, 2)
+        shape = x.shape
+        grid = (shape[1], shape[2]) if x.ndim == 4 else None  # the whole grid, or windows of one
+        coords = self._find_coords(args, kwargs, shape, grid)
+        x = x[None] if x.ndim == 2 else x if grid is None else x.flatten(1, 2)
         q, k, v, bias = self._encode(x, coords, grid)
-        mask = bias if mask is None else mask
-        if self.kind == "softmax":
-            heads = F.scaled_dot_product_attention(
-                q, k, v,
-                attn_mask=mask, dropout_p=self.drop if self.training else 0.0,
-                is_causal=bool(kwargs.get("is_causal", False)), enable_gqa=self.num_kv_heads != self.num_heads,
-            )  # fmt: skip
-        else:
-            if mask is not None:
-                raise ValueError("attention='linear' sums over all tokens and takes no masks: use 'softmax' here")
-            heads = self._attend_linearly(q, k, v)
+        packing = _read_packing(kwargs, shape) if len(shape) == 2 else None
+        mask = self._read_mask(args, kwargs)
+        heads, weights = self._attend(q, k, v, bias if mask is None else mask, packing, bool(kwargs.get("is_causal")))
         out = self._finish(x, heads.transpose(1, 2).flatten(2)).reshape(*shape[:-1], -1)
-        return (out, None) if self.layer.pair else out
+        return (out, weights) if self.layer.pair else out
+
+    def _find_coords(self, args: Any, kwargs: Any, shape: torch.Size, grid: tuple[int, int] | None) -> Tensor:
+        """Coordinates of these tokens: those that the host hands on in place of angles, or the tower's."""
+        token_coords = self.token_coords[0]
+        if token_coords.handed_on:
+            pair = kwargs.get("position_embeddings")
+            coords: Tensor = (pair if pair is not None else next(a for a in args if isinstance(a, (tuple, list))))[0]
+            return coords.reshape(-1, coords.shape[-1])
+        return token_coords.of_tokens(shape[1]) if grid is None else token_coords.of_windows(*grid)
+
+    def _read_mask(self, args: Any, kwargs: Any) -> Tensor | None:
+        mask = next((kwargs[name] for name in ("attn_mask", "attention_mask") if kwargs.get(name) is not None), None)
+        if mask is None and self.layer.pair and len(args) == 2 and isinstance(args[1], Tensor):
+            mask = args[1]  # transformers: (hidden_states, attention_mask)
+        return mask
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, packing: Packing | None, causal: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Heads (b, h, n, d), and the attention weights where the host wants them."""
+        if self.kind == "linear":
+            if mask is not None or packing is not None:
+                what = "masks" if packing is None else "packed sequences"
+                raise ValueError(f"attention='linear' sums over all tokens and takes no {what}: use 'softmax' here")
+            return self._attend_linearly(q, k, v), None
+        dropout = self.drop if self.training else 0.0
+        if packing is not None:
+            scale = self.head_dim**-0.5
+            return attend_packed(q, k, v, packing, packing, scale=scale, causal=causal, dropout=dropout), None
+        if self.layer.pair and _wants_weights(self._child("config")):
+            return _attend_eagerly(q, k, v, mask, causal, dropout)
+        grouped = self.num_kv_heads != self.num_heads
+        heads = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+        )
+        return heads, None
 
     @property
     def sizes(self) -> list[int]:
@@ -224,6 +252,32 @@ class HostAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.kind}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+
+def _read_packing(kwargs: Any, shape: torch.Size) -> Packing:
+    """The sequences that a host packed, from where they start and end (cu_seqlens); one where it says nothing."""
+    ends = kwargs.get("cu_seqlens")
+    return Packing([shape[0]]) if ends is None else Packing.from_offsets(ends, shape[0], kwargs.get("max_seqlen"))
+
+
+def _wants_weights(config: Any) -> bool:
+    """Whether a model of transformers was set to attention="eager", the one that returns attention maps there."""
+    return getattr(config, "_attn_implementation", None) == "eager"
+
+
+def _attend_eagerly(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ / √d) v and the weights themselves, (b, h, n, m)."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    weights = F.dropout(scores.float().softmax(-1).to(q.dtype), dropout)
+    return weights @ v, weights
 
 
 def _bias_or_zeros(rows: Rows) -> Tensor:
