@@ -16,6 +16,7 @@ from ..encoding import Encoding
 from ..frequencies import Given, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
+from ..own_projections import owned_layers
 from ..projection import MultiHead
 from .attention import KINDS, HostAttention
 from .description import Grid, Layer, Rope
@@ -258,6 +259,7 @@ def fold(model: Model) -> Model:
         for name, m in model.named_modules()
         if isinstance(m, (MultiHead, HostAttention)) and isinstance(m.encoding, Encoding)
     ]
+    holders += owned_layers(model)
     _check_reach(model, [layer.encoding for _, layer in holders])
     layers = [(name, layer) for name, layer in holders if not isinstance(layer.encoding.basis, Identity)]
     for name, layer in layers:
@@ -282,8 +284,8 @@ def _check_reach(model: nn.Module, held: list[Encoding]) -> None:
         if isinstance(module, Encoding) and id(module) not in own and not isinstance(module.basis, Identity):
             raise ValueError(
                 f"cannot fold {name or 'an encoding alone'}: it is not called by stringpe.Attention or an attached "
-                f"layer, so its projections are not known. Use stringpe.Attention, or write Pᵀ W yourself with "
-                f"stringpe.projection.fold_projection"
+                f"layer, so its projections are not known. Use stringpe.Attention, or stringpe.Projections in an "
+                f"attention class of your own"
             )
     if not held:
         raise ValueError(
