@@ -162,7 +162,7 @@ class Cayley(Skew):
     def transform(self, skew: Tensor) -> Tensor:
         eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
         fused = self.head_dim <= kernels.LARGEST_INVERSE and skew.dtype == torch.float32 and backend(skew) == "triton"
-        return 2 * (kernels.inverse(eye + skew) if fused else torch.linalg.inv(eye + skew)) - eye
+        return 2 * (kernels.invert(eye + skew) if fused else torch.linalg.inv(eye + skew)) - eye
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         if self.method == "matmul":

@@ -1,4 +1,4 @@
-"""The named encodings: where P and Θ of each come from. A new one is a function here and its name in the last line.
+"""The named encodings: where P and Θ of each come from. A new one is a function here and a line in `catalogue`.
 
 | name | basis P | frequencies Θ |
 |---|---|---|
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from . import basis as bases
 from . import frequencies as spectra
-from .catalogue import register
 from .checks import check_flag
 from .encoding import Encoding
 from .frequencies import Frequencies, Spectrum
@@ -159,8 +158,3 @@ def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> t
     kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.KINDS)
     theta = kind(head_dim, num_heads, coord_dim, **spectrum)  # type: ignore[arg-type]
     return theta, options.get("share_basis", both)
-
-
-for _factory in (rope, rope_mixed, cayley, circulant, general, simplex, golden):
-    register(_factory.__name__, _factory)
-register("harope", harope, kind="relative")

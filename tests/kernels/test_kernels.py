@@ -22,7 +22,7 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_fused_*.py")))
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name != "test_kernels.py"))
 def test_in_the_interpreter(file: str) -> None:
     pytest.importorskip("triton")
     run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")
