@@ -18,6 +18,7 @@ from torch import Tensor
 from . import basis as bases
 from . import frequencies as spectra
 from .checks import check_flag
+from .circulant_frequencies import Circulant
 from .encoding import Encoding
 from .frequencies import Frequencies, Spectrum
 from .io.registry import look_up
@@ -120,12 +121,12 @@ def circulant(
         classification. A block of b has b/2 − 1 rotating planes: at 4 half of the channels carry no position, at 16 an
         eighth.
     method: "matmul" uses the real Fourier basis (and attention folds it); "fft" is theorem 3.5, an FFT per token.
-    `**spectrum`: see `Spectrum`. What is learned are orthonormal coordinates of θ: see `frequencies.Circulant`.
+    `**spectrum`: see `Spectrum`. What is learned: see `circulant_frequencies.Circulant`.
     """
     if block_size is None:
         block_size = max([b for b in bases.block_sizes(head_dim) if b <= 16], default=head_dim)
     p = bases.Fourier(head_dim, num_heads, block_size=block_size, method=method)
-    theta = spectra.Circulant(head_dim, num_heads, coord_dim, block_size=block_size, **spectrum)
+    theta = Circulant(head_dim, num_heads, coord_dim, block_size=block_size, **spectrum)
     return Encoding(p, theta, name="circulant")
 
 
