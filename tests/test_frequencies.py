@@ -12,9 +12,9 @@ from cases import CASES, build, perturbed
 from stringpe import testing
 from stringpe.composed import Gated, with_depth
 from stringpe.directions import golden_directions, simplex
-from stringpe.frequencies import KINDS
+from stringpe.frequencies import FREQUENCIES
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
 
 
 class TestDirections:

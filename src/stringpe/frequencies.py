@@ -321,7 +321,7 @@ class Golden(Free):
         return self._along(directions.unflatten(0, (sets, self.planes)), geometric(self.planes, self._one_base()))
 
 
-KINDS: dict[str, type[Axial | Free]] = {
+FREQUENCIES: dict[str, type[Axial | Free]] = {
     "axial": Axial, "joint": Joint, "mixed": Mixed, "simplex": Simplex, "golden": Golden
 }  # fmt: skip
 

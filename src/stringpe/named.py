@@ -156,6 +156,6 @@ def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> t
     both = options.get("share_heads", False)
     spectrum = {name: value for name, value in options.items() if name in Spectrum.__annotations__}
     spectrum["share_heads"] = options.get("share_frequencies", both)
-    kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.KINDS)
+    kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.FREQUENCIES)
     theta = kind(head_dim, num_heads, coord_dim, **spectrum)  # type: ignore[arg-type]
     return theta, options.get("share_basis", both)

@@ -125,7 +125,7 @@ def test_trap_27_two_processes_agree_with_one(tmp_path):
 
 
 def test_the_names_are_those_of_the_recipes():
-    assert tuple(LOSSES) == contrastive_loss.KINDS
+    assert tuple(LOSSES) == contrastive_loss.PAIR_LOSSES
 
 
 @pytest.mark.parametrize("group", [2, 4])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots.sim import objects
+from stringpe.robots.sim import things
 from stringpe.robots.sim.expert import Expert
 from stringpe.robots.sim.geometry import Pose, about
 from stringpe.robots.sim.goals import HOLD, HandedOver
@@ -293,12 +293,12 @@ def test_poses_compose():
 
 def test_every_thing_that_an_expert_takes_can_be_taken():
     for thing in (
-        objects.bowl(),
-        objects.plate(),
-        objects.mug(),
-        objects.glass(),
-        objects.pen(),
-        objects.banana(),
-        objects.peg(),
+        things.bowl(),
+        things.plate(),
+        things.mug(),
+        things.glass(),
+        things.pen(),
+        things.banana(),
+        things.peg(),
     ):
         assert thing.grasps, thing.name

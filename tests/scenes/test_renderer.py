@@ -7,7 +7,7 @@ import torch
 
 from stringpe import scenes
 from stringpe.scenes.cameras import look_at
-from stringpe.scenes.catalogue import KINDS, catalogue
+from stringpe.scenes.templates import ALL_KINDS, catalogue
 
 FRAMES = scenes.render(scenes.sample(21, 16))
 
@@ -75,7 +75,7 @@ def test_each_kind_alone_fills_its_box(kind):
 
 
 def test_there_are_kinds_enough():
-    assert len(set(scenes.kinds())) == len(KINDS) >= 24
+    assert len(set(scenes.kinds())) == len(ALL_KINDS) >= 24
 
 
 def test_back_projected_points_lie_in_their_boxes():

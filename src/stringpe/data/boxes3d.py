@@ -12,7 +12,7 @@ from .. import scenes
 from ..geometry.square import depth_to_square, to_square
 from ..io.pictures import BadSample
 from ..io.problems import Problems
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d
@@ -21,7 +21,7 @@ from .cache import remember
 from .captions import DEPTH, check_aspect, depth_of
 from .loader import read_all
 from .place import Batch
-from .rendered import Frames, render_once, render_split
+from .rendered import FrameColumns, render_once, render_split
 from .sources import check_source
 from .transforms import to_unit
 
@@ -78,7 +78,7 @@ class BoxSet:
         rows = self.rows(index, device)
         return {"image": to_unit(rows.pop("rgb")), **rows}
 
-    def results(self, found: Sequence[Detections], index: Tensor) -> list[dict[str, Any]]:
+    def results(self, found: Sequence[ScoredBoxes], index: Tensor) -> list[dict[str, Any]]:
         """Detections in the images at `index` (the first of them, if there are fewer) as entries of an Omni3D file."""
         entries = []
         for one, i in zip(found, index.tolist(), strict=False):
@@ -108,12 +108,12 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
     return _from_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
 
 
-def _make(data: Data, split: str) -> Frames:
+def _make(data: Data, split: str) -> FrameColumns:
     parts = [_columns(batch) for batch in render_split(data, split, _CHUNKS)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(batch: scenes.Frames) -> Frames:
+def _columns(batch: scenes.Frames) -> FrameColumns:
     """What detection in 3D needs of a batch of frames: those in which an object is seen, seen objects first."""
     enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     seen = enough & (batch.visibility >= MIN_VISIBILITY)
@@ -132,7 +132,7 @@ def _columns(batch: scenes.Frames) -> Frames:
     }
 
 
-def _from_scenes(found: Frames) -> BoxSet:
+def _from_scenes(found: FrameColumns) -> BoxSet:
     label = found["label"].long()
     most = int((label >= 0).sum(1).max())
     return BoxSet(

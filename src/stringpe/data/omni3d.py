@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..geometry import box3d
 from ..io.files import read_json
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 
 ORDER = (0, 4, 6, 2, 1, 5, 7, 3)
 """Corner k of Omni3D is corner ORDER[k] of `box3d.corners`."""
@@ -143,7 +143,7 @@ def dataset(images: Iterable[Picture], names: Sequence[str], ids: Sequence[int] 
     return {"info": info, "images": pictures, "categories": categories, "annotations": annotations}
 
 
-def results(found: Detections, image_id: int, intrinsics: Tensor, ids: Sequence[int]) -> list[dict[str, Any]]:
+def results(found: ScoredBoxes, image_id: int, intrinsics: Tensor, ids: Sequence[int]) -> list[dict[str, Any]]:
     """The detections of one image as entries of an Omni3D results file, a JSON list."""
     entries = []
     for box, label, score in zip(found.box, found.label.tolist(), found.score.tolist(), strict=True):

@@ -17,14 +17,14 @@ __all__ = ["make", "shifts", "tasks"]
 
 def tasks() -> tuple[str, ...]:
     """Names of all tasks."""
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     return tuple(TASKS)
 
 
 def shifts(task: str) -> tuple[dict[str, Any], ...]:
     """Changes of the environment that a task's demonstrations do not show: options of `make`, one set per shift."""
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     found = look_up("task", task, TASKS).shifts
     if not found:
@@ -57,7 +57,7 @@ def make(
     given = {"seed": seed, "size": size, "cameras": cameras, "depth": depth, **options}
     if ":" in task:
         return _find_function(task)(**given)
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     entry = look_up("task", task, TASKS)
     unknown = [key for key in options if key not in entry.options]

@@ -13,13 +13,13 @@ in that order: families, rooms, placement, layout; catalogue, ray_casting, shadi
 World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in pixels with pixel centres at + ½, depth = z.
 """
 
-from .catalogue import kinds
 from .descriptions import RELATIONS, Seen, captions, in_view, relations, seen
 from .layout import sample, single_object
 from .object_kinds import COLOURS, MATERIALS, PATTERNS
 from .renderer import render, stream
 from .scene import FAMILIES, Frames, Scenes
 from .shards import contact_sheet, draw_boxes, write
+from .templates import kinds
 
 __all__ = [
     "COLOURS",

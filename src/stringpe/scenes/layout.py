@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from . import cameras
-from .catalogue import catalogue, kind_number
 from .deterministic import TURN, Dice, constant
 from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rules, gather_rules, pools
 from .object_kinds import PATTERNS
 from .placement import Clutter, Items, draw_items, rotations, scatter, tops
 from .rooms import SLOTS, Furniture, draw_light, draw_surfaces, furnish
 from .scene import FAMILIES, Scenes
+from .templates import catalogue, kind_number
 
 OBJECTS = 48
 """Object slots of every scene; the few scenes that draw more objects lose the last ones, which carry nothing."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import catalogue
 from .deterministic import TURN, Dice, cos_sin, turn_plane
 from .object_kinds import COLOURS
+from .templates import catalogue
 
 
 @dataclass(frozen=True)

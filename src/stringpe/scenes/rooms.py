@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import kind_number
 from .deterministic import TURN, Dice, constant, turn_plane
 from .object_kinds import COLOURS, PATTERNS
 from .placement import Items, Plot, colour_table, draw_items
+from .templates import kind_number
 
 _TRIES = 6
 _WALL = 0.08

@@ -10,7 +10,7 @@ from ..data.place import Batch, Place
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
 from .base import Parts, Sample, Task, average
-from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
+from .objective import CLASS_LOSSES, cross_entropy, mixup, soft_targets, weighted_sums
 
 
 class Classification(Task):
@@ -21,8 +21,8 @@ class Classification(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in CLASS_LOSSES:
+            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.feed = LabelledBatches(recipe)
 
     @property

@@ -12,7 +12,7 @@ from ..data.pairs import PairBatches
 from ..data.place import Batch, Place
 from ..metrics.recall import recall
 from ..models.contrastive import Embeddings, start_bias
-from ..models.contrastive_loss import KINDS, clip, siglip, within
+from ..models.contrastive_loss import PAIR_LOSSES, clip, siglip, within
 from ..recipes.schema import Recipe
 from .backbone import start_new
 from .base import Parts, Sample, TextTask, broadcast
@@ -32,8 +32,8 @@ class Retrieval(TextTask):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind for retrieval is {' or '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in PAIR_LOSSES:
+            raise ValueError(f"loss.kind for retrieval is {' or '.join(PAIR_LOSSES)}, got {recipe.loss.kind!r}")
         if recipe.loop.accumulate != 1:
             raise ValueError(
                 f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from . import aloha, objects
+from . import aloha, things
 from .env import RobotEnv
 from .goals import Delivered, HandedOver, Inserted, lies_in, rests_on, seated
-from .objects import Thing
-from .robot_task import Entry, RobotTask, Start
+from .robot_task import RobotTask, Start, TaskEntry
 from .task_experts import Job, deliver, hand_over, insert
+from .things import Thing
 
 FULL = float(np.pi)
 LEFT, RIGHT, DEEP = (-0.26, -0.16), (0.16, 0.26), (0.38, 0.62)
 MIDDLE, CENTRE = (-0.03, 0.03), (0.46, 0.54)
-RACK = objects.rack()
+RACK = things.rack()
 
 
 def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.9) -> RobotTask:
@@ -35,11 +35,11 @@ def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.
 
 
 def _mug_on_plate() -> RobotTask:
-    mug = objects.mug()
+    mug = things.mug()
     return RobotTask(
         "MugOnPlate",
         "place the mug on the plate",
-        (mug, objects.plate()),
+        (mug, things.plate()),
         {"mug": Start(LEFT, DEEP, spin=FULL), "plate": Start((-0.02, 0.05), DEEP, spin=FULL)},
         lambda: Delivered(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
         seconds=15.0,
@@ -48,11 +48,11 @@ def _mug_on_plate() -> RobotTask:
 
 
 def _fruit_bowl() -> RobotTask:
-    bowl = replace(objects.bowl(low=0.065, high=0.09, height=0.045), mass=0.5)
+    bowl = replace(things.bowl(low=0.065, high=0.09, height=0.045), mass=0.5)
     fruits = (
-        objects.ball("orange", 0.025, objects.ORANGE),
-        objects.ball("apple", 0.024, objects.RED),
-        objects.lemon(),
+        things.ball("orange", 0.025, things.ORANGE),
+        things.ball("apple", 0.024, things.RED),
+        things.lemon(),
     )
     spots = ((-0.03, 0.01), (0.03, 0.01), (0.0, -0.03))
     jobs = [Job(fruit, "bowl", (x, y, fruit.rest + 0.012)) for fruit, (x, y) in zip(fruits, spots, strict=True)]
@@ -73,10 +73,10 @@ def _fruit_bowl() -> RobotTask:
 
 
 def _storage_bin() -> RobotTask:
-    crate = Thing("bin", objects.tray((0.085, 0.06), 0.06, colour=objects.TEAL), mass=0.6, radius=0.105)
+    crate = Thing("bin", things.tray((0.085, 0.06), 0.06, colour=things.TEAL), mass=0.6, radius=0.105)
     boxes = tuple(
-        objects.block(name, (0.018, 0.03, 0.028), colour)
-        for name, colour in (("red box", objects.RED), ("green box", objects.GREEN), ("yellow box", objects.YELLOW))
+        things.block(name, (0.018, 0.03, 0.028), colour)
+        for name, colour in (("red box", things.RED), ("green box", things.GREEN), ("yellow box", things.YELLOW))
     )
     spots = (-0.054, 0.054, 0.0)
     jobs = [
@@ -99,7 +99,7 @@ def _storage_bin() -> RobotTask:
 
 
 def _hand_over(name: str, item: Thing) -> RobotTask:
-    container = Thing("container", objects.tray((0.05, 0.1), 0.05, colour=objects.GREEN), mass=0.4, radius=0.09)
+    container = Thing("container", things.tray((0.05, 0.1), 0.05, colour=things.GREEN), mass=0.4, radius=0.09)
     return RobotTask(
         name,
         f"hand over the {item.name} and place it in the container",
@@ -116,9 +116,9 @@ def _hand_over(name: str, item: Thing) -> RobotTask:
 
 def _insertion(name: str, text: str, count: int) -> RobotTask:
     half, peg_half, hole = 0.05, 0.04, 0.012
-    socket = objects.socket(hole=hole, half=half)
-    names, colours = ("peg", "second peg")[:count], (objects.RED, objects.ORANGE)
-    pegs = tuple(objects.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
+    socket = things.socket(hole=hole, half=half)
+    names, colours = ("peg", "second peg")[:count], (things.RED, things.ORANGE)
+    pegs = tuple(things.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
     starts = {
         "socket": Start((-0.22, -0.12), (0.42, 0.58), spin=0.5),
         "peg": Start((0.14, 0.24), (0.52, 0.62), spin=0.5),
@@ -149,31 +149,31 @@ def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float,
 
 
 ALL = (
-    _on_rack("BowlOnRack", objects.bowl(), LEFT),
-    _on_rack("GlassOnRack", objects.glass(), RIGHT),
-    _on_rack("PlateOnRack", objects.plate(), RIGHT),
+    _on_rack("BowlOnRack", things.bowl(), LEFT),
+    _on_rack("GlassOnRack", things.glass(), RIGHT),
+    _on_rack("PlateOnRack", things.plate(), RIGHT),
     _insertion("SingleInsertion", "insert the block into the socket", 1),
     _insertion("DoubleInsertion", "insert a block into each end of the socket", 2),
     _fmb(
         "FMB-1",
         "insert the yellow block into the recess of the red base",
-        objects.block("block", (0.015, 0.025, 0.025), objects.YELLOW),
-        objects.recess("base", objects.around(0.017, 0.027)),
+        things.block("block", (0.015, 0.025, 0.025), things.YELLOW),
+        things.recess("base", things.around(0.017, 0.027)),
         (0.0, FULL),
         spin=FULL,
     ),
     _fmb(
         "FMB-2",
         "insert the yellow T into the recess of the red base",
-        objects.tee("tee"),
-        objects.recess("base", objects.around_tee()),
+        things.tee("tee"),
+        things.recess("base", things.around_tee()),
         (0.0,),
         spin=2.0,  # further, and the wrist cannot turn it back
     ),
     _fruit_bowl(),
     _storage_bin(),
-    _hand_over("HandOverBanana", objects.banana()),
-    _hand_over("HandOverPen", objects.pen()),
+    _hand_over("HandOverBanana", things.banana()),
+    _hand_over("HandOverPen", things.pen()),
     _mug_on_plate(),
 )
 
@@ -183,4 +183,4 @@ def make(task: RobotTask, **options: Any) -> RobotEnv:
     return RobotEnv(task, aloha.ALOHA, aloha.spec(), **options)
 
 
-ENTRIES = tuple(Entry(task.name, partial(make, task)) for task in ALL)
+ENTRIES = tuple(TaskEntry(task.name, partial(make, task)) for task in ALL)

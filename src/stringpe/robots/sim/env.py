@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 from .depth_sensor import DepthSensor
 from .geometry import Vector
-from .objects import add
 from .render import Cameras
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
 from .simulator import mujoco
+from .things import add
 from .world_state import World
 
 RATE = 10  # actions per second

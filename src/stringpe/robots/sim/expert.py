@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from .geometry import Pose, Vector, about, between, grip_down, heading
 from .ik import Kinematics
-from .objects import Grasp
 from .robot_model import Arm
 from .robot_task import RobotTask
+from .things import Grasp
 from .world_state import World
 
 SPEED = 0.28  # m/s

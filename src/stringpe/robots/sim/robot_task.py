@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .geometry import about
-from .objects import Thing
+from .things import Thing
 from .world_state import World
 
 
@@ -49,7 +49,7 @@ class RobotTask:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TaskEntry:
     """A task in the catalogue. make(**options): its environment; options: names that it takes beside those of every
     task; shifts: options that show what demonstrations do not."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .expert import HOME, Phase, Plan, Way, best_grasp, near_arm, pick, place
-from .objects import Grasp, Thing
+from .things import Grasp, Thing
 from .world_state import World
 
 

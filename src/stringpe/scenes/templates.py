@@ -22,13 +22,13 @@ from .object_kinds import COLOURS, MATERIALS, PAINTS, PATTERNS, Kind, Part
 from .scene import Scenes
 from .tableware import TABLEWARE
 
-KINDS: tuple[Kind, ...] = FURNITURE + TABLEWARE
-_NUMBER = {kind.name: number for number, kind in enumerate(KINDS)}
+ALL_KINDS: tuple[Kind, ...] = FURNITURE + TABLEWARE
+_NUMBER = {kind.name: number for number, kind in enumerate(ALL_KINDS)}
 
 
 def kinds() -> tuple[str, ...]:
     """The names of all kinds; a kind's index in this tuple is its class number everywhere."""
-    return tuple(kind.name for kind in KINDS)
+    return tuple(kind.name for kind in ALL_KINDS)
 
 
 def kind_number(name: str) -> int:
@@ -103,23 +103,23 @@ def _choices(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _build() -> Catalogue:
-    variants = [parts for kind in KINDS for parts in kind.variants]
+    variants = [parts for kind in ALL_KINDS for parts in kind.variants]
     width = max(len(parts) for parts in variants)
     templates = [_template(parts, width) for parts in variants]
     table = {name: torch.stack([t[name] for t in templates]) for name in templates[0]}
-    per_kind = torch.tensor([len(kind.variants) for kind in KINDS])
+    per_kind = torch.tensor([len(kind.variants) for kind in ALL_KINDS])
     colour_names, material_names = list(COLOURS), list(MATERIALS)
-    materials, material_count = _choices([[material_names.index(m) for m in kind.materials] for kind in KINDS])
-    colours, colour_count = _choices([[colour_names.index(c) for c in kind.colours] for kind in KINDS])
+    materials, material_count = _choices([[material_names.index(m) for m in kind.materials] for kind in ALL_KINDS])
+    colours, colour_count = _choices([[colour_names.index(c) for c in kind.colours] for kind in ALL_KINDS])
     patterns, pattern_count = _choices([[PATTERNS.index(p) for p in m.patterns] for m in MATERIALS.values()])
-    tops = [(k.top.width, k.top.depth, k.top.height) if k.top else (0.0, 0.0, 0.0) for k in KINDS]
+    tops = [(k.top.width, k.top.depth, k.top.height) if k.top else (0.0, 0.0, 0.0) for k in ALL_KINDS]
     return Catalogue(
         **{name: value if name == "paint" else value.float() for name, value in table.items()},
         first=per_kind.cumsum(0) - per_kind,
         variants=per_kind,
-        scale=torch.tensor([kind.scale for kind in KINDS]),
-        stretch=torch.tensor([kind.stretch for kind in KINDS]),
-        lies=torch.tensor([kind.lies for kind in KINDS]),
+        scale=torch.tensor([kind.scale for kind in ALL_KINDS]),
+        stretch=torch.tensor([kind.stretch for kind in ALL_KINDS]),
+        lies=torch.tensor([kind.lies for kind in ALL_KINDS]),
         top=torch.tensor(tops),
         materials=materials,
         material_count=material_count,
@@ -138,7 +138,7 @@ def catalogue(device: torch.device) -> Catalogue:
 
 def kind_numbers(place: str) -> tuple[int, ...]:
     """The class numbers of the kinds that belong on the floor, on the wall, on a table, or that lie flat on one."""
-    return tuple(k for k, kind in enumerate(KINDS) if kind.place == place)
+    return tuple(k for k, kind in enumerate(ALL_KINDS) if kind.place == place)
 
 
 LOOK = ("red", "green", "blue", "red 2", "green 2", "blue 2", "pattern", "frequency", "gloss", "sharpness", "glow")
