@@ -12,8 +12,9 @@ from cases import CASES, build, perturbed
 from stringpe import testing
 from stringpe.composed import Gated, with_depth
 from stringpe.directions import golden_directions, simplex
-from stringpe.frequencies import FREQUENCIES
+from stringpe.frequencies import FREQUENCIES, Axial, Simplex
 
+every_case = pytest.mark.parametrize("case", CASES)
 every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
 
 
@@ -138,3 +139,42 @@ def test_with_depth_is_of_the_same_kind_and_not_zero(case):
     assert torch.equal(theta[:, :2], before)
     assert (theta[:, 2, torch.tensor(enc.frequencies.turning())] != 0).all()
     assert testing.shift_error(enc) < 1e-5
+
+
+class TestPeriodic:
+    @every_case
+    def test_no_seam(self, case):
+        if case == "from_generators":
+            pytest.skip("frequencies are what they were given")
+        torch.manual_seed(0)
+        enc = perturbed(CASES[case](head_dim=16, num_heads=2, coord_dim=2, periodic=(1,)))
+        x = torch.randn(1, 2, 1, 16)
+        here, there = torch.tensor([[0.3, -math.pi]]), torch.tensor([[0.3, math.pi]])
+        torch.testing.assert_close(enc.rotate(x, here), enc.rotate(x, there), atol=1e-5, rtol=0)
+        theta = enc.frequencies()
+        assert torch.equal(theta[:, 1], theta[:, 1].round())
+        assert (theta[:, 1] != 0).any()
+        assert not torch.equal(theta[:, 0], theta[:, 0].round())
+
+    @every_case
+    def test_no_plane_that_sees_the_axis_starts_at_zero(self, case):
+        if case == "from_generators":
+            pytest.skip("frequencies are what they were given")
+        frequencies = CASES[case](head_dim=32, num_heads=2, coord_dim=2, periodic=(1,)).frequencies
+        theta = frequencies()[:, 1]
+        assert theta.abs().max() <= 8
+        sees = torch.tensor(frequencies.turning())
+        if isinstance(frequencies, Axial):
+            sees &= torch.arange(16) >= 8
+        if isinstance(frequencies, Simplex):
+            sees &= torch.arange(16) % 3 > 0  # one corner of the triangle lies on the other axis
+        assert (theta[:, sees] != 0).all()
+
+    def test_gradient_passes_the_rounding(self):
+        enc = stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=1, periodic=(0,))
+        enc.rotate(torch.randn(1, 1, 3, 8), torch.randn(3, 1)).sum().backward()
+        assert (enc.frequencies.weight.grad != 0).all()
+
+    def test_refuses_an_axis_that_is_not_there(self):
+        with pytest.raises(ValueError, match=r"periodic names axis 2, but coord_dim=2 has axes 0 to 1"):
+            stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=2, periodic=(2,))
