@@ -86,7 +86,7 @@ def cayley(
     method: "matmul" forms P (and attention folds it into its projections); "solve" is the paper's solve per token.
     `**options`: see `Turned`; `frequencies="axial", share_basis=True` is what HARoPE's authors measured as STRING.
     """
-    theta, shared = _turned(head_dim, num_heads, coord_dim, options)
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Cayley(head_dim, num_heads, sparsity=sparsity, share_heads=shared, method=method)
     return Encoding(p, theta, name="cayley")
 
@@ -101,7 +101,7 @@ def general(
 ) -> Encoding:
     """STRING at its most general: P = exp(S) anywhere in SO(d), S learned and skew, zero at the start; frequencies as
     RoPE-Mixed. `sparsity` as in `cayley`; `**options`: see `Turned`."""
-    theta, shared = _turned(head_dim, num_heads, coord_dim, options)
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Exponential(head_dim, num_heads, sparsity=sparsity, share_heads=shared)
     return Encoding(p, theta, name="general")
 
@@ -135,9 +135,9 @@ def harope(*, head_dim: int, num_heads: int, coord_dim: int = 2, **options: Unpa
 
     A is not orthogonal, so this is a baseline and not STRING. Scores are still relative,
     qᵀ Aᵀ RoPE((r_j − r_i) Θ) A k, and A folds into the projections. But `matrix` and `whole=True` refuse: Aᵀ RoPE A is
-    no rotation. `**options`: see `Turned`; frequencies are axial unless told otherwise.
+    not a rotation. `**options`: see `Turned`; frequencies are axial unless told otherwise.
     """
-    theta, shared = _turned(head_dim, num_heads, coord_dim, {"frequencies": "axial", **options})
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, {"frequencies": "axial", **options})
     return Encoding(bases.Svd(head_dim, num_heads, share_heads=shared), theta, name="harope")
 
 
@@ -145,7 +145,7 @@ def _plain(name: str, theta: Frequencies) -> Encoding:
     return Encoding(bases.Identity(theta.head_dim, theta.num_heads), theta, name=name)
 
 
-def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> tuple[Frequencies, bool]:
+def _build_frequencies(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> tuple[Frequencies, bool]:
     """Θ, and whether the heads share P."""
     if unknown := set(options) - set(Turned.__annotations__):
         raise TypeError(

@@ -74,7 +74,7 @@ def test_sine_and_cosine_are_within_2e_7() -> None:
 
 
 def test_entries_of_a_program_past_the_end_of_the_batch_are_left_alone() -> None:
-    """Five entries, three a program, and a token too many a block: the masks along the batch and the tokens."""
+    """Five entries, three per program, one token more than a block holds: the masks along the batch and the tokens."""
     case = Case(b=5, groups=2, n=9, d=24)
     q, k, coords, theta = (t.detach() for t in case.inputs())
     (gq, gk), choice = case.output_gradients(), fused_rotation.Tile(tokens=8, batch=3, warps=1)

@@ -9,7 +9,7 @@ from stringpe import robots
 from stringpe.robots.sim import things
 from stringpe.robots.sim.expert import Expert
 from stringpe.robots.sim.geometry import Pose, about
-from stringpe.robots.sim.goals import HOLD, HandedOver
+from stringpe.robots.sim.goals import HOLD, HandOver
 from stringpe.robots.sim.task_experts import Job, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
@@ -118,18 +118,18 @@ class Hands:
     def __init__(self):
         self.holding, self.on, self.placed = set(), "", False
 
-    def held(self, item):
+    def arms_holding(self, item):
         return self.holding
 
-    touched = held
+    arms_touching = arms_holding
 
-    def carried(self, item, others=()):
+    def is_carried(self, item, others=()):
         return bool(self.holding) and not self.on
 
     def touching(self, item, other):
         return self.on == other
 
-    def free(self, item, away=0.0):
+    def is_free(self, item, away=0.0):
         return not self.holding
 
     def speed(self, item):
@@ -157,7 +157,7 @@ SCRIPTS = {
 def test_a_hand_over_is_a_hand_over(script):
     steps, reached = SCRIPTS[script]
     hands = Hands()
-    goal = HandedOver("pen", lambda world, item: world.on == "container")
+    goal = HandOver("pen", lambda world, item: world.on == "container")
     for hands.holding, hands.on in steps:
         for _ in range(HOLD + 1):
             stage = goal.update(hands)
@@ -266,7 +266,7 @@ def test_a_low_lift_and_the_wrong_thing_are_not_picked(blind):
         while (action := player.act()) is not None:
             info = env.advance(action)
             assert not info["success"]
-    assert env.world.carried("red can")
+    assert env.world.is_carried("red can")
 
 
 def test_stages_count_up_and_the_reward_is_their_share(blind):

@@ -254,7 +254,7 @@ class Recorder(TorchDispatchMode):
 
 
 def test_layouts_use_only_operations_that_all_devices_round_alike():
-    scenes.sample(4, 1)  # the catalogue is built on the CPU, whatever device it then goes to
+    scenes.sample(4, 1)  # the templates are built on the CPU, whatever device it then goes to
     with Recorder() as recorder:
         scenes.sample(4, 16, views=2)
     assert {"mul.Tensor", "sqrt.default", "div.Tensor"} <= recorder.seen

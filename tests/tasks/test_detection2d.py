@@ -37,7 +37,7 @@ def test_it_learns_to_find_what_it_is_asked_for(recipe, tmp_path):
     assert outcome["metrics"]["AP50"] >= outcome["metrics"]["AP"] > 0.03
     again = evaluate(tmp_path)
     assert again["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
-    assert "interval" not in again  # AP is no share of cases
+    assert "interval" not in again  # AP is not a share of cases
 
 
 def test_batches_depend_on_seed_and_step_alone(task):

@@ -15,7 +15,7 @@ from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
 from stringpe.training import compare
 from stringpe.training.figures import line_looks, mean_curve, read_curve
 from stringpe.training.findings import named_findings, paragraphs, verdict
-from stringpe.training.runs import planned, row_changes
+from stringpe.training.runs import plan_runs, row_changes
 from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
 from stringpe.training.tuning import Tuning, best
 
@@ -38,12 +38,12 @@ def test_rows_may_carry_options_and_changes():
 
 
 def test_the_plan_pairs_seeds_and_changes_nothing_else(toy, tmp_path):
-    plan = planned(toy, ["rope", "cayley"], 2, tmp_path)
+    plan = plan_runs(toy, ["rope", "cayley"], 2, tmp_path)
     assert [(p.label, p.seed) for p in plan] == [("rope", 0), ("cayley", 0), ("rope", 1), ("cayley", 1)]
     assert len({p.out for p in plan}) == 4
     assert {p.recipe.optim for p in plan} == {toy.optim}
     with pytest.raises(ValueError, match="at least one seed"):
-        planned(toy, ["rope"], 0, tmp_path)
+        plan_runs(toy, ["rope"], 0, tmp_path)
 
 
 def test_the_table_has_scores_differences_and_costs(done):

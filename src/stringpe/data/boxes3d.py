@@ -181,9 +181,9 @@ def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> 
     return BoxSet(
         rgb=torch.stack([image for _, (image, _) in good]),
         depth=torch.stack([depth for _, (_, depth) in good]),
-        box=_padded([p.boxes.float() for p in pictures], most, 0.0),
-        label=_padded([p.labels for p in pictures], most, -1),
-        ignore=_padded([p.ignore for p in pictures], most, False),
+        box=_pad([p.boxes.float() for p in pictures], most, 0.0),
+        label=_pad([p.labels for p in pictures], most, -1),
+        ignore=_pad([p.ignore for p in pictures], most, False),
         intrinsics=intrinsics,
         width=torch.tensor([max(1, round(float(p.width * s))) for p, s in zip(pictures, scale, strict=True)]),
         group=torch.zeros(len(pictures), dtype=torch.long),
@@ -203,7 +203,7 @@ def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: D
     return depth_to_square(far, data.image_size).half()
 
 
-def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
+def _pad(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
     """Rows of different lengths (g, …) as one table (n, most, …)."""
     out = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), value)
     for place, row in zip(out, rows, strict=True):

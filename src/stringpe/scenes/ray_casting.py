@@ -200,7 +200,7 @@ def first_hits(scenes: Scenes, assembly: Assembly, size: tuple[int, int]) -> Hit
 
 def light_reaches(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> Tensor:
     """(b, t, 64) bool: the light reaches the point. `points` (3, b, t, 64) in the world; `facing` (b, t, 64) are the
-    ones whose surface is turn_plane to the light at all.
+    ones whose surface is turned to the light at all.
 
     The light is a pinhole that looks straight down, above every object: shadows are first hits once more.
     """

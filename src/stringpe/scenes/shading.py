@@ -60,7 +60,7 @@ class Surface:
         return _unit(scenes.light.T[:, self.scene] - self.point)
 
     def facing(self, scenes: Scenes) -> Tensor:
-        """(n,) bool: the surface is turn_plane towards the light."""
+        """(n,) bool: the surface is turned towards the light."""
         return _dot(self.normal, self.to_light(scenes)[0]) > 0
 
 

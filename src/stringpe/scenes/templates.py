@@ -37,7 +37,7 @@ def kind_number(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Templates:
     """k kinds, t templates, p parts at most in a template. Lists of choices are padded; draw below their count."""
 
     # per template
@@ -63,13 +63,13 @@ class Catalogue:
     patterns: Tensor  # (m, 5)
     pattern_count: Tensor  # (m,)
 
-    def to(self, device: torch.device) -> Catalogue:
-        return Catalogue(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+    def to(self, device: torch.device) -> Templates:
+        return Templates(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 def _template(parts: Sequence[Part], width: int) -> dict[str, Tensor]:
     """Normalise the parts of one variant to the unit box and pad them to `width` rows."""
-    placed = [part.placed() for part in parts]
+    placed = [part.place() for part in parts]
     # Row k of an own-to-object matrix is the object's axis k seen from the solid: its support is the half extent.
     high = torch.stack([c + solids.support(part.shape, m) for part, (m, c) in zip(parts, placed, strict=True)]).amax(0)
     low = torch.stack([c - solids.support(part.shape, -m) for part, (m, c) in zip(parts, placed, strict=True)]).amin(0)
@@ -102,7 +102,7 @@ def _choices(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def _build() -> Catalogue:
+def _build() -> Templates:
     variants = [parts for kind in ALL_KINDS for parts in kind.variants]
     width = max(len(parts) for parts in variants)
     templates = [_template(parts, width) for parts in variants]
@@ -113,7 +113,7 @@ def _build() -> Catalogue:
     colours, colour_count = _choices([[colour_names.index(c) for c in kind.colours] for kind in ALL_KINDS])
     patterns, pattern_count = _choices([[PATTERNS.index(p) for p in m.patterns] for m in MATERIALS.values()])
     tops = [(k.top.width, k.top.depth, k.top.height) if k.top else (0.0, 0.0, 0.0) for k in ALL_KINDS]
-    return Catalogue(
+    return Templates(
         **{name: value if name == "paint" else value.float() for name, value in table.items()},
         first=per_kind.cumsum(0) - per_kind,
         variants=per_kind,
@@ -131,8 +131,8 @@ def _build() -> Catalogue:
 
 
 @functools.cache
-def catalogue(device: torch.device) -> Catalogue:
-    """The catalogue on a device; built once, on first use."""
+def load_templates(device: torch.device) -> Templates:
+    """All templates on a device; built once, on first use."""
     return _build().to(device)
 
 
@@ -231,7 +231,7 @@ def _room(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
 
 def assemble(scenes: Scenes) -> Assembly:
     """Every solid of every scene, packed to the longest scene."""
-    shelf = catalogue(scenes.device)
+    shelf = load_templates(scenes.device)
     parts = shelf.paint.shape[1]
     held = (scenes.present[..., None] & (shelf.paint[scenes.template] >= 0)).flatten(1)  # (b, o · parts)
     width = int(held.sum(1).max())

@@ -136,7 +136,7 @@ class Detection2D(TextTask):
                 queries = self._queries(model, image[:1])
             number = torch.where(weight > 0, index, -1).to(place.device)
             parts.append(pick_best(model(image, queries=queries), number))
-        rows = place.gathered(torch.cat(parts)).cpu()
+        rows = place.gather_rows(torch.cat(parts)).cpu()
         return to_results(rows, coco.pictures, coco.ids)
 
     def samples(self, count: int) -> list[Sample]:

@@ -143,7 +143,7 @@ class PolicyTask(Task):
         return found
 
     def _success(self, model: nn.Module, place: Place) -> float:
-        """The share of trials in simulation that succeed, with the weights of now."""
+        """The share of trials in simulation that succeed, with the current weights."""
         if place.world > 1:
             raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
         p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size

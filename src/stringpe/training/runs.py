@@ -53,7 +53,7 @@ class Planned:
         }
 
 
-def planned(
+def plan_runs(
     recipe: Recipe,
     rows: Sequence[str],
     seeds: int,

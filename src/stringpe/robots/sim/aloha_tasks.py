@@ -11,7 +11,7 @@ import numpy as np
 
 from . import aloha, things
 from .env import RobotEnv
-from .goals import Delivered, HandedOver, Inserted, lies_in, rests_on, seated
+from .goals import Delivery, HandOver, Insertion, lies_in, rests_on, sits_in
 from .robot_task import RobotTask, Start, TaskEntry
 from .task_experts import Job, deliver, hand_over, insert
 from .things import Thing
@@ -28,7 +28,7 @@ def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.
         f"place the {item.name} on the rack",
         (item, RACK),
         {item.name: Start(x, DEEP, spin=FULL), "rack": Start(MIDDLE, CENTRE, spin=0.3)},
-        lambda: Delivered((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
+        lambda: Delivery((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
         seconds=15.0,
         expert=deliver(Job(item, "rack", (0.0, 0.0, 0.042))),
     )
@@ -41,7 +41,7 @@ def _mug_on_plate() -> RobotTask:
         "place the mug on the plate",
         (mug, things.plate()),
         {"mug": Start(LEFT, DEEP, spin=FULL), "plate": Start((-0.02, 0.05), DEEP, spin=FULL)},
-        lambda: Delivered(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
+        lambda: Delivery(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
         seconds=15.0,
         expert=deliver(Job(mug, "plate", (0.0, 0.0, 0.007))),
     )
@@ -66,7 +66,7 @@ def _fruit_bowl() -> RobotTask:
             "lemon": Start((-0.08, 0.08), (0.30, 0.34), spin=0.5),
             "bowl": Start((-0.02, 0.02), (0.49, 0.53)),
         },
-        lambda: Delivered(("orange", "apple", "lemon"), lies_in("bowl", (0.075, 0.075), 0.05)),
+        lambda: Delivery(("orange", "apple", "lemon"), lies_in("bowl", (0.075, 0.075), 0.05)),
         seconds=40.0,
         expert=deliver(*jobs),
     )
@@ -92,7 +92,7 @@ def _storage_bin() -> RobotTask:
             "yellow box": Start((-0.1, 0.1), (0.30, 0.34), spin=0.4),
             "bin": Start((-0.02, 0.02), (0.49, 0.53), spin=0.1),
         },
-        lambda: Delivered(tuple(box.name for box in boxes), lies_in("bin", (0.085, 0.06), 0.04)),
+        lambda: Delivery(tuple(box.name for box in boxes), lies_in("bin", (0.085, 0.06), 0.04)),
         seconds=40.0,
         expert=deliver(*jobs),
     )
@@ -108,7 +108,7 @@ def _hand_over(name: str, item: Thing) -> RobotTask:
             item.name: Start((0.13, 0.23), (0.42, 0.58), spin=0.6),
             "container": Start((-0.24, -0.18), (0.42, 0.58), spin=0.2),
         },
-        lambda: HandedOver(item.name, lies_in("container", (0.055, 0.105), 0.045)),
+        lambda: HandOver(item.name, lies_in("container", (0.055, 0.105), 0.045)),
         seconds=25.0,
         expert=hand_over(item, "container"),
     )
@@ -130,7 +130,7 @@ def _insertion(name: str, text: str, count: int) -> RobotTask:
         text,
         (socket, *pegs),
         starts,
-        lambda: Inserted("socket", names, half, peg_half, depth=0.03, slack=hole - 0.005),
+        lambda: Insertion("socket", names, half, peg_half, depth=0.03, slack=hole - 0.005),
         seconds=20.0 * count,
         expert=insert(socket, *pegs, half=half, peg_half=peg_half, depth=0.042),
     )
@@ -142,7 +142,7 @@ def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float,
         text,
         (block, base),
         {block.name: Start(LEFT, DEEP, spin=spin), "base": Start(MIDDLE, CENTRE, spin=0.3)},
-        lambda: Delivered((block.name,), seated("base", 0.014, 0.004, headings)),
+        lambda: Delivery((block.name,), sits_in("base", 0.014, 0.004, headings)),
         seconds=18.0,
         expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
     )

@@ -11,7 +11,7 @@ from .depth_sensor import DepthSensor
 from .env import RobotEnv
 from .expert import Plan
 from .geometry import about
-from .goals import Delivered, Lifted, lies_in
+from .goals import Delivery, Lifting, lies_in
 from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
 from .task_experts import Job, deliver, lift
@@ -69,7 +69,7 @@ def pick(target: Thing, distractors: int) -> RobotTask:
         f"pick up the {target.name}",
         (),
         distractors,
-        lambda: Lifted(target.name, HEIGHT),
+        lambda: Lifting(target.name, HEIGHT),
         lift(target, 0.16),
     )
 
@@ -82,7 +82,7 @@ def place(target: Thing, distractors: int) -> RobotTask:
         f"place the {target.name} in the tray",
         ((tray, Start((0.45, 0.6), (0.25, 0.29), spin=0.3)),),
         distractors,
-        lambda: Delivered((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
+        lambda: Delivery((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
         deliver(Job(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
         seconds=15.0,
     )
@@ -95,7 +95,7 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
         f"hand over the {target.name}",
         ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=FULL / 2, above=0.12)),),
         distractors,
-        lambda: Delivered((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
+        lambda: Delivery((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
         deliver(Job(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
         seconds=15.0,
     )

@@ -1,4 +1,4 @@
-"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in the catalogue."""
+"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in `task_table`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class RobotTask:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in the catalogue. make(**options): its environment; options: names that it takes beside those of every
+    """A task in `task_table`. make(**options): its environment; options: names that it takes beside those of every
     task; shifts: options that show what demonstrations do not."""
 
     name: str

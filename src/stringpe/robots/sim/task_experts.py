@@ -1,4 +1,4 @@
-"""The experts of the tasks, as phases over things."""
+"""The experts of the tasks: which phases bring which thing where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
