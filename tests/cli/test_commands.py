@@ -12,6 +12,8 @@ from stringpe.io.files import read_json, write_json
 from stringpe.recipes.schema import Data, Loop, Loss, Model, Recipe, Text
 from stringpe.training import train
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     *("data.image_size=16", "data.train_size=12", "data.val_size=6"),
     *("model.dim=16", "model.layers=1", "model.heads=2"),

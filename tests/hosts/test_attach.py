@@ -219,6 +219,7 @@ def test_coord_dim_3_attaches_and_lifts():
     model(images(), depth=depth)  # a refused call leaves nothing behind
 
 
+@pytest.mark.slow
 def test_a_lifted_model_compiles_whole():
     torch.compiler.reset()
     model = stringpe.lift(VIT.model())

@@ -113,6 +113,7 @@ def _process(rank):
     return found
 
 
+@pytest.mark.slow
 def test_trap_27_two_processes_agree_with_one(tmp_path):
     found, _ = in_two(_process, tmp_path)
     for kind, loss in LOSSES.items():

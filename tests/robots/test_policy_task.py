@@ -28,7 +28,7 @@ from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
 
 RANDOM = "image encoder starts at random"
-pytestmark = pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")]
 
 
 @pytest.fixture(scope="module")

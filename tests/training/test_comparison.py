@@ -19,6 +19,8 @@ from stringpe.training.runs import plan_runs, row_changes
 from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
 from stringpe.training.tuning import Tuning, best
 
+pytestmark = pytest.mark.slow
+
 ROWS = ("none", "absolute", "circulant:block_size=4")
 
 
