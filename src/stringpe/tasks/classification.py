@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..data.labelled_batches import LabelledBatches
 from ..data.place import Batch, Place
+from ..data.transforms import to_bytes
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
 from .base import Parts, Sample, Task, average
@@ -57,7 +58,7 @@ class Classification(Task):
 
     def samples(self, count: int) -> list[Sample]:
         batch = next(self.feed.val(Place(), count))
-        images = ((batch["image"] + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        images = to_bytes(batch["image"]).permute(0, 2, 3, 1)
         return [Sample(i, f"class {c}") for i, c in zip(images[:count], batch["label"].tolist(), strict=False)]
 
     def counters(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ from ..data.order import Order, generator
 from ..data.place import Batch, Place
 from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
-from ..data.transforms import to_unit
+from ..data.transforms import to_bytes, to_unit
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
 from .base import Parts, Sample, Task, average
@@ -103,7 +103,7 @@ class Objects(Task):
         batch, _ = next(self._validation(Place(), count))
         shown = []
         for image, query, label in zip(batch["image"], batch["query"], batch["label"], strict=True):
-            pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0)
+            pixels = to_bytes(image).permute(1, 2, 0)
             shown.append(Sample(_draw_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
         return shown[:count]
 
