@@ -55,6 +55,7 @@ ACROSS = {
     "tasks": {"reads": "the keys that every task reads"},
     "training": {
         "damage": "damaged runs",
+        "pieces": "the small modules of the loop",
         "survival": "runs that are killed or spread over processes",
     },
 }

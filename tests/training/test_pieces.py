@@ -63,7 +63,7 @@ def test_the_average_follows_the_formula_and_swaps():
     with torch.no_grad():
         layer.weight += 1
     ema.update(step=1000)
-    with ema.swap_in():
+    with ema.swapped():
         assert torch.allclose(layer.weight, start + 0.9 * 0.9 + 0.1 * 2)
     assert torch.allclose(layer.weight, start + 2)
 

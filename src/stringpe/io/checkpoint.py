@@ -67,7 +67,7 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         write_json(training / "optimizer.json", plain)
         save_file(_apart(checkpoint.rng), training / "rng.safetensors")
         write_json(training / "progress.json", {"step": checkpoint.step, **checkpoint.progress})
-    for old in list_checkpoints(run)[: -max(keep, 1)]:
+    for old in found(run)[: -max(keep, 1)]:
         shutil.rmtree(old)
     return path
 
@@ -80,7 +80,7 @@ def read(path: Path) -> Checkpoint:
     progress = _mapping(training / "progress.json", ("step", "window", "log_bytes"))
     groups = read_json(_there(training / "optimizer.json"))
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        raise _damage_error(training / "optimizer.json", "it holds no list of parameter groups")
+        raise _damaged(training / "optimizer.json", "it holds no list of parameter groups")
     weights = read_tensors(raw) if raw.exists() else None
     check_finite(weights or {}, str(raw))
     return Checkpoint(
@@ -104,7 +104,7 @@ def read_model(path: Path) -> tuple[Recipe, State]:
     try:
         recipe = from_dict(values)
     except (AttributeError, TypeError, ValueError) as error:
-        raise _damage_error(config, f"it holds no recipe: {error}") from None
+        raise _damaged(config, f"it holds no recipe: {error}") from None
     weights = read_tensors(folder / "model.safetensors")
     check_finite(weights, str(folder / "model.safetensors"))
     return recipe, weights
@@ -118,9 +118,9 @@ def read_tensors(path: Path) -> State:
     try:
         tensors = load_file(_there(path))
     except (SafetensorError, OSError, KeyError, TypeError) as error:
-        raise _damage_error(path, str(error).partition("\n")[0]) from None
+        raise _damaged(path, str(error).partition("\n")[0]) from None
     if not tensors:
-        raise _damage_error(path, "it holds no tensors")
+        raise _damaged(path, "it holds no tensors")
     return tensors
 
 
@@ -151,8 +151,8 @@ def digest_weights(source: Path | Mapping[str, Tensor]) -> str:
 def model_folder(path: Path) -> Path:
     """The folder pretrained_model of a checkpoint; `path` as in `read_model`."""
     folder = path if (path / "model.safetensors").exists() else path / "pretrained_model"
-    if not folder.exists() and list_checkpoints(path):
-        folder = list_checkpoints(path)[-1] / "pretrained_model"
+    if not folder.exists() and found(path):
+        folder = found(path)[-1] / "pretrained_model"
     if folder.is_dir():
         _there(folder / "model.safetensors")
     else:
@@ -160,7 +160,7 @@ def model_folder(path: Path) -> Path:
     return folder
 
 
-def list_checkpoints(run: Path) -> list[Path]:
+def found(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted((p for p in (run / "checkpoints").glob("[0-9]*") if p.name.isdigit()), key=lambda p: int(p.name))
 
@@ -179,7 +179,7 @@ def _there(path: Path) -> Path:
     return path
 
 
-def _damage_error(path: Path, why: str) -> ValueError:
+def _damaged(path: Path, why: str) -> ValueError:
     return ValueError(f"{path} is damaged ({why}): restore it, or use another checkpoint")
 
 
@@ -187,10 +187,10 @@ def _mapping(path: Path, needed: tuple[str, ...] = ()) -> dict[str, Any]:
     """A JSON object with the keys that are needed."""
     values = read_json(_there(path))
     if not isinstance(values, dict):
-        raise _damage_error(path, "it holds no JSON object")
+        raise _damaged(path, "it holds no JSON object")
     missing = [name for name in needed if name not in values]
     if missing:
-        raise _damage_error(path, f"it has no {missing[0]!r}")
+        raise _damaged(path, f"it has no {missing[0]!r}")
     return values
 
 

@@ -21,7 +21,7 @@ from ..tasks.base import Task
 from .findings import Finding, Scores, named_findings, paragraphs, verdict
 from .launch import build, result, versions
 from .measure import measure_in_turns
-from .runs import Planned, plan_runs, run_all, workers
+from .runs import Planned, planned, run_all, workers
 from .table import Summary, as_csv, as_text, summarise
 from .tuning import APART, Tuning, best, tune
 
@@ -64,7 +64,7 @@ def compare(
     design = design or (recipes.load_design(recipe.name) if recipe.name in recipes.names() else Design())
     labels = list(dict.fromkeys(encodings or design.rows))
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), quiet)
-    for run in plan_runs(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
+    for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
@@ -104,7 +104,7 @@ def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[Planned
         tried: Tried = {}
         if tuning is not None:
             tried = tune(asked.recipe, asked.labels, asked.out, tuning, task.examples, pool, asked.quiet)
-        plan = plan_runs(
+        plan = planned(
             asked.recipe,
             asked.labels,
             asked.seeds,

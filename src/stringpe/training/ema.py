@@ -27,7 +27,7 @@ class Ema:
         torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in self.weights.values()], 1 - decay)
 
     @contextmanager
-    def swap_in(self) -> Iterator[None]:
+    def swapped(self) -> Iterator[None]:
         """Inside, the model holds the average."""
         self._swap()
         try:

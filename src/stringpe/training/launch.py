@@ -61,7 +61,7 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
         "versions": versions(),
     }
     if accelerator.is_main_process:
-        last = checkpoints.list_checkpoints(out)[-1]
+        last = checkpoints.found(out)[-1]
         outcome["digest"] = digest(recipe, checkpoints.digest_weights(last))
         write_text(out / "summary.csv", _summary(recipe, outcome))
         write_json(out / "result.json", outcome)

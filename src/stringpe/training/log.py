@@ -1,4 +1,4 @@
-"""What a run leaves to read: metrics.jsonl, TensorBoard, and a bar or sparse lines for those who watch."""
+"""What a run leaves to read: metrics.jsonl, TensorBoard, and a bar or sparse lines for whoever watches."""
 
 import json
 import math
@@ -19,7 +19,7 @@ class Log:
     def __init__(self, out: Path, title: str, total: int, *, tensorboard: bool, quiet: bool, position: int = 0):
         """position: bytes of metrics.jsonl that belong to the checkpoint this run resumes from; the rest is dropped."""
         out.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = _open_at(out / "metrics.jsonl", position)
+        self._file: TextIO = _opened_at(out / "metrics.jsonl", position)
         self._board = _board(out / "tensorboard") if tensorboard else None
         self._watch = _Silence() if quiet else _watch(title, total)
 
@@ -111,7 +111,7 @@ def _board(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
-def _open_at(path: Path, position: int) -> TextIO:
+def _opened_at(path: Path, position: int) -> TextIO:
     path.touch()
     file = path.open("r+", encoding="utf-8")
     file.seek(min(position, path.stat().st_size))

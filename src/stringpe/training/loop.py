@@ -84,7 +84,7 @@ class Run:
             for step in range(start, self.total):
                 self.step(step, next(batches))
                 self._after(step + 1, log)
-                stop = self._agree_to_stop(step, told_to_stop())
+                stop = self._agreed(step, told_to_stop())
                 if stop or (step + 1) % self.recipe.loop.save_every == 0 or step + 1 == self.total:
                     self._save(step + 1, log)
                 if stop:
@@ -105,7 +105,7 @@ class Run:
         self.model.eval()
         # A compiled model is evaluated as it was written: compiling it once more takes longer than that saves.
         as_written = torch.compiler.set_stance("force_eager") if self.recipe.loop.compile else nullcontext()
-        with torch.no_grad(), as_written, self.ema.swap_in() if self.ema else nullcontext():
+        with torch.no_grad(), as_written, self.ema.swapped() if self.ema else nullcontext():
             metrics = self.task.evaluate(self.model, self.place)
         self.model.train()
         return metrics
@@ -178,7 +178,7 @@ class Run:
         with Log(self.out, title, self.total, tensorboard=board, quiet=self.quiet, position=position) as log:
             yield log
 
-    def _agree_to_stop(self, step: int, told: bool) -> bool:
+    def _agreed(self, step: int, told: bool) -> bool:
         """Whether any process was told to stop; all give the same answer."""
         if self.place.world == 1:
             return told
@@ -193,11 +193,11 @@ class Run:
         self.window = self.accelerator.reduce(self.window, "mean")  # the same in all, so one number is enough to save
         # Full tensors under plain names, however the model is wrapped or sharded.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights, optimizer = map(_as_dict, get_state_dict(self.model, self.optimizer.optimizer, options=options))
+        weights, optimizer = map(_untyped, get_state_dict(self.model, self.optimizer.optimizer, options=options))
         average = None
         if self.ema:
-            with self.ema.swap_in():
-                found = _as_dict(get_model_state_dict(self.model, options=options))
+            with self.ema.swapped():
+                found = _untyped(get_model_state_dict(self.model, options=options))
                 average = {name: t.clone() for name, t in found.items()}  # on a CPU these are the weights themselves
         state = rng.capture(self.place.device)
         state = {name: self.accelerator.gather(t[None].to(self.place.device)) for name, t in state.items()}
@@ -226,7 +226,7 @@ class Run:
         bad = torch.stack([(~t.isfinite()).any().to(self.place.device) for t in own]).any().float()
         if float(self.accelerator.reduce(bad, "sum")) == 0:
             return
-        saved = checkpoints.list_checkpoints(self.out)
+        saved = checkpoints.found(self.out)
         last = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
         raise ValueError(
             f"the weights are no longer finite at step {step}, which is not saved; {last}: lower optim.lr or raise "
@@ -235,7 +235,7 @@ class Run:
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole. Damaged ones are set aside, with a warning that names them."""
-        for path in reversed(checkpoints.list_checkpoints(self.out)):
+        for path in reversed(checkpoints.found(self.out)):
             try:
                 return checkpoints.read(path)
             except ValueError as error:
@@ -263,12 +263,12 @@ class Run:
         options = StateDictOptions(full_state_dict=True)
         weights = checkpoint.model if checkpoint.weights is None else checkpoint.weights
         if self.ema:
-            with self.ema.swap_in():
-                set_model_state_dict(self.model, _as_dict(checkpoint.model), options=options)
+            with self.ema.swapped():
+                set_model_state_dict(self.model, _untyped(checkpoint.model), options=options)
         set_state_dict(
             self.model,
             self.optimizer.optimizer,
-            model_state_dict=_as_dict(weights),
+            model_state_dict=_untyped(weights),
             optim_state_dict=checkpoint.optimizer,
             options=options,
         )
@@ -289,7 +289,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return part
 
 
-def _as_dict(state: Any) -> dict[str, Any]:
+def _untyped(state: Any) -> dict[str, Any]:
     """A state dict for torch, whose type for one is of no help."""
     return state
 

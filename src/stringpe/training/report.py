@@ -57,7 +57,7 @@ def write_report(
         *(f'<p class="note">{html.escape(note)}</p>' for note in notes),
         "<h2>Curves</h2>" if pictures else "",
         *pictures,
-        *_show(figure),
+        *_shown(figure),
         "<h2>What the model sees</h2>" if samples else "",
         f'<div class="samples">{"".join(map(_sample, samples))}</div>' if samples else "",
         f"<details><summary>Recipe</summary><pre>{html.escape(json.dumps(recipe.to_dict(), indent=1))}</pre></details>",
@@ -94,7 +94,7 @@ def _figures(
     return drawn
 
 
-def _show(figure: Path | None) -> list[str]:
+def _shown(figure: Path | None) -> list[str]:
     if figure is None:
         return []
     picture = _uri("image/png", figure.read_bytes())

@@ -53,7 +53,7 @@ class Planned:
         }
 
 
-def plan_runs(
+def planned(
     recipe: Recipe,
     rows: Sequence[str],
     seeds: int,
