@@ -11,7 +11,7 @@ from stringpe.robots.policies.observer import ImageEncoder
 
 SPEC = Spec(("top", "wrist"), 3, 4, 16, 10.0, ("pick the cup", "place it"))
 NET = Net(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
-POLICIES = {"diffusion": {"sample_steps": 4}, "energy": {"negatives": 4, "candidates": 3, "langevin_steps": 3}}
+KINDS = {"diffusion": {"sample_steps": 4}, "energy": {"negatives": 4, "candidates": 3, "langevin_steps": 3}}
 RECIPE = Recipe(
     name="reach",
     task="policy",
@@ -53,7 +53,7 @@ def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, 
         image_size=16,
     )
     make = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}[kind]
-    return make(ImageEncoder(vit), spec, net, **(POLICIES[kind] | options))
+    return make(ImageEncoder(vit), spec, net, **(KINDS[kind] | options))
 
 
 def batch(count=3, spec=SPEC, net=NET, depth=False, seed=0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_toy import NET, POLICIES, SPEC, batch, policy
+from policy_toy import KINDS, NET, SPEC, batch, policy
 
 from stringpe.robots.policies import energy_policy
 from stringpe.robots.policies.base import Net, read_spec
@@ -19,7 +19,7 @@ ROWS = [("absolute", "none"), ("rope", "none"), ("cayley", "none"), ("circulant"
 ROWS += [("circulant", "lift+normals")]
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("encoding", "depth"), ROWS)
 def test_every_parameter_learns(kind, encoding, depth):
     model = policy(kind, encoding, depth)
@@ -37,7 +37,7 @@ def test_every_parameter_learns(kind, encoding, depth):
             assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_are_in_the_robots_units_and_range(kind):
     model = policy(kind).eval()
     action = torch.randn(50, 4) * torch.tensor([1.0, 10.0, 0.1, 0.0]) + torch.tensor([0.0, 100.0, 0.0, 7.0])
@@ -52,7 +52,7 @@ def test_chunks_are_in_the_robots_units_and_range(kind):
     torch.testing.assert_close(model(batch(), predict=True).shape, chunk.shape)
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_looks_once_in_execute_calls(kind):
     model = policy(kind).eval()
     looks = []
@@ -90,7 +90,7 @@ def observations(count, seed=0, depth=False):
 
 
 @pytest.mark.parametrize("depth", [None, "lift"])
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=5, deadline=None)
 def test_a_plan_does_not_depend_on_the_other_environments(kind, depth, data):
@@ -108,7 +108,7 @@ def test_a_plan_does_not_depend_on_the_other_environments(kind, depth, data):
     np.testing.assert_array_equal(together[which], alone[0])
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_plans_are_the_chunks_that_a_single_policy_would_carry_out(kind):
     """Other batch sizes round differently, so this holds to rounding; the noise is the same exactly."""
     model = policy(kind).eval()
@@ -218,7 +218,7 @@ def test_the_proposal_is_a_mixture_of_gaussians():
     torch.testing.assert_close(mixture.precondition(slope, std)[0, :, :, 0], slope[0, :, :, 0] @ covariance[0])
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_half_precision_is_near(kind):
     model = policy(kind)
     data = batch(8)
@@ -331,7 +331,7 @@ def test_a_policy_is_copied_and_restored_whole():
     torch.testing.assert_close(*chunks)
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_blind_policy_sees_its_state_only_when_it_acts(kind):
     model = policy(kind, net=dataclasses.replace(NET, blind=1.0))
     one, other = batch(), batch()

@@ -19,7 +19,7 @@ from .tokenizer import Tokenizer
 
 _CONFIGS = {"owlvit": "OwlViTConfig", "owlv2": "Owlv2Config"}
 _MODELS = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
-MODEL_TYPES = tuple(_MODELS)
+KINDS = tuple(_MODELS)
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of all checkpoints
 
 
@@ -109,8 +109,8 @@ def owl_kind(folder: str | Path) -> str:
     if not path.is_file():
         raise ValueError(f"there is no config.json in {folder}: give the folder of an OWL-ViT or OWLv2 model")
     kind = str(read_json(path).get("model_type"))
-    if kind not in MODEL_TYPES:
-        raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(MODEL_TYPES)}")
+    if kind not in KINDS:
+        raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(KINDS)}")
     return kind
 
 

@@ -23,7 +23,7 @@ from ..io import checkpoint as checkpoints
 from ..io.files import read_json
 from ..models.contrastive import Contrastive
 from ..models.owl import ClassHead
-from ..models.owl_checkpoints import MODEL_TYPES, load_owl, load_owl_tokenizer
+from ..models.owl_checkpoints import KINDS, load_owl, load_owl_tokenizer
 from ..models.stem import prefixes
 from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
@@ -325,7 +325,7 @@ def is_owl(folder: Path) -> bool:
     """Whether a folder holds an OWL-ViT or OWLv2 model as transformers writes it."""
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else None
-    return isinstance(config, dict) and config.get("model_type") in MODEL_TYPES
+    return isinstance(config, dict) and config.get("model_type") in KINDS
 
 
 def start_tokenizer(recipe: Recipe) -> Tokenizer | None:

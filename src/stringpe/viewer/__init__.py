@@ -26,7 +26,7 @@ from ..geometry import box3d
 from ..io.files import write_text
 from ..io.png import png
 
-BOX_KINDS = ("true", "predicted")
+KINDS = ("true", "predicted")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Box:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in BOX_KINDS:
-            raise ValueError(f"the kind of a box is one of {', '.join(BOX_KINDS)}, got {self.kind!r}")
+        if self.kind not in KINDS:
+            raise ValueError(f"the kind of a box is one of {', '.join(KINDS)}, got {self.kind!r}")
 
 
 def show_scene(

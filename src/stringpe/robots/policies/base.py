@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...data.transforms import to_unit
 from ..data.parquet import ACTION, DEPTH, IMAGES, STATE
 from .noise import Generators
 from .observer import ImageEncoder, Observer, hash_words
@@ -158,7 +157,7 @@ class RobotPolicy(nn.Module):
         """Observed tokens of a batch: see `Observer.forward`. Images (b, 3, S, S) are uint8, or floats in [−1, 1]."""
         deep = self.observer.encoder.wants_depth
         self._check(batch, deep)
-        image = torch.stack([_floats(batch[IMAGES + name]) for name in self.spec.cameras], 1)
+        image = torch.stack([_to_unit(batch[IMAGES + name]) for name in self.spec.cameras], 1)
         depth = torch.stack([batch[DEPTH + name].float() for name in self.spec.cameras], 1) if deep else None
         state = (batch[STATE].float() - self.state_mean) / self.state_std
         return self.observer(image, depth, state, self._words(batch.get("task"), len(state)))
@@ -244,6 +243,6 @@ def read_spec(weights: Mapping[str, Tensor]) -> Spec:
     return Spec(**found | {"cameras": tuple(found["cameras"]), "tasks": tuple(found["tasks"])})
 
 
-def _floats(image: Tensor) -> Tensor:
+def _to_unit(image: Tensor) -> Tensor:
     """uint8 to [−1, 1]; floats are there already."""
-    return to_unit(image) if image.dtype == torch.uint8 else image
+    return image.float() / 127.5 - 1 if image.dtype == torch.uint8 else image
