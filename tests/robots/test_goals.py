@@ -10,7 +10,7 @@ from stringpe.robots.sim import things
 from stringpe.robots.sim.expert import Expert
 from stringpe.robots.sim.geometry import Pose, about
 from stringpe.robots.sim.goals import HOLD, HandOver
-from stringpe.robots.sim.task_experts import Job, deliver, insert
+from stringpe.robots.sim.task_experts import Placement, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
 DONE = {
@@ -178,7 +178,7 @@ def test_an_item_that_was_not_handed_over_does_not_count(task, blind, home):
 def test_one_hand_that_brings_the_pen_does_not_count(blind):
     env = robots.make("HandOverPen", cameras=())
     item = env.task.things[0]
-    env.task = replace(env.task, expert=deliver(Job(item, "container", (0, 0, 0.03), headings=(0.0,), above=0.1)))
+    env.task = replace(env.task, expert=deliver(Placement(item, "container", (0, 0, 0.03), headings=(0.0,), above=0.1)))
     env.reset(seed=0)
     env.move("pen", (-0.05, 0.5, item.rest))
     env.refresh()

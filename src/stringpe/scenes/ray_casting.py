@@ -29,7 +29,7 @@ _ROUND = {"cpu": 2048, "cuda": 1 << 18}
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TilePairs:
     """Overlapping (tile, solid) pairs, sorted by tile and then by solid; both are numbered through the whole batch."""
 
     tile: Tensor  # (n,)
@@ -76,12 +76,12 @@ def overlaps(low: Tensor, high: Tensor, solid_low: Tensor, solid_high: Tensor) -
     return mask
 
 
-def list_pairs(mask: Tensor) -> Pairs:
+def list_pairs(mask: Tensor) -> TilePairs:
     """The true entries of (b, t, p) as a list."""
     _, tiles, solids = mask.shape
     flat = mask.flatten().nonzero()[:, 0]
     tile = flat // solids
-    return Pairs(tile, flat % solids + tile // tiles * solids)
+    return TilePairs(tile, flat % solids + tile // tiles * solids)
 
 
 def to_tiles(image: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from . import aloha, things
 from .env import RobotEnv
 from .goals import Delivery, HandOver, Insertion, lies_in, rests_on, sits_in
 from .robot_task import RobotTask, Start, TaskEntry
-from .task_experts import Job, deliver, hand_over, insert
+from .task_experts import Placement, deliver, hand_over, insert
 from .things import Thing
 
 FULL = float(np.pi)
@@ -30,7 +30,7 @@ def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.
         {item.name: Start(x, DEEP, spin=FULL), "rack": Start(MIDDLE, CENTRE, spin=0.3)},
         lambda: Delivery((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
         seconds=15.0,
-        expert=deliver(Job(item, "rack", (0.0, 0.0, 0.042))),
+        expert=deliver(Placement(item, "rack", (0.0, 0.0, 0.042))),
     )
 
 
@@ -43,7 +43,7 @@ def _mug_on_plate() -> RobotTask:
         {"mug": Start(LEFT, DEEP, spin=FULL), "plate": Start((-0.02, 0.05), DEEP, spin=FULL)},
         lambda: Delivery(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
         seconds=15.0,
-        expert=deliver(Job(mug, "plate", (0.0, 0.0, 0.007))),
+        expert=deliver(Placement(mug, "plate", (0.0, 0.0, 0.007))),
     )
 
 
@@ -55,7 +55,9 @@ def _fruit_bowl() -> RobotTask:
         things.lemon(),
     )
     spots = ((-0.03, 0.01), (0.03, 0.01), (0.0, -0.03))
-    jobs = [Job(fruit, "bowl", (x, y, fruit.rest + 0.012)) for fruit, (x, y) in zip(fruits, spots, strict=True)]
+    placements = [
+        Placement(fruit, "bowl", (x, y, fruit.rest + 0.012)) for fruit, (x, y) in zip(fruits, spots, strict=True)
+    ]
     return RobotTask(
         "FruitBowl",
         "place all the fruits in the bowl",
@@ -68,7 +70,7 @@ def _fruit_bowl() -> RobotTask:
         },
         lambda: Delivery(("orange", "apple", "lemon"), lies_in("bowl", (0.075, 0.075), 0.05)),
         seconds=40.0,
-        expert=deliver(*jobs),
+        expert=deliver(*placements),
     )
 
 
@@ -79,8 +81,9 @@ def _storage_bin() -> RobotTask:
         for name, colour in (("red box", things.RED), ("green box", things.GREEN), ("yellow box", things.YELLOW))
     )
     spots = (-0.054, 0.054, 0.0)
-    jobs = [
-        Job(box, "bin", (x, 0.0, 0.012), headings=(0.0, FULL), above=0.1) for box, x in zip(boxes, spots, strict=True)
+    placements = [
+        Placement(box, "bin", (x, 0.0, 0.012), headings=(0.0, FULL), above=0.1)
+        for box, x in zip(boxes, spots, strict=True)
     ]
     return RobotTask(
         "StorageBin",
@@ -94,7 +97,7 @@ def _storage_bin() -> RobotTask:
         },
         lambda: Delivery(tuple(box.name for box in boxes), lies_in("bin", (0.085, 0.06), 0.04)),
         seconds=40.0,
-        expert=deliver(*jobs),
+        expert=deliver(*placements),
     )
 
 
@@ -144,7 +147,7 @@ def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float,
         {block.name: Start(LEFT, DEEP, spin=spin), "base": Start(MIDDLE, CENTRE, spin=0.3)},
         lambda: Delivery((block.name,), sits_in("base", 0.014, 0.004, headings)),
         seconds=18.0,
-        expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
+        expert=deliver(Placement(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
     )
 
 

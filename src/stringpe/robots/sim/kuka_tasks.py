@@ -9,12 +9,12 @@ import numpy as np
 from . import kuka, things
 from .depth_sensor import DepthSensor
 from .env import RobotEnv
-from .expert import Plan
+from .expert import Script
 from .geometry import about
 from .goals import Delivery, Lifting, lies_in
 from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
-from .task_experts import Job, deliver, lift
+from .task_experts import Placement, deliver, lift
 from .things import Part, Thing
 
 FULL = float(np.pi)
@@ -83,7 +83,7 @@ def place(target: Thing, distractors: int) -> RobotTask:
         ((tray, Start((0.45, 0.6), (0.25, 0.29), spin=0.3)),),
         distractors,
         lambda: Delivery((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
-        deliver(Job(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
+        deliver(Placement(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
         seconds=15.0,
     )
 
@@ -96,7 +96,7 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
         ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=FULL / 2, above=0.12)),),
         distractors,
         lambda: Delivery((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
-        deliver(Job(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
+        deliver(Placement(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
         seconds=15.0,
     )
 
@@ -122,7 +122,7 @@ def _task(
     extra: tuple[tuple[Thing, Start], ...],
     distractors: int,
     goal: Callable[[], Goal],
-    expert: Plan,
+    expert: Script,
     seconds: float = 10.0,
 ) -> RobotTask:
     """A task over the small objects, with `extra` ones and the first large things."""
