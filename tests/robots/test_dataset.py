@@ -23,6 +23,8 @@ from stringpe.robots.data import parquet
 from stringpe.robots.data.dataset import Dataset, Writer, episode_path, pool_statistics, write_meta
 from stringpe.robots.data.parquet import BrokenEpisode, statistics
 
+pytestmark = pytest.mark.slow
+
 
 def made(seed=0, steps=7, cameras=("top", "wrist"), depth=True):
     rng = np.random.default_rng(seed)
