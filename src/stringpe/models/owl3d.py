@@ -26,7 +26,7 @@ from .owl import ClassHead, unit
 from .owl_loss import class_target, focal, focal_cost, match, take
 from .text import TextTower
 from .vit import ViT
-from .world import WorldLift
+from .world import world_points
 
 START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
 """Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
@@ -111,10 +111,9 @@ class Detector3D(nn.Module):
         tokens = self.image.features(image, depth, calibration=calibration).tokens
         embeddings = queries if queries.is_floating_point() else self.embed(queries)
         boxes = self.box_head(tokens)
-        if isinstance(self.image.lift, WorldLift):
-            assert depth is not None  # or `features` would have refused
-            assert calibration is not None
-            boxes = torch.cat([boxes[..., :3] + self.image.lift.points(depth, calibration), boxes[..., 3:]], dim=-1)
+        if depth is not None and calibration is not None:
+            points = world_points(depth, calibration, self.image.patch_size)
+            boxes = torch.cat([boxes[..., :3] + points, boxes[..., 3:]], dim=-1)
         return Found(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
 
     def embed(self, queries: Tensor) -> Tensor:

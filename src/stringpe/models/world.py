@@ -33,17 +33,22 @@ class WorldLift(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.per_metre, self.start)
 
-    def points(self, depth: Tensor, calibration: Calibration) -> Tensor:
-        """The patches' points (b, v n, 3) in metres, camera after camera, in float32 whatever the model's dtype."""
-        check_metres(depth)
-        intrinsics, pose = (matrix.float() for matrix in calibration)
-        return patch_points(depth.float(), intrinsics, self.patch_size, pose=pose)
-
     def forward(self, depth: Tensor, calibration: Calibration) -> Tensor:
-        return self.points(depth, calibration) * self.per_metre.float()
+        return self.scale(world_points(depth, calibration, self.patch_size))
+
+    def scale(self, points: Tensor) -> Tensor:
+        """Points in metres as coordinates."""
+        return points * self.per_metre.float()
 
     def extra_repr(self) -> str:
         return f"patch_size={self.patch_size}"
+
+
+def world_points(depth: Tensor, calibration: Calibration, patch_size: int | tuple[int, int]) -> Tensor:
+    """The patches' points (b, v n, 3) in metres, camera after camera, in float32 whatever the dtype of depth."""
+    check_metres(depth)
+    intrinsics, pose = (matrix.float() for matrix in calibration)
+    return patch_points(depth.float(), intrinsics, patch_size, pose=pose)
 
 
 def world_normals(depth: Tensor, calibration: Calibration) -> Tensor:

@@ -45,10 +45,20 @@ class Episode:
 
 
 class Writer:
-    """Adds episodes to a folder, new or existing. quality: of JPEG images, 0 for PNG. Leaving `with` writes meta/."""
+    """Adds episodes to a folder, new or existing. quality: of JPEG images, 0 for PNG. Leaving `with` writes meta/.
+    cameras: what is known of each camera, such as its intrinsics, for the `info` of its pictures."""
 
-    def __init__(self, folder: str | Path, *, fps: float, robot: str = "unknown", quality: int = 95):
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        fps: float,
+        robot: str = "unknown",
+        quality: int = 95,
+        cameras: Mapping[str, Any] | None = None,
+    ):
         parquet.arrow()
+        self.cameras = cameras or {}
         self.folder, self.fps, self.robot, self.quality = Path(folder), fps, robot, quality
         self._episodes: list[Episode] = []
         self._refresh()
@@ -67,7 +77,7 @@ class Writer:
         """Write one episode and return its number. The episode is there whole when this returns, or not at all."""
         episode = {key: np.asarray(value) for key, value in frames.items()}
         parquet.check(episode)
-        self._agree(parquet.features(episode))
+        self._agree(parquet.features(episode, self.cameras))
         length = len(episode[ACTION])
         pictures = parquet.encode(episode, self.quality)
         footer = Footer(length, task, seed, parquet.statistics(episode))

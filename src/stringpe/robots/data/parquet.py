@@ -77,21 +77,23 @@ def check(frames: Frames) -> None:
         elif key in (STATE, ACTION):
             good, wanted = value.ndim == 2 and bool(np.isfinite(value).all()), "(steps, size), all finite"
         else:
-            good, wanted = value.ndim == 1 and key not in COUNTERS and value.dtype.kind in "biuf", "(steps,) numbers"
+            good, wanted = key not in COUNTERS and value.dtype.kind in "biuf", "(steps, …) numbers"
         if not good:
             raise ValueError(f"{key} must be {wanted}; got {value.dtype} {value.shape}, {_finite(value)}")
 
 
-def features(frames: Frames) -> dict[str, dict[str, Any]]:
-    """The "features" of meta/info.json: type and shape of every column."""
+def features(frames: Frames, cameras: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The "features" of meta/info.json: type and shape of every column. cameras: what else is known of each."""
     found: dict[str, dict[str, Any]] = {}
     for key in sorted(frames):
         value = frames[key]
         if is_picture(key):
             shape = [*value.shape[1:3], 3 if key.startswith(IMAGES) else 1]
             found[key] = {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
-        elif value.ndim == 2:
-            found[key] = {"dtype": "float32", "shape": [value.shape[1]], "names": None}
+            if info := cameras.get(key.removeprefix(IMAGES).removeprefix(DEPTH)):
+                found[key]["info"] = info
+        elif value.ndim >= 2:
+            found[key] = {"dtype": "float32", "shape": list(value.shape[1:]), "names": None}
         else:
             found[key] = {"dtype": _scalar(value), "shape": [1], "names": None}
     for key in COUNTERS:
@@ -122,9 +124,9 @@ def write(
         if is_picture(key):
             kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
             columns[key] = pa.array([{"bytes": b, "path": None} for b in pictures[key]], kind)
-        elif value.ndim == 2:
+        elif value.ndim >= 2:
             flat = pa.array(np.ascontiguousarray(value, np.float32).reshape(-1))
-            columns[key] = pa.FixedSizeListArray.from_arrays(flat, value.shape[1])
+            columns[key] = pa.FixedSizeListArray.from_arrays(flat, int(np.prod(value.shape[1:])))
         else:
             kind = numbers[key].dtype if key in numbers else np.dtype(_scalar(value))
             columns[key] = pa.array(value.astype(kind))
