@@ -140,7 +140,11 @@ def _plan(
         for candidate in candidates:
             spec = candidate.spec
             size = (spec.image_size, spec.image_size)
-            sees: dict[str, Any] = {"cameras": spec.cameras, "depth": candidate.depth, "calibration": candidate.calibration}
+            sees: dict[str, Any] = {
+                "cameras": spec.cameras,
+                "depth": candidate.depth,
+                "calibration": candidate.calibration,
+            }
             env = partial(robots.make, task, size=size, **sees, **options)
             check_env(env, spec.action_dim, spec.state_dim)
             step = candidate.folder.resolve().parent

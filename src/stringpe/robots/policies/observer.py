@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import Calibration, grid
+from ...models.blocks import Block, through
 from ...models.initialise import fan_in_, initialise
 from ...models.positions import build_encodings, is_absolute
-from ...models.vit import Block, ViT, through
+from ...models.vit import ViT
 from ...models.world import WorldLift, world_points
 
 WORDS = 16  # of a task text; further ones are ignored
