@@ -119,6 +119,8 @@ def test_what_is_missing_is_named(views):
     for wrong in ({"depth": "channel"}, {"encoding": "absolute"}):
         with pytest.raises(ValueError, match="frame='world' needs depth to place patches"):
             vit("vit_test_patch8", **{"frame": "world", **wrong})
+    with pytest.raises(ValueError, match="packed images have no calibration"):
+        net(list(image[:, 0]), list(metres[:, 0]))
     with pytest.raises(ValueError, match="frame must be one of camera, world, got 'base'"):
         vit("vit_test_patch8", frame="base")
 
