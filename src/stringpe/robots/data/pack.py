@@ -24,8 +24,9 @@ from torch import Tensor
 from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from . import parquet
+from .columns import ACTION, DEPTH, IMAGES, STATE
 from .dataset import Dataset
-from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
+from .parquet import BrokenEpisode
 
 FORMAT = "stringpe demonstrations 1"
 
@@ -95,10 +96,8 @@ def pack(
     first = 0
 
     def read(number: int) -> dict[str, Any]:
-        found = data.encoded(number, [STATE, ACTION, *keys])
-        return found | {
-            key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys
-        }
+        found = data.encoded(number, [STATE, ACTION, *keys], stride=stride)
+        return found | {key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key]] for key in keys}
 
     for count, (episode, found) in enumerate(data.good(read)):
         length = len(found[ACTION])

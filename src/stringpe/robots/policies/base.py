@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data.parquet import ACTION, DEPTH, IMAGES, STATE
+from ..data.columns import ACTION, DEPTH, IMAGES, STATE
 from .noise import Generators
 from .observer import ImageEncoder, Observer, hash_words
 
