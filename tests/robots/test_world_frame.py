@@ -11,8 +11,9 @@ from stringpe.data.demos import augment_cameras, augment_intrinsics
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.calibration import intrinsics_key, pose_key
-from stringpe.robots.data.dataset import Dataset, Writer
+from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import join, load, pack
+from stringpe.robots.data.writer import Writer
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training.launch import train
 
@@ -156,7 +157,7 @@ def write(path, *, moving=True, cameras=None, episodes=4):
 
 def test_calibration_is_stored_packed_and_joined(tmp_path):
     data = Dataset(write(tmp_path / "moving"))
-    side = data.features["observation.images.top"]["shape"][0]
+    side = data.info["features"]["observation.images.top"]["shape"][0]
     kept = load(pack(data, tmp_path / "moving.safetensors", size=8, stride=2), depth=True, calibration=True)
     torch.testing.assert_close(kept.intrinsics[0, 0], torch.tensor(K) * torch.tensor([8 / side, 8 / side, 1])[:, None])
     assert kept.pose.shape == (len(kept.seen), 1, 4, 4)

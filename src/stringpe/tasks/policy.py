@@ -21,8 +21,8 @@ from ..data.place import Batch, Place
 from ..data.transforms import uniforms
 from ..recipes.schema import Recipe
 from ..robots.calibration import intrinsics_key, pose_key
+from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
 from ..robots.data.pack import Demos
-from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
 from ..robots.evaluate import run_trials
 from ..robots.policies.base import FLAT, Spec
 from ..robots.policies.observer import hash_words

@@ -16,7 +16,7 @@ from ...io.files import claim_folder
 from .. import make
 from ..evaluate import end_with_parent
 from .claims import Claims
-from .dataset import Writer, write_meta
+from .writer import Writer, write_meta
 
 if TYPE_CHECKING:
     from ..sim.env import RobotEnv
@@ -91,7 +91,7 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
 def write(
     out: Path, episodes: int, settings: Settings, *, jobs: int = 1, progress: Progress = lambda done, failed: None
 ) -> tuple[int, int]:
-    """Write demonstrations to a LeRobot-style folder until it holds `episodes`; those that are there already count.
+    """Write demonstrations to a LeRobot data set until it holds `episodes`; those that are there already count.
 
     Seeds are taken in order from `settings.seed`, as many as it takes, so that the episodes do not depend on `jobs` or
     on how many processes fill the folder at the same time. Returns how many episodes the folder holds and how many

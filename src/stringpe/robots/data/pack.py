@@ -25,8 +25,9 @@ from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from ..calibration import fit_intrinsics, pose_key
 from . import parquet
+from .columns import ACTION, DEPTH, IMAGES, STATE
 from .dataset import Dataset
-from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
+from .parquet import BrokenEpisode
 
 FORMAT = "stringpe demonstrations 1"
 
@@ -98,13 +99,11 @@ def pack(
     tasks: dict[str, int] = {}
     first = 0
     intrinsics, still = _known_cameras(data, names, size)
-    poses = {pose_key(name): list[Any]() for name in names if pose_key(name) in data.features}
+    poses = {pose_key(name): list[Any]() for name in names if pose_key(name) in data.columns}
 
     def read(number: int) -> dict[str, Any]:
-        found = data.encoded(number, [STATE, ACTION, *keys, *poses])
-        return found | {
-            key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys
-        }
+        found = data.encoded(number, [STATE, ACTION, *keys, *poses], stride=stride)
+        return found | {key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key]] for key in keys}
 
     for count, (episode, found) in enumerate(data.good(read)):
         length = len(found[ACTION])
@@ -210,10 +209,10 @@ def _known_cameras(data: Dataset, names: Sequence[str], size: int) -> tuple[dict
     set knows them."""
     intrinsics, poses = {}, {}
     for name in names:
-        feature = data.features[IMAGES + name]
-        info = feature.get("info") or {}
+        info = data.camera_info(name)
         if "intrinsics" in info:
-            intrinsics[name] = fit_intrinsics(info["intrinsics"], feature["shape"][:2], size).tolist()
+            shape = data.info["features"][data.columns[IMAGES + name].stored]["shape"]
+            intrinsics[name] = fit_intrinsics(info["intrinsics"], shape[:2], size).tolist()
         if "pose" in info:
             poses[name] = info["pose"]
     return intrinsics, poses

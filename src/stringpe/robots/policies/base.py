@@ -23,7 +23,7 @@ from ...checks import check_choice
 from ...models.positions import check_encoding
 from ...models.world import FRAMES
 from ..calibration import CAMERA, calibration_keys, stack_calibration
-from ..data.parquet import ACTION, DEPTH, IMAGES, STATE
+from ..data.columns import ACTION, DEPTH, IMAGES, STATE
 from .noise import Generators
 from .observer import ImageEncoder, Observer, hash_words
 
