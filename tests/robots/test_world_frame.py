@@ -11,10 +11,12 @@ from stringpe.data.demos import augment_cameras, augment_intrinsics
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.calibration import intrinsics_key, pose_key
+from stringpe.robots.data import demos
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import join, load, pack
 from stringpe.robots.data.writer import Writer
 from stringpe.tasks.policy_model import load_policy
+from stringpe.training import simulate
 from stringpe.training.launch import train
 
 ROWS = [("cayley", "lift"), ("circulant", "lift+normals"), ("rope", "none"), ("sincos", "lift"), ("none", "channel")]
@@ -184,3 +186,45 @@ def test_a_policy_in_the_world_frame_is_trained_and_reloaded(tmp_path):
     uncalibrated = write(tmp_path / "uncalibrated", moving=False)
     with pytest.raises(ValueError, match=r"how its cameras top are calibrated, which policy\.frame=world needs"):
         train(override(recipe, [f"data.train={uncalibrated}"]), tmp_path / "other", quiet=True)
+
+
+def test_a_pose_that_is_not_a_matrix_is_refused(tmp_path):
+    with Writer(tmp_path / "wrong", fps=10) as writer:
+        frames = demonstration(0, depth=True)
+        writer.add(frames | {pose_key("top"): np.zeros((len(frames["action"]), 7), np.float32)}, task="reach", seed=0)
+    with pytest.raises(ValueError, match=r"top\.pose must be a matrix \(4, 4\), robot from camera; .* has \(7,\)"):
+        pack(Dataset(tmp_path / "wrong"), tmp_path / "wrong.safetensors", size=8)
+
+
+@pytest.mark.filterwarnings("ignore:.*image encoder starts at random")
+def test_from_the_simulation_to_demonstrations_and_back(tmp_path, eyes):
+    """Calibration is recorded with depth, trained with, and asked for in simulation."""
+    options = {"table_height": "-0.03..0.03", "pedestal_height": "-0.03..0.03"}
+    settings = demos.Settings("KukaPick", size=(16, 16), depth=True, options=options)
+    demos.write(tmp_path / "demos", 2, settings)
+    data = Dataset(tmp_path / "demos")
+    env = settings.env()
+    np.testing.assert_allclose(data.camera_info("front")["intrinsics"], env.intrinsics("front"))
+    front, wrist = (data[0][pose_key(camera)] for camera in ("front", "wrist"))
+    np.testing.assert_array_equal(front, np.broadcast_to(front[0], front.shape))
+    assert np.abs(wrist - wrist[0]).max() > 0.05  # it moves with the arm
+    assert (
+        front[0, 2, 3] != data[1][pose_key("front")][0, 2, 3]
+    )  # pedestals differ, and so do cameras in the base's frame
+    changes = [f"data.train={tmp_path / 'demos'}", f"data.cache={tmp_path}", "policy.frame=world", "model.depth=lift"]
+    changes += [
+        "policy.simulate=KukaPick",
+        "policy.trials=1",
+        "loop.steps=1",
+        "loop.eval_every=0",
+        "policy.held_out=0.5",
+    ]
+    outcome = train(override(RECIPE, changes), tmp_path / "run", quiet=True)
+    assert outcome["metrics"]["success"] in (0, 1)
+    candidate = simulate.read_candidate(tmp_path / "run", "run")
+    assert candidate.depth
+    ((_, _, make, _),) = simulate._plan([candidate], [("KukaPick", {})], None)
+    made = make()
+    assert pose_key("wrist") in made.observation_space.spaces
+    made.close()
+    env.close()

@@ -9,6 +9,7 @@ The file holds state and action of every step, and of every `stride`-th step the
 
 import io
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -207,12 +208,15 @@ def join(parts: Sequence[Demos]) -> Demos:
 def _known_cameras(data: Dataset, names: Sequence[str], size: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Intrinsics of the cameras in pixels of pictures of `size`, and poses of cameras that do not move, where the data
     set knows them."""
-    intrinsics, poses = {}, {}
+    intrinsics, poses, features = {}, {}, data.info["features"]
     for name in names:
         info = data.camera_info(name)
         if "intrinsics" in info:
-            shape = data.info["features"][data.columns[IMAGES + name].stored]["shape"]
+            shape = features[data.columns[IMAGES + name].stored]["shape"]
             intrinsics[name] = fit_intrinsics(info["intrinsics"], shape[:2], size).tolist()
+        if pose_key(name) in features and math.prod(features[pose_key(name)]["shape"]) != 16:
+            shape = tuple(features[pose_key(name)]["shape"])
+            raise ValueError(f"{pose_key(name)} must be a matrix (4, 4), robot from camera; {data.folder} has {shape}")
         if "pose" in info:
             poses[name] = info["pose"]
     return intrinsics, poses
