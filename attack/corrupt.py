@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,17 +211,23 @@ def _robots(folder: Path) -> dict[str, Target]:
     from stringpe.robots.data.pack import load
 
     made = material.demonstrations(folder / "robots")
-    data = made["data set"]
 
-    def read() -> Any:
+    def read(data: Path) -> Any:
         found = Dataset(data)
         return found, [columns for _, columns in found.good(found.read)]
 
-    episode = sorted(data.rglob("*.parquet"))[1]
-    return {
-        "info.json": Target(data / "meta" / "info.json", read, damage_json, _episodes),
-        "tasks.jsonl": Target(data / "meta" / "tasks.jsonl", read, damage_lines, _episodes),
-        "Parquet": Target(episode, read, damage, _episodes),
+    found: dict[str, Target] = {}
+    for name in ("data set", "data set of LeRobot", "data set of format 2"):
+        data = made[name]
+        files = [
+            data / "meta" / "info.json",
+            *sorted(data.glob("meta/tasks.*")),
+            *sorted(data.glob("meta/episodes/*/*")),
+        ]
+        for file in (*files, sorted((data / "data").rglob("*.parquet"))[0]):
+            how = {".json": damage_json, ".jsonl": damage_lines}.get(file.suffix, damage)
+            found[f"{name}, {file.relative_to(data)}"] = Target(file, partial(read, data), how, _episodes, (str(data),))
+    return found | {
         "HDF5": Target(made["hdf5"], lambda: read_hdf5(made["hdf5"]), damage, _frames),
         "pack": Target(made["pack"], lambda: load(made["pack"], depth=True), damage, _demos),
         "trials.jsonl": Target(made["trials"], lambda: material.evaluate(made["trials"].parent), damage_lines, _same),

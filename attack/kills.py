@@ -168,6 +168,9 @@ def _demos(out: Path) -> None:
     class Env(Reach):
         robot = type("robot", (), {"name": "point"})
 
+        def intrinsics(self, camera: str) -> torch.Tensor:
+            return torch.eye(3)
+
     demos._check_expert = lambda settings: None
     demos.Settings.env = lambda self: Env()  # type: ignore[method-assign,assignment,return-value]
     demos.demonstrate = lambda env, seed, noise: None if seed % 7 == 3 else seed  # type: ignore[assignment,return-value]

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ def _record(folder: Path) -> Path:
     """Three episodes of a stand-in robot."""
     from stand_in import demonstration
 
-    from stringpe.robots.data.dataset import Writer
+    from stringpe.robots.data.writer import Writer
 
     with Writer(folder, fps=10, quality=0) as writer:
         for seed in range(3):
@@ -138,8 +139,33 @@ def _record(folder: Path) -> Path:
     return folder
 
 
+def _without_footers(source: Path, folder: Path) -> Path:
+    """The same data set as LeRobot writes it: only meta/episodes says where its episodes are."""
+    import pyarrow.parquet
+
+    shutil.copytree(source, folder)
+    for path in (folder / "data").rglob("*.parquet"):
+        table = pyarrow.parquet.read_table(path)
+        pyarrow.parquet.write_table(table.replace_schema_metadata(None), path)
+    return folder
+
+
+def _of_format_2(source: Path, folder: Path) -> Path:
+    """The same data set in LeRobot's format 2.1."""
+    shutil.copytree(source, folder)
+    for number, path in enumerate(sorted((folder / "data").rglob("*.parquet"))):
+        path.rename(path.with_name(f"episode_{number:06d}.parquet"))
+    (folder / "meta" / "tasks.parquet").unlink()
+    shutil.rmtree(folder / "meta" / "episodes")
+    (folder / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "reach"}\n')
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (folder / "meta" / "info.json").write_text(json.dumps(info | {"codebase_version": "v2.1"}))
+    return folder
+
+
 def demonstrations(folder: Path) -> dict[str, Path]:
-    """A data set of three episodes, a pack of it, a recording in HDF5, and the trials of an evaluation."""
+    """A data set of three episodes, as it is, as LeRobot writes it and in its older format; a pack of it, a recording
+    in HDF5, and the trials of an evaluation."""
     import h5py
     from stand_in import demonstration
 
@@ -154,6 +180,8 @@ def demonstrations(folder: Path) -> dict[str, Path]:
     assert evaluate(folder / "evaluation") == OUTCOME
     return {
         "data set": data,
+        "data set of LeRobot": _without_footers(data, folder / "data set of LeRobot"),
+        "data set of format 2": _of_format_2(data, folder / "data set of format 2"),
         "pack": pack(Dataset(data), folder / "pack.safetensors", size=16),
         "hdf5": folder / "episode_0.hdf5",
         "trials": folder / "evaluation" / "trials.jsonl",

@@ -224,9 +224,10 @@ def _boxes(kind: str) -> Callable[[Sequence[bytes], Path, Sequence[Any]], Counts
 def _robot(deep: bool, packed: bool) -> Callable[[Sequence[bytes], Path, Sequence[Any]], Counts]:
     def load(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
         from stringpe.robots.data import parquet
+        from stringpe.robots.data.columns import DEPTH, IMAGES
         from stringpe.robots.data.pack import _fit_picture
 
-        key = (parquet.DEPTH if deep else parquet.IMAGES) + "top"
+        key = (DEPTH if deep else IMAGES) + "top"
         if packed:
             return _each(contents, lambda c: _fit_picture(key, c, 16, 80, 1), parquet.BrokenEpisode)
         return _each(contents, lambda c: parquet.decode(key, c), parquet.BrokenEpisode)
@@ -239,20 +240,20 @@ def _episodes(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> 
     import numpy as np
 
     from stringpe.robots.data import parquet
-    from stringpe.robots.data.dataset import Dataset, Writer, episode_path
+    from stringpe.robots.data.columns import ACTION, COUNTERS, IMAGES, STATE
+    from stringpe.robots.data.dataset import Dataset
+    from stringpe.robots.data.episodes import episode_path
+    from stringpe.robots.data.writer import Writer
 
-    key = parquet.IMAGES + "top"
-    frames = {
-        parquet.STATE: np.zeros((1, 2)),
-        parquet.ACTION: np.zeros((1, 2)),
-        key: np.zeros((1, 16, 20, 3), np.uint8),
-    }
+    key, numbers = IMAGES + "top", {STATE: np.zeros((1, 2), np.float32), ACTION: np.zeros((1, 2), np.float32)}
     with Writer(folder, fps=10) as writer:
-        writer.add(frames, task="x", seed=0)
+        writer.add(numbers | {key: np.zeros((1, 16, 20, 3), np.uint8)}, task="x", seed=0)
     footer = parquet.Footer(1, "x", 0, {})
-    counters = {name: np.zeros(1, np.float32 if name == "timestamp" else np.int64) for name in parquet.COUNTERS}
+    counters = {name: np.zeros(1, np.float32 if name == "timestamp" else np.int64) for name in COUNTERS}
     for i, content in enumerate(contents):
-        parquet.write(episode_path(folder, i), frames, {key: [content]}, footer, counters)
+        path = episode_path(folder, i)
+        path.parent.mkdir(exist_ok=True)
+        parquet.write(path, numbers | {key: [content]} | counters, footer)
     data = Dataset(folder)
     used = sum(1 for _ in data.good(data.read))
     return used, len(data.broken)

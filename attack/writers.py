@@ -141,7 +141,8 @@ def _episodes(place: Path, count: int) -> str:
     """Episodes that all add: numbers without gaps, each episode once."""
     from stand_in import demonstration
 
-    from stringpe.robots.data.dataset import Dataset, Writer
+    from stringpe.robots.data.dataset import Dataset
+    from stringpe.robots.data.writer import Writer
 
     def add(number: int) -> None:
         writer = Writer(place, fps=10, quality=0)

@@ -87,8 +87,22 @@ class DepthEstimator:
                 f"images of one size together"
             )
         batch = torch.cat([self._prepare(image.to(self.device), next(iter(sizes))) for image in images])
-        found = self.model(pixel_values=batch).predicted_depth.float()  # (b, h, w)
+        found = self._run(batch)
         return [self._to_metres(depth, image.shape[1:]).cpu() for depth, image in zip(found, images, strict=True)]
+
+    def _run(self, batch: Tensor) -> Tensor:
+        """The model's output (b, h, w); ValueError that names its folder if its config.json does not fit its layers."""
+        try:
+            found: Tensor = self.model(pixel_values=batch).predicted_depth.float()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"the model in {self.folder} does not run on images of {tuple(batch.shape[2:])} ({reason}): download it "
+                f"again"
+            ) from None
+        return found
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width in the model: scaled as the side that changes less, rounded to whole patches."""
