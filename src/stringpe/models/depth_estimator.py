@@ -99,8 +99,7 @@ class DepthEstimator:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(
-                f"the model in {self.folder} does not run on images of {tuple(batch.shape[2:])} ({reason}): download it "
-                f"again"
+                f"the model in {self.folder} does not run ({reason}): check its config.json, or download it again"
             ) from None
         return found
 
