@@ -8,7 +8,7 @@ from .dense import from_generators, generators
 from .encoding import Encoding, param_groups
 from .geometry import box3d
 from .hosts.attach import attach, fold, lift
-from .linear_attention import LinearAttention
+from .linear_attention import LinearAttention, LinearCache
 from .models.vit import ViT, vit
 from .named import cayley, circulant, general, golden, harope, rope, rope_mixed, simplex
 from .outer_product import Outer, outer
@@ -23,6 +23,7 @@ __all__ = [
     "LearnedAbsolute",
     "LieRE",
     "LinearAttention",
+    "LinearCache",
     "Outer",
     "SinCos",
     "Spherical",

@@ -8,7 +8,8 @@ encoding, and out through a pooled head.
 import copy
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,11 @@ SIZES = {  # dim, layers, heads
 }
 DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
 POOLS = ("mean", "cls", "map")
+_ATTENTIONS: dict[str, Callable[..., Attention | LinearAttention]] = {
+    "softmax": Attention,
+    "linear": LinearAttention,
+    "relu": partial(LinearAttention, features="relu"),
+}
 
 
 class Features(NamedTuple):
@@ -135,7 +141,8 @@ class ViT(nn.Module):
     registers: learned tokens at the origin that take part in attention and are then dropped.
     units: of the patch grid: "index" extrapolates to larger images, "normalised" interpolates, "centred".
     image_size: the size for which the "absolute" table is made; nothing else depends on it.
-    attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
+    attention: "softmax"; "linear", linear attention by the Performer's features, which estimate the softmax; or "relu",
+        by ReLU features, in front of which a learned basis adds capacity. qk_norm: as in `stringpe.Attention`.
     stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
     num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts; its
         weights start at zero.
@@ -188,8 +195,7 @@ class ViT(nn.Module):
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
         each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
-        make = Attention if attention == "softmax" else LinearAttention
-        heads = (make(dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
+        heads = (_ATTENTIONS[attention](dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
         self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
@@ -370,7 +376,7 @@ def _agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str |
 
 def _check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str) -> None:
     check_encoding(encoding)
-    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, ("softmax", "linear"))}
+    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, tuple(_ATTENTIONS))}
     for what, (value, allowed) in choices.items():
         if value not in allowed:
             raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
