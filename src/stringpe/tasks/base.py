@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
-_OF_SOME_TASKS = ("model.start", "model.freeze", "optim.text_lr_scale", "loop.seeds")
+_OF_SOME_TASKS = ("model.start", "model.freeze", "optim.text_lr_scale", "loop.eval_points", "loop.seeds")
 _GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
 _COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 
@@ -199,7 +199,7 @@ class TextTask(Task):
             num_heads=text.heads,
             context=text.context,
             encoding=text.encoding,
-            encoding_options=text.encoding_options,
+            encoding_options=text.options,
             pool=text.pool,
             width=text.width,
             padding=0,

@@ -10,7 +10,7 @@ A task class says how its model is built from a recipe and `Parts` (`Task.build`
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +35,8 @@ from .backbone import backbone
 from .base import OWL, Parts, Task
 
 _SHAPES = {
-    "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "encoding_options", "share_layers"),
-    "text": ("dim", "layers", "heads", "context", "encoding", "encoding_options", "pool", "width"),
+    "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "options", "share_layers"),
+    "text": ("dim", "layers", "heads", "context", "encoding", "options", "pool", "width"),
 }
 _MAY_BE_NEW = ("lift.", "fuse.", "kind", "prefix")  # what a ViT may lack to start from: depth and registers bring it
 _ALSO_NEW = ("head.", "map_pool.")
@@ -61,7 +61,7 @@ def build_towers(recipe: Recipe, tokenizer: Tokenizer, bias: float = 0.0) -> Con
         num_heads=text.heads,
         context=text.context,
         encoding=text.encoding,
-        encoding_options=text.encoding_options,
+        encoding_options=text.options,
         pool=text.pool,
         width=text.width,
         padding=tokenizer.padding,
@@ -221,13 +221,13 @@ def fill_in(text: str, recipe: Recipe, key: str) -> str:
 
 def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[str] = ("model",)) -> None:
     """Refuse a run whose towers are not those of this recipe. Depth may differ: see `start_vit`."""
-    there, here = asdict(old), asdict(new)
-    differing = [
-        f"{group}.{name}={there[group][name]} there, {here[group][name]} here"
-        for group in groups
-        for name in _SHAPES[group]
-        if there[group][name] != here[group][name]
-    ]
+    differing = []
+    for group in groups:
+        for name in _SHAPES[group]:
+            there, here = (getattr(getattr(recipe, group), name) for recipe in (old, new))
+            if there != here:
+                shown = "encoding_options" if name == "options" else name
+                differing.append(f"{group}.{shown}={there} there, {here} here")
     if differing:
         raise ValueError(f"{where} has other towers than this recipe ({'; '.join(differing)}): set them as that run")
 

@@ -120,6 +120,6 @@ def _siglip(folder: Path, recipe: Recipe, freeze: bool, pretrained: bool) -> Ima
     if recipe.model.encoding not in ("absolute", "none"):  # its own learned table stays; rotary encodings come on top
         import stringpe
 
-        options: dict[str, Any] = dict(recipe.model.encoding_options)
+        options: dict[str, Any] = dict(recipe.model.options)
         model = stringpe.attach(model, recipe.model.encoding, units=recipe.model.units, **options)
     return ImageEncoder(model, dim=config.hidden_size, patch_size=int(config.patch_size), freeze=freeze)  # type: ignore[arg-type]
