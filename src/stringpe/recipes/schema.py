@@ -168,13 +168,13 @@ class Loss:
 class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
     default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" or
-    "paligemma:FOLDER" of transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
-    heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps, sample_steps, repeats, prediction:
-    of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
-    stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
-    frames of episodes, on which everything else depends and of which an episode has only one. held_out: share of the
-    episodes that validate, where data.val is not given. simulate: robot tasks with commas, "" for none, in each of
-    which every evaluation also tries the policy `trials` times."""
+    "paligemma:FOLDER" of transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it.
+    chunk, execute, blind, dim, heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps,
+    sample_steps, repeats, prediction: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
+    langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. first:
+    share of a batch that comes from the first frames of episodes, on which everything else depends and of which an
+    episode has only one. held_out: share of the episodes that validate, where data.val is not given. simulate: robot
+    tasks with commas, "" for none, in each of which every evaluation also tries the policy `trials` times."""
 
     kind: str = one_of("diffusion", "energy")
     cameras: str = ""
@@ -228,8 +228,8 @@ class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
     how many checkpoints are not removed. eval_points: of the Monte-Carlo IoU that detection in 3D measures beside the
-    exact one, 100,000 in the paper; 0 for none. seeds: models with the seeds seed, seed + 1, … that are trained together in
-    one step, for tasks that can (relations)."""
+    exact one, 100,000 in the paper; 0 for none. seeds: models with the seeds seed, seed + 1, … that are trained
+    together in one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)

@@ -30,6 +30,7 @@ from ..models.tokenizer import Tokenizer
 from ..models.vit import ViT
 from ..recipes.overrides import override
 from ..recipes.schema import Data, Recipe
+from ..robots.policies.vision_tower import TOWER
 from . import create, task_class
 from .backbone import backbone
 from .base import OWL, Parts, Task
@@ -103,6 +104,7 @@ def open_run(path: str | Path, changes: Sequence[str] = ()) -> tuple[Task, nn.Mo
     tokenizer = folder / checkpoints.TOKENIZER
     own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
     own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
+    own += [f"policy.encoder=siglip:{folder}"] if (folder / TOWER).exists() else []
     task = create(override(recipe, [*own, *changes]), given=[change.partition("=")[0] for change in changes])
     model = task.build(task.recipe, task.parts)
     fit(model, weights, str(path))
@@ -140,7 +142,7 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
 
 def read_parts(folder: Path, weights: Mapping[str, Tensor]) -> Parts:
     """What a checkpoint (its folder pretrained_model) holds for its model to be built."""
-    tokenizer, owl = folder / checkpoints.TOKENIZER, folder / OWL
+    tokenizer, owl, tower = folder / checkpoints.TOKENIZER, folder / OWL, folder / TOWER
     spec = None
     if "about" in weights:
         from ..robots.policies.base import read_spec
@@ -150,6 +152,7 @@ def read_parts(folder: Path, weights: Mapping[str, Tensor]) -> Parts:
         tokenizer=Tokenizer.load(tokenizer) if tokenizer.exists() else None,
         owl=read_json(owl) if owl.exists() else None,
         spec=spec,
+        tower=read_json(tower) if tower.exists() else None,
     )
 
 

@@ -28,8 +28,9 @@ class ImageEncoder(nn.Module):
     """Patch tokens (b, n, dim) of images (b, 3, S, S) in [−1, 1], with depth (b, S, S) in metres or None.
 
     model: a stringpe `ViT`; or, with its width `dim` and its `patch_size`, any module that returns patch tokens as a
-    tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`. Tokens before the patches
-    (a class token) are dropped: patches are the last rows × columns. freeze: do not train it.
+    tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`; one that was lifted
+    (`stringpe.lift`) sees depth. Tokens before the patches (a class token) are dropped: patches are the last
+    rows × columns. freeze: do not train it.
     """
 
     def __init__(self, model: nn.Module, *, dim: int = 0, patch_size: int = 0, freeze: bool = False):
@@ -41,7 +42,7 @@ class ImageEncoder(nn.Module):
                 f"the width and the patch size of a {type(model).__name__} are not known: pass dim and patch_size"
             )
         self.model, self.dim, self.patch_size, self.freeze = model, dim, patch_size, freeze
-        self.wants_depth = isinstance(model, ViT) and model.depth != "none"
+        self.wants_depth = model.depth != "none" if isinstance(model, ViT) else hasattr(model, "depth_lift")
         if freeze:
             model.requires_grad_(False)
 
@@ -49,7 +50,7 @@ class ImageEncoder(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             if isinstance(self.model, ViT):
                 return self.model.features(image, depth if self.wants_depth else None).tokens
-            found = self.model(image)
+            found = self.model(image, depth=depth) if self.wants_depth else self.model(image)
         tokens: Tensor = found if isinstance(found, Tensor) else found.last_hidden_state
         rows, columns = self.size(image)
         if tokens.ndim != 3 or tokens.shape[1] < rows * columns or tokens.shape[2] != self.dim:
