@@ -274,6 +274,10 @@ def test_a_tower_of_transformers_sees_depth_and_starts_as_its_2d_self(recipe, tm
     policy = load_policy(tmp_path / "run")
     assert policy.observer.encoder.wants_depth
     assert evaluate(tmp_path / "run")["count"] == 8
+    tuning = override(short, ["policy.encoder=", f"model.start={tmp_path / 'run'}"])
+    started = tasks.create(tuning).model().eval()
+    weights = started.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in policy.state_dict().items())
 
 
 def test_weights_of_a_tower_are_found_under_all_names(tmp_path):

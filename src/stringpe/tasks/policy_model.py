@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from ..hosts.attach import attach
-from ..io.checkpoint import read_model
+from ..io.checkpoint import model_folder, read_model
 from ..recipes.schema import Recipe
 from ..robots.policies.base import Net, RobotPolicy, Spec, read_spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder
-from ..robots.policies.vision_tower import build_tower, load_tower, read_tower_config
+from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
 from .backbone import backbone, start_new
-from .build import fill_in, fit, load_run, refuse_other_shapes, start_vit
+from .build import fill_in, fit, load_run, refuse_other_shapes, start_folder, start_vit
 
 TOWERS = ("siglip:", "paligemma:")
 """`policy.encoder` that begins with one of these names a folder of transformers."""
@@ -106,7 +106,7 @@ def start_policy(policy: RobotPolicy, recipe: Recipe, folder: Path) -> None:
                 f"{where} was trained with {name}={getattr(before, name)}, these demonstrations have "
                 f"{getattr(now, name)}: they must be of the same robot and cameras"
             )
-    if not is_tower(recipe.policy.encoder):
+    if tower_config(recipe) is None:
         refuse_other_shapes(old, recipe, where)
     low, high = policy.action_low.clone(), policy.action_high.clone()
     fit(policy, weights | {"about": policy.about}, where)
@@ -120,22 +120,24 @@ def is_tower(encoder: str) -> bool:
 
 
 def tower_config(recipe: Recipe) -> dict[str, Any] | None:
-    """The configuration of the recipe's image encoder, where it is one of transformers."""
-    where = fill_in(recipe.policy.encoder, recipe, "policy.encoder")
-    return read_tower_config(Path(where.partition(":")[2])) if is_tower(where) else None
+    """The configuration of the recipe's image encoder, where it is one of transformers: its own, or that of the policy
+    that the recipe's starts from."""
+    where, start = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), start_folder(recipe)
+    if is_tower(where):
+        return read_tower_config(Path(where.partition(":")[2]))
+    held = start is not None and (model_folder(start) / TOWER).exists()
+    return read_tower_config(model_folder(start)) if held and start is not None else None
 
 
 def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None) -> ImageEncoder:
     """The recipe's image encoder, with a warning where nothing but chance has formed it."""
     where, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
-    if is_tower(where):
-        config = tower_config(recipe) if tower is None else tower
-        assert config is not None
-        _check_tower(config, recipe)
-        folder = Path(where.partition(":")[2])
-        model = load_tower(folder, config) if pretrained else build_tower(config)
+    tower = tower_config(recipe) if tower is None else tower
+    if tower is not None:
+        _check_tower(tower, recipe)
+        model = load_tower(Path(where.partition(":")[2]), tower) if pretrained else build_tower(tower)
         model = _attach(model, recipe)
-        return ImageEncoder(model, dim=config["hidden_size"], patch_size=config["patch_size"], freeze=freeze)
+        return ImageEncoder(model, dim=tower["hidden_size"], patch_size=tower["patch_size"], freeze=freeze)
     vit = backbone(recipe.model, image_size=recipe.data.image_size)
     start_new(vit, recipe)
     if pretrained and where:
