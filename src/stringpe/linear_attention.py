@@ -22,15 +22,18 @@ number: `LinearCache` holds them.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .attention import check_packing
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .outer_product import Outer
+from .packing import Packing
 from .projection import Heads, MultiHead
 from .rotate import full_precision
 
@@ -135,13 +138,20 @@ class LinearAttention(MultiHead):
         mask: Tensor | None = None,
         causal: bool = False,
         cache: LinearCache | None = None,
+        lengths: Packing | Sequence[int] | Tensor | None = None,
+        context_lengths: Packing | Sequence[int] | Tensor | None = None,
     ) -> Tensor:
         """mask: boolean (b, m), or (b, 1, 1, m), True for the keys that may be looked at. causal: a token sees itself
             and those before it; with features="relu", since softmax features of a key depend on all keys.
         cache: attend to the tokens that it holds as well, and add these to it. With `causal`, tokens one by one or in
             parts give what all of them at once do. m counts the new keys alone.
+        lengths, context_lengths: of sequences packed end to end, as in `Attention`; they are treated one after the
+            other.
         """
         self.check_inputs(x, coords, context, context_coords)
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
+        if packings is not None:
+            return self._forward_each(x, coords, context, context_coords, *packings, causal=causal)
         if (causal or cache is not None) and (context is not None or self.features == "softmax"):
             asked = "causal" if causal else "cache"
             raise ValueError(f"{asked} is for self attention with features='relu': drop {asked} or change it")
@@ -158,6 +168,27 @@ class LinearAttention(MultiHead):
             turned = self._turn(q, k, *places) if self.encode == "after" else None
             heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal, cache=cache)
         return self.merge(heads.to(v.dtype))
+
+    def _forward_each(
+        self,
+        x: Tensor,
+        coords: Tensor | None,
+        context: Tensor | None,
+        context_coords: Tensor | None,
+        queries: Packing,
+        keys: Packing,
+        *,
+        causal: bool,
+    ) -> Tensor:
+        """Every packed sequence alone: the sums over keys, and what they are scaled by, are one sequence's own."""
+        nothing = (None,) * len(queries)
+        parts = (
+            queries.split(x, 1),
+            nothing if coords is None else queries.split(coords, -2),
+            nothing if context is None else keys.split(context, 1),
+            nothing if context_coords is None else keys.split(context_coords, -2),
+        )
+        return torch.cat([self(*part, causal=causal) for part in zip(*parts, strict=True)], dim=1)
 
     def _rotate(
         self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None, *, whole: bool
