@@ -112,8 +112,7 @@ class LinearAttention(MultiHead):
             raise ValueError(f"num_features must be at least 1, got {num_features}")
         self.features, self.encode = features, encode
         if features == "softmax":  # persistent: the random directions belong to the function that was trained
-            wide = isinstance(encoding, Outer) and encode == "before"
-            width = encoding.encoded_dim if wide else self.head_dim  # type: ignore[union-attr]
+            width = encoding.encoded_dim if isinstance(encoding, Outer) and encode == "before" else self.head_dim
             self.register_buffer("projection", torch.empty(num_features, width))
             self.reset_parameters()
 

@@ -10,6 +10,7 @@ import torch
 from policy_toy import ENERGY, RECIPE, batch
 from safetensors.torch import load_file, save_file
 from stand_in import demonstration
+from tower_files import write_tower
 
 from stringpe import robots, tasks
 from stringpe.cli.main import main
@@ -199,30 +200,6 @@ def test_a_2d_encoder_becomes_3d_without_a_jump(encoding):
     torch.testing.assert_close(deep.features(image, depth).tokens, flat.features(image).tokens, rtol=1e-4, atol=1e-5)
     deep.features(image, depth).tokens.square().sum().backward()
     assert deep.lift.scale.grad.abs().max() > 0
-
-
-SIGLIP = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-SIGLIP |= {"image_size": 16, "patch_size": 4}
-
-
-def write_tower(folder, kind):
-    """A random SigLIP or PaliGemma on disk, and its vision tower."""
-    import transformers
-
-    torch.manual_seed(0)
-    if kind == "siglip":
-        tower = model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**SIGLIP))
-    else:
-        small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-        text = small | {"model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40}
-        vision = SIGLIP | {"model_type": "siglip_vision_model", "projection_dim": 16, "vision_use_head": False}
-        config = transformers.PaliGemmaConfig(
-            vision_config=vision, text_config=text, image_token_index=39, projection_dim=16, hidden_size=16
-        )
-        model = transformers.PaliGemmaForConditionalGeneration(config)
-        tower = model.model.vision_tower
-    model.save_pretrained(folder)
-    return tower.eval()
 
 
 @pytest.mark.parametrize("kind", ["siglip", "paligemma"])

@@ -76,7 +76,8 @@ def split_sets(text: str) -> list[str]:
 
 def _load_into_memory(parts: list[tuple[PictureFiles, Coco]], side: int, problems: Problems) -> BoxedPictures:
     """All data sets decoded; pictures that cannot be are left out."""
-    kept, rows = [], []
+    kept: list[Coco] = []
+    rows: list[Row] = []
     for files, found in parts:
         examples = Squares([(files, found.pictures)], side)
         bad = Problems("pictures", files.where)

@@ -107,8 +107,8 @@ class Detection2D(TextTask):
         classes = len(self.train_set.coco.names)
         weight = _count_boxes(self.train_set)
         steps = itertools.count(start)
-        planned = (plan_mosaics(order, step, place, self.shares, sizes) for step in itertools.count(start))
-        ahead, plans = itertools.tee(planned)
+        mosaics = (plan_mosaics(order, step, place, self.shares, sizes) for step in itertools.count(start))
+        ahead, plans = itertools.tee(mosaics)
         drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
         for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
             made = planned._replace(picture=index)  # another picture where one cannot be decoded
