@@ -65,7 +65,8 @@ class Detection2D(TextTask):
             raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
         self.shares = parse_shares(recipe.augment.mosaic)
         self.train_set = load_boxes2d(recipe.data, "train")
-        self.mix = parse_mix(recipe.data.mix, len(self.train_set.sizes))
+        mixed = recipe.data.source == "coco"
+        self.mix = parse_mix(recipe.data.mix, len(self.train_set.sizes)) if mixed else []
 
     @property
     def examples(self) -> int:
