@@ -14,7 +14,7 @@ from detection_toy import pictures
 from stringpe import recipes
 from stringpe.cli.main import main
 from stringpe.recipes import aloha, kuka
-from stringpe.robots.data.dataset import Writer
+from stringpe.robots.data.writer import Writer
 from stringpe.training.runs import planned
 
 ROOT = Path(__file__).parent.parent
