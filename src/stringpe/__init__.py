@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .named import simplex as simplex
     from .outer_product import Outer as Outer
     from .outer_product import outer as outer
+    from .own_projections import Projections as Projections
+    from .packing import Packing as Packing
     from .rotate import backend as backend
     from .rotate import use_backend as use_backend
 
@@ -57,6 +59,8 @@ _HOMES = {
     "models.vit": "ViT vit",
     "named": "cayley circulant general golden harope rope rope_mixed simplex",
     "outer_product": "Outer outer",
+    "own_projections": "Projections",
+    "packing": "Packing",
     "rotate": "backend use_backend",
 }
 """Where each public name is defined; type checkers read the same from the imports above."""
