@@ -45,6 +45,7 @@ ACROSS = {
     "hosts": {
         "export": "stringpe.export, for hosts",
         "families": "what every family of hosts must keep",
+        "mrope": "M-RoPE of language models, attached and with a cache",
         "pretrained": "stringpe.pretrained, for hosts",
         "trust": "SECURITY.md",
     },
