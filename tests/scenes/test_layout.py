@@ -52,6 +52,35 @@ def test_same_seed_same_scene_whatever_the_batch():
     assert not torch.equal(scenes.sample(12, 4).centre, WORLD[:4].centre)
 
 
+def test_what_two_views_see_of_an_object_is_at_one_place_in_the_room():
+    frames = scenes.render(scenes.sample(0, 6, views=2), (64, 64))
+    points, world = frames.points(world=True), frames.scenes
+    seen = []
+    for b in range(6):
+        for o in frames.visible[b].nonzero()[:, 0].tolist():
+            surface = points[b][frames.instance[b] == o + 1] - world.centre[b, o]
+            inside = (surface @ world.rotation[b, o]).abs() <= world.size[b, o] / 2 + 2e-3
+            assert inside.all(), (b, o)  # in the object's own box, where the room's layout says that it is
+            seen.append((b // 2, o))
+    assert len(set(seen)) < len(seen)  # some objects are seen by both cameras
+
+
+def test_frames_are_grouped_by_scene():
+    frames = scenes.render(scenes.sample(0, 4, views=2), (16, 16))
+    image, depth, calibration = frames.group(2)
+    assert image.shape == (2, 2, 3, 16, 16)
+    assert image.min() >= -1
+    torch.testing.assert_close(image[1, 0], 2 * frames.rgb[2] - 1)
+    torch.testing.assert_close(depth[1, 1], frames.depth[3])
+    torch.testing.assert_close(calibration.pose[0, 1], frames.pose[1])
+    torch.testing.assert_close(calibration.intrinsics[1, 0], frames.intrinsics[2])
+    for numbers, views in (([1, 2], 2), ([0, 1, 2], 2)):
+        with pytest.raises(
+            ValueError, match=f"not whole groups of 2 views, got the numbers .{numbers[0]}, {numbers[1]}"
+        ):
+            scenes.render(scenes.sample(0, numbers, views=views), (16, 16)).group(2)
+
+
 def test_views_share_the_room_but_not_the_camera():
     world = scenes.sample(0, 6, views=3)
     for name in ("centre", "kind", "room", "light"):

@@ -16,8 +16,9 @@ from stringpe.data.place import Place
 from stringpe.io.checkpoint import digest_weights, model_folder, read_model
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
-from stringpe.robots.data.dataset import Dataset, Writer
+from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
+from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy

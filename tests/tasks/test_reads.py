@@ -23,7 +23,7 @@ from stringpe.recipes import check
 from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text
-from stringpe.robots.data.dataset import Writer
+from stringpe.robots.data.writer import Writer
 from stringpe.training import identity, train
 
 pytestmark = [

@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data demos": data.demos,
     "data pack": data.pack,
     "data hdf5": data.hdf5,
+    "data migrate": data.migrate,
     "bench": commands.bench,
     "inspect": commands.inspect,
     "export": commands.export,

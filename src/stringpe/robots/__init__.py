@@ -42,6 +42,7 @@ def make(
     size: tuple[int, int] = (128, 128),
     cameras: tuple[str, ...] | None = None,
     depth: bool = False,
+    calibration: bool = False,
     **options: Any,
 ) -> Any:
     """The environment of a task, a gymnasium.Env: see `RobotEnv` for observations, actions and rewards.
@@ -53,9 +54,13 @@ def make(
         size: Height and width of the pictures.
         cameras: All of the robot by default; none with ().
         depth: Whether observations include depth.
+        calibration: Whether observations include intrinsics and poses of the cameras, which policies in the world frame
+            need. An environment of your own is given this argument only where it is true.
         options: `max_steps`; for the KUKA tasks those of `kuka_tasks.make`.
     """
     given = {"seed": seed, "size": size, "cameras": cameras, "depth": depth, **options}
+    if calibration:
+        given["calibration"] = True
     if ":" in task:
         return _find_function(task)(**given)
     from .sim.task_table import TASKS

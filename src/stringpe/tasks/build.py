@@ -22,6 +22,7 @@ from ..coords import grid
 from ..io import checkpoint as checkpoints
 from ..io.files import read_json
 from ..models.contrastive import Contrastive
+from ..models.depth import DepthLift
 from ..models.owl import ClassHead
 from ..models.owl_checkpoints import KINDS, load_owl, load_owl_tokenizer
 from ..models.stem import prefixes
@@ -273,7 +274,7 @@ def start_vit(vit: ViT, weights: Mapping[str, Tensor], where: str) -> None:
                 f"{where} has {name} of {tuple(found.shape)}, this model needs {tuple(tensor.shape)}: "
                 f"set model.* as that run had it"
             )
-    if vit.lift is not None and (lifted or f"{prefix}lift.scale" not in weights):
+    if isinstance(vit.lift, DepthLift) and (lifted or f"{prefix}lift.scale" not in weights):
         nn.init.zeros_(vit.lift.scale)
 
 

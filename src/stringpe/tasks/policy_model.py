@@ -50,6 +50,9 @@ def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
         chunk=p.chunk,
         execute=p.execute,
         blind=p.blind,
+        frame=p.frame,
+        encoding=recipe.model.encoding,
+        encoding_options=recipe.model.encoding_options,
     )
     options = {key.removeprefix("policy."): getattr(p, key.removeprefix("policy.")) for key in option_keys(p.kind)}
     return POLICIES[p.kind](encoder, spec, net, **options)
@@ -67,7 +70,9 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
     where, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
     if where.startswith(SIGLIP):
         return _siglip(Path(where.removeprefix(SIGLIP)), recipe, freeze, pretrained)
-    vit = backbone(recipe.model, image_size=recipe.data.image_size)
+    takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
+    world = recipe.policy.frame == "world" and takes_points
+    vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
     start_new(vit, recipe)
     if pretrained and where:
         old, weights = read_model(Path(where))

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from ..calibration import intrinsics_key, pinhole, pose_key
 from .depth_sensor import DepthSensor
 from .geometry import Vector
 from .render import Cameras
@@ -31,7 +32,9 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     that the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
 
     Observation: `observation.state` (a,) float32; `observation.images.<camera>` (h, w, 3) uint8; with depth=True
-    `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured.
+    `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured; with calibration=True
+    `observation.camera.<camera>.intrinsics` (3, 3) and `observation.camera.<camera>.pose` (4, 4), robot from camera,
+    where the robot's frame is KUKA's base, which its pedestal raises, and the world's for ALOHA.
     The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps`.
     info: `success`, `stage` (a number), `stage_name`.
     """
@@ -48,6 +51,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         size: tuple[int, int] = (128, 128),
         cameras: tuple[str, ...] | None = None,
         depth: bool = False,
+        calibration: bool = False,
         sensor: DepthSensor | None = None,
         seed: int | None = None,
         max_steps: int | None = None,
@@ -58,7 +62,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         self.name, self.task_text = task.name, task.text
         self.cameras = robot.cameras if cameras is None else tuple(cameras)
         self._check(size)
-        self.size, self.depth, self._sensor = size, depth, sensor
+        self.size, self.depth, self.calibration, self._sensor = size, depth, calibration, sensor
         self.max_steps = int(task.seconds * RATE) if max_steps is None else max_steps
         self.render_mode = "rgb_array"
         self._scenery, self._parked = scenery, parked
@@ -89,6 +93,9 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             spaces[f"observation.images.{camera}"] = gym.spaces.Box(0, 255, (*self.size, 3), np.uint8)
             if self.depth:
                 spaces[f"observation.depth.{camera}"] = gym.spaces.Box(0.0, np.inf, self.size, np.float32)
+            if self.calibration:
+                spaces[intrinsics_key(camera)] = gym.spaces.Box(-np.inf, np.inf, (3, 3), np.float32)
+                spaces[pose_key(camera)] = gym.spaces.Box(-np.inf, np.inf, (4, 4), np.float32)
         return spaces
 
     @property
@@ -180,7 +187,14 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             if self.depth:
                 depth = self._eyes().depth(self.data, camera)
                 found[f"observation.depth.{camera}"] = self._sensor(depth, self.np_random) if self._sensor else depth
+            if self.calibration:
+                found[intrinsics_key(camera)] = self.intrinsics(camera)
+                found[pose_key(camera)] = self.world.camera(camera).matrix()
         return found
+
+    def intrinsics(self, camera: str) -> npt.NDArray[np.float32]:
+        """K of a camera's pictures, (3, 3)."""
+        return pinhole(self.size, float(self.model.cam(camera).fovy[0]))
 
     def snapshot(self) -> npt.NDArray[np.float64]:
         """The current state of the physics, for `show` before the next reset."""

@@ -30,6 +30,12 @@ class Pose(NamedTuple):
         """The pose of a world frame in this one: `self.then(self.relative(other))` is `other`."""
         return Pose(self.inverse(other.pos), self.turn.T @ other.turn)
 
+    def matrix(self) -> npt.NDArray[np.float32]:
+        """This pose as a matrix (4, 4) that maps (x, 1) to (turn x + pos, 1)."""
+        found = np.eye(4, dtype=np.float32)
+        found[:3, :3], found[:3, 3] = self.turn, self.pos
+        return found
+
 
 def about(axis: str, angle: Any) -> Vector:
     """Rotation by `angle` about the x, y or z axis."""

@@ -35,11 +35,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Robot:
-    """A robot: arms in the order of its actions, and cameras."""
+    """A robot: arms in the order of its actions, and cameras. base: the body in whose frame the cameras are calibrated,
+    "" for the world's."""
 
     name: str
     arms: tuple[Arm, ...]
     cameras: tuple[str, ...]
+    base: str = ""
 
     @property
     def size(self) -> int:

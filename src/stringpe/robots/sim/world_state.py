@@ -27,6 +27,12 @@ class World:
         site = self.data.site(f"{arm}/grip")
         return Pose(site.xpos.copy(), site.xmat.reshape(3, 3).copy())
 
+    def camera(self, camera: str) -> Pose:
+        """Where a camera is in the frame of the robot's base: x right, y down, z forward."""
+        seen = self.data.cam(camera)
+        pose = Pose(seen.xpos.copy(), seen.xmat.reshape(3, 3) * np.array([1.0, -1.0, -1.0]))  # MuJoCo looks along −z
+        return self.pose(self.robot.base).relative(pose) if self.robot.base else pose
+
     def upright(self, thing: str) -> float:
         """Cosine of the angle between a thing's z axis and up."""
         return float(self.data.body(thing).xmat[8])
