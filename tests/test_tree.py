@@ -25,6 +25,7 @@ SAME_NAMES = {
     "demos.py": "data/ reads the demonstrations that robots/data/ records",
     "kuka.py": "the recipe of a robot, and the robot",
     "relations.py": "a recipe, and its task",
+    "statistics.py": "metrics/ has those of runs, robots/data/ those of a data set's columns",
     "table.py": "io/ writes tables, training/ has the one of a comparison",
     "timm.py": "the library as a host, and our models in its registry",
 }
@@ -52,6 +53,7 @@ ACROSS = {
     "robots": {
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
+        "world_frame": "coordinates in the world's frame, from the simulation to a policy",
     },
     "tasks": {"reads": "the keys that every task reads"},
     "training": {
