@@ -110,3 +110,28 @@ def test_tests_are_named_after_what_they_test():
         if name not in known[folder] | {folder} | set(ACROSS.get(folder, {})):
             strays.append(str(path.relative_to(TESTS)))
     assert sorted(strays) == []
+
+
+def is_slow(node):
+    return any("mark.slow" in ast.unparse(one) for one in node.decorator_list)
+
+
+def fast_tests(path):
+    """Names of the tests of a file that are not marked slow."""
+    tree = ast.parse(path.read_text())
+    marks = [
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    if any("mark.slow" in ast.unparse(node) for node in marks):
+        return []
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not is_slow(node)
+    ]
+
+
+def test_the_fast_tests_have_some_of_every_package():
+    packages = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    without = [name for name in packages if not any(map(fast_tests, (TESTS / name).glob("test_*.py")))]
+    assert without == []
