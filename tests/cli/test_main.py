@@ -14,6 +14,7 @@ DRAWN = [*((name, "2") for name in ("rope", "rope_mixed", "circulant", "general"
 
 
 @pytest.mark.parametrize(("name", "coord_dim"), DRAWN)
+@pytest.mark.slow
 def test_inspect_draws(capsys, tmp_path, name, coord_dim):
     out = tmp_path / "sub" / "picture.png"
     cli.main(["inspect", name, "--coord-dim", coord_dim, "--head-dim", "16", "--out", str(out)])

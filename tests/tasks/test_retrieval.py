@@ -250,6 +250,7 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
         Retrieval(override(rooms, ["data.val_size=7"]))
 
 
+@pytest.mark.slow
 def test_captions_are_true_of_one_view_and_false_of_the_other():
     frames = scenes.render(scenes.sample(3, 96, views=2), (48, 48))
     distance, low = frames.centre.norm(dim=-1), frames.box2d[..., 3]

@@ -101,6 +101,7 @@ def test_bf16_trains(changed, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's compiler asks activations for it
+@pytest.mark.slow
 def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend="aot_eager"))  # no C++ compiler
