@@ -127,6 +127,7 @@ class _Nowhere:
 
 @each
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # where SigLIP2 itself breaks the graph
+@pytest.mark.slow
 def test_torch_compile_takes_it_whole(family):
     torch.compiler.reset()
     model = moved(stringpe.attach(family.model(), "cayley"))
@@ -137,6 +138,7 @@ def test_torch_compile_takes_it_whole(family):
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.exports], ids=lambda f: f"{f.package} {f.name}")
+@pytest.mark.slow
 def test_torch_export_takes_it(family):
     model = moved(stringpe.attach(family.model(), "cayley"))
     expected = family.call(model, images())
@@ -209,6 +211,7 @@ def test_patch_dropout_keeps_coordinates_with_their_patches(family):
 
 
 @each
+@pytest.mark.slow
 def test_deepcopy_and_gradient_checkpointing(family):
     model = moved(stringpe.attach(family.model(), "cayley"))
     twin = copy.deepcopy(model)

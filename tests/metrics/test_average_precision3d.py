@@ -157,6 +157,7 @@ def brute_force(detections, truths):
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_agrees_with_brute_force(seed):
     detections, truths = random_set(seed)
     out = ap3d.evaluate(detections, truths)

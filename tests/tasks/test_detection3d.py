@@ -169,6 +169,7 @@ class TestTask:
         half = replace(recipe, loop=replace(recipe.loop, precision="bf16", steps=1))
         assert math.isfinite(train(half, tmp_path, quiet=True)["metrics"]["iou"])
 
+    @pytest.mark.slow
     def test_comparison_shows_the_figure(self, recipe, tmp_path):
         short = replace(recipe, loop=replace(recipe.loop, steps=1))
         found = compare(short, ["absolute", "rope:model.depth=none"], 1, tmp_path, jobs=1, quiet=True)
