@@ -12,6 +12,7 @@ from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.policies import make_policy, make_pre_post_processors
 from lerobot.utils.import_utils import register_third_party_plugins
+
 from stringpe.robots.data import demos
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.migrate import migrate
@@ -69,7 +70,9 @@ def write_theirs(folder, kind, unit):
         "action": {"dtype": "float32", "shape": (2,), "names": None},
         "observation.images.top": {"dtype": kind, "shape": (64, 96, 3), "names": names},
         "observation.images.top_depth": {
-            **{"dtype": kind, "shape": (64, 96, 1), "names": names},
+            "dtype": kind,
+            "shape": (64, 96, 1),
+            "names": names,
             "info": {"is_depth_map": True},
         },
     }
@@ -200,7 +203,7 @@ def test_policies_learn_act_save_and_reload(tmp_path, kind, depth):
     torch.testing.assert_close(torch.stack(acted, 1), chunks[0][:, :4], rtol=0, atol=0)
     changed = new_batch()
     for name in ("top", "wrist"):
-        changed[f"observation.images.{name}_depth"] *= 0.5
+        changed[f"observation.images.{name}_depth"] *= torch.linspace(0.5, 2, 64)
     seen = [policy.model.observe(policy._observation(batch)) for batch in (new_batch(), changed)]
     assert torch.equal(*seen) == (depth == "none")
 
@@ -215,9 +218,9 @@ def test_processors_normalise_and_the_policy_does_not(recorded, tmp_path):
     before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
     frame = LeRobotDataset("some/thing", root=recorded)[3]
     batch = before(frame)
-    state = (frame["observation.state"] - meta.stats["observation.state"]["mean"]) / meta.stats["observation.state"]["std"]
-    moving = torch.from_numpy(meta.stats["observation.state"]["std"] > 1e-4)
-    torch.testing.assert_close(batch["observation.state"][0][moving], state[moving].float(), rtol=1e-4, atol=1e-4)
+    mean, std = (torch.from_numpy(meta.stats["observation.state"][name]) for name in ("mean", "std"))
+    state = ((frame["observation.state"] - mean) / std)[std > 1e-4]
+    torch.testing.assert_close(batch["observation.state"][0][std > 1e-4], state.float(), rtol=1e-4, atol=1e-4)
     assert batch["observation.state"].abs().max() < 50  # no joint that stays is blown up
     chunk = policy.predict_action_chunk(batch)
     assert chunk.abs().max() <= 1
@@ -251,7 +254,7 @@ def test_a_policy_is_trained_and_evaluated_by_lerobots_commands(recorded, tmp_pa
         *(BIN / "lerobot-train", "--policy.type=string", "--policy.depth=lift", "--policy.device=cpu"),
         *("--policy.push_to_hub=false", f"--policy.changes={json.dumps([*TINY, *KINDS['diffusion']])}"),
         *("--dataset.repo_id=some/thing", f"--dataset.root={recorded}", f"--output_dir={out}"),
-        *("--steps=4", "--batch_size=4", "--num_workers=0", "--save_freq=4", "--log_freq=1", "--eval_freq=0"),
+        *("--steps=4", "--batch_size=4", "--num_workers=0", "--save_freq=4", "--log_freq=1", "--env_eval_freq=0"),
         *("--wandb.enable=false", "--seed=0"),
     )
     saved = out / "checkpoints" / "last" / "pretrained_model"
@@ -272,7 +275,9 @@ def evaluate_by_lerobot(policy, out, episodes, *more):
     info = json.loads((out / "eval_info.json").read_text())
     metrics = info["per_task"][0]["metrics"]
     names = ("sum_rewards", "max_rewards", "successes")
-    return [dict(zip(("seed", *names), (1_000_000 + i, *row))) for i, row in enumerate(zip(*(metrics[n] for n in names)))]
+    return [
+        dict(zip(("seed", *names), (1_000_000 + i, *row))) for i, row in enumerate(zip(*(metrics[n] for n in names)))
+    ]
 
 
 def test_lerobot_eval_and_stringpe_eval_agree(recorded, tmp_path):

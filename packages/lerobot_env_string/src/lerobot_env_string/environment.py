@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs.configs import EnvConfig
+
 from stringpe import robots
 from stringpe.robots.data.columns import DEPTH, IMAGES, MILLIMETRE, STATE, stored_key
 from stringpe.robots.data.demos import parse_options
@@ -80,7 +81,9 @@ class RobotTask(gym.Env[Any, Any]):
         self.observation_space = gym.spaces.Dict(
             {
                 "agent_pos": spaces[STATE],
-                "pixels": gym.spaces.Dict({k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}),
+                "pixels": gym.spaces.Dict(
+                    {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
+                ),
             }
             | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
         )

@@ -6,10 +6,12 @@ from typing import Any
 
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.optim import AdamWConfig, CosineDecayWithWarmupSchedulerConfig
+
 from stringpe import recipes
 from stringpe.recipes.overrides import from_dict, override
 from stringpe.recipes.schema import Recipe
 from stringpe.robots.policies.base import Spec
+from stringpe.tasks.policy import PolicyTask
 
 IMAGES = "observation.images."
 DEPTH = "_depth"
@@ -75,6 +77,7 @@ class StringConfig(PreTrainedConfig):
         recipe = override(recipes.load(self.recipe), [*changes, *self.changes])
         if recipe.task != "policy":
             raise ValueError(f"{self.recipe} is a recipe for {recipe.task}, not for a policy: use kuka_small, …")
+        PolicyTask.check(recipe)
         return recipe
 
     def camera_keys(self) -> dict[str, str]:
@@ -86,7 +89,9 @@ class StringConfig(PreTrainedConfig):
         }
         missing = [name for name in self.cameras if name not in there]
         if missing or not there:
-            raise ValueError(f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}")
+            raise ValueError(
+                f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}"
+            )
         return {name: there[name] for name in self.cameras or there}
 
     def depth_keys(self) -> dict[str, str]:

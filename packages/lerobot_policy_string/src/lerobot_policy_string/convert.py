@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
+
 from stringpe.robots.policies.base import RobotPolicy
 from stringpe.tasks.build import load_run
 

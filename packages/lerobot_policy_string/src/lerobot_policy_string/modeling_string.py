@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lerobot.policies.pretrained import PreTrainedPolicy
+from torch import Tensor
+
 from stringpe.robots.data.columns import ACTION, DEPTH, IMAGES, STATE, UNITS
 from stringpe.tasks.build import refuse_foreign_code
 from stringpe.tasks.policy_model import new_policy
-from torch import Tensor
 
 from .configuration_string import StringConfig
 
@@ -30,7 +31,9 @@ class StringPolicy(PreTrainedPolicy):
         if config.as_built:  # a saved policy is data, and must not choose what is imported
             refuse_foreign_code(recipe, Path("this policy's config.json"))
         if getattr(recipe.policy, "frame", "camera") != "camera":
-            raise ValueError("LeRobot does not hand over calibrated cameras: train policy.frame=world by stringpe train")
+            raise ValueError(
+                "LeRobot does not hand over calibrated cameras: train policy.frame=world by stringpe train"
+            )
         if dataset_meta is not None and not config.as_built:
             config.fps = float(dataset_meta.fps)
             config.tasks = [str(text) for text in dataset_meta.tasks.index]
