@@ -164,7 +164,7 @@ def test_layers_prepared_together_equal_layers_alone(monkeypatch):
         net = perturbed(model(encoding), 0.05)
         image, _ = batch()
         together = net(image)
-        monkeypatch.setattr(sys.modules["stringpe.models.vit"], "is_whole", lambda layer: False)
+        monkeypatch.setattr(sys.modules["stringpe.models.blocks"], "is_whole", lambda layer: False)
         torch.testing.assert_close(net(image), together, atol=1e-6, rtol=0)
         monkeypatch.undo()
 
@@ -232,6 +232,7 @@ def test_base_is_the_papers():
     assert count == 86_567_656 - 768  # timm's ViT-B/16, whose table has a row for the class token
 
 
+@pytest.mark.slow
 def test_dtype_and_compile():
     net = model(depth="lift").to(torch.bfloat16)
     image, metres = batch()

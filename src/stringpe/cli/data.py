@@ -17,6 +17,7 @@ def scenes(
     count: Count = 10_000,
     size: tuple[Count, Count] = (128, 128),
     families: tuple[str, ...] = (),
+    views: Count = 1,
     shard_size: Count = 1000,
     seed: int = 0,
     decorated: bool = False,
@@ -32,6 +33,7 @@ def scenes(
         count: Frames in all.
         size: Height and width in pixels.
         families: Of living, tabletop, tables and trays; all by default.
+        views: Cameras per scene: so many frames in a row show the same room, with poses in its frame.
         shard_size: Frames per shard.
         seed: Of the scenes: the same seed gives the same frames.
         decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
@@ -49,13 +51,15 @@ def scenes(
         seed=seed,
         size=size,
         families=families or scenes.FAMILIES,
+        views=views,
         shard_size=shard_size,
         decorated=decorated,
         device=where,
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
     if html:
-        chosen = scenes.sample(seed, 1, families=families or scenes.FAMILIES, decorated=decorated, device=where)
+        kinds = families or scenes.FAMILIES
+        chosen = scenes.sample(seed, 1, families=kinds, views=views, decorated=decorated, device=where)
         print(f"wrote {_show_scene(scenes.render(chosen, size), out / 'scene.html')}")
 
 

@@ -42,7 +42,8 @@ class Settings:
     def env(self) -> "RobotEnv":
         """The environment with its cameras."""
         cameras = self.cameras or None
-        return make(self.task, size=self.size, cameras=cameras, depth=self.depth, **self.options)
+        deep = self.depth
+        return make(self.task, size=self.size, cameras=cameras, depth=deep, calibration=deep, **self.options)
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
@@ -78,7 +79,8 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
     observation, info = env.reset(seed=seed)
     rows: list[dict[str, Any]] = []
     for action in actions:
-        row = dict(observation) | {"action": action}
+        row = {key: value for key, value in observation.items() if not key.endswith(".intrinsics")}
+        row |= {"action": action}
         observation, reward, success, _, info = env.step(action)
         rows.append(row | {"next.reward": np.float32(reward), "next.done": success})
     if not info["success"]:
@@ -157,7 +159,8 @@ class _Worker:
     def __init__(self, out: Path, episodes: int, settings: Settings):
         self.settings, self.env = settings, settings.env()
         robot = self.env.robot.name
-        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality)
+        cameras = {camera: {"intrinsics": self.env.intrinsics(camera).tolist()} for camera in self.env.cameras}
+        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality, cameras=cameras)
         self.claims = Claims(out, settings.seed, episodes, lambda: self.writer.seeds)
 
     def make_episode(self) -> bool | None:
