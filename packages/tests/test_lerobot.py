@@ -1,4 +1,4 @@
-"""stringpe with the real LeRobot: data both ways, training, saving, reloading and evaluation. Run by make test-lerobot."""
+"""stringpe with the real LeRobot: data both ways, training, saving, reloading, evaluation. Run by make test-lerobot."""
 
 import json
 import subprocess
@@ -126,6 +126,16 @@ def test_lerobot_reads_poses_and_what_is_known_of_cameras(tmp_path):
     assert theirs.meta.features["observation.images.top"]["info"]["intrinsics"] == [[1.0]]
 
 
+def test_lerobots_viewer_shows_an_episode(recorded, tmp_path):
+    run(
+        *(BIN / "lerobot-dataset-viz", "--repo-id", "some/thing", "--root", recorded, "--episode-index", 1),
+        *("--save", 1, "--output-dir", tmp_path, "--num-workers", 0),
+    )
+    (film,) = tmp_path.glob("*.rrd")
+    steps = Dataset(recorded).episodes[1].length
+    assert film.stat().st_size > 2 * SIZE * SIZE * steps  # the pictures and the depth of every step
+
+
 @pytest.mark.parametrize("unit", ["mm", "m"])
 @pytest.mark.parametrize("kind", ["image", "video"])
 def test_we_read_what_lerobot_wrote(tmp_path, kind, unit):
@@ -240,6 +250,8 @@ def test_wrong_settings_are_told_in_words():
 
     with pytest.raises(ValueError, match="did you mean 'circulant'"):
         new_config(encoding="circulent")
+    with pytest.raises(ValueError, match=r"augment\.shift would change nothing"):
+        PreTrainedConfig.get_choice_class("string")(changes=["augment.shift=2"], device="cpu")
     config = new_config()
     del config.input_features["observation.images.wrist_depth"]
     with pytest.raises(ValueError, match=r"depth=lift needs observation\.images\.wrist_depth"):
@@ -274,10 +286,8 @@ def evaluate_by_lerobot(policy, out, episodes, *more):
     )
     info = json.loads((out / "eval_info.json").read_text())
     metrics = info["per_task"][0]["metrics"]
-    names = ("sum_rewards", "max_rewards", "successes")
-    return [
-        dict(zip(("seed", *names), (1_000_000 + i, *row))) for i, row in enumerate(zip(*(metrics[n] for n in names)))
-    ]
+    rows = zip(metrics["sum_rewards"], metrics["successes"], strict=True)
+    return [{"seed": 1_000_000 + i, "sum_reward": total, "success": good} for i, (total, good) in enumerate(rows)]
 
 
 def test_lerobot_eval_and_stringpe_eval_agree(recorded, tmp_path):
@@ -298,5 +308,5 @@ def test_lerobot_eval_and_stringpe_eval_agree(recorded, tmp_path):
     ours = sorted(map(json.loads, lines), key=lambda trial: trial["seed"])
     assert [t["seed"] for t in ours] == [t["seed"] for t in theirs]
     for a, b in zip(ours, theirs, strict=True):
-        assert (a["success"], a["steps"]) == (b["successes"], 12)
-        assert a["sum_reward"] == pytest.approx(b["sum_rewards"], abs=1e-6)
+        assert (a["success"], a["steps"]) == (b["success"], 12)
+        assert a["sum_reward"] == pytest.approx(b["sum_reward"], abs=1e-6)

@@ -78,13 +78,9 @@ class RobotTask(gym.Env[Any, Any]):
         self.action_space = self.env.action_space
         spaces = self.env.observation_space.spaces
         deep = {_plain(stored_key(k)): (1, *s.shape) for k, s in spaces.items() if k.startswith(DEPTH)}
+        pixels = {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
         self.observation_space = gym.spaces.Dict(
-            {
-                "agent_pos": spaces[STATE],
-                "pixels": gym.spaces.Dict(
-                    {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
-                ),
-            }
+            {"agent_pos": spaces[STATE], "pixels": gym.spaces.Dict(pixels)}
             | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
         )
 

@@ -8,6 +8,7 @@ from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.optim import AdamWConfig, CosineDecayWithWarmupSchedulerConfig
 
 from stringpe import recipes
+from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import from_dict, override
 from stringpe.recipes.schema import Recipe
 from stringpe.robots.policies.base import Spec
@@ -17,6 +18,14 @@ IMAGES = "observation.images."
 DEPTH = "_depth"
 """How the keys of a camera's depth end, as LeRobot names them: observation.images.<camera>_depth."""
 
+_READ = (
+    *("seed", "model.*", "policy.*", "data.image_size"),
+    *("optim.lr", "optim.beta1", "optim.beta2", "optim.eps", "optim.weight_decay", "optim.clip", "optim.warmup_steps"),
+)
+"""Keys of a recipe that a policy in LeRobot depends on."""
+_OURS = ("policy.cameras", "policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials")
+"""Of these, keys that only stringpe's own training reads."""
+
 
 @PreTrainedConfig.register_subclass("string")
 @dataclass
@@ -25,8 +34,8 @@ class StringConfig(PreTrainedConfig):
 
     recipe: kuka_small, aloha_small, kuka or aloha: sizes of the image encoder and of the policy, learning rate, …
     kind: diffusion or energy. encoding: a name of `stringpe.names()`. depth: none, lift, channel, normals or
-    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these is
-    the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
+    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these
+    is the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
     for example '["policy.chunk=32", "model.layers=4"]'.
     cameras: their names, all of the data set by default. image_size: side in pixels that pictures are resized to, 0 for
     the recipe's. depth_unit: of the depth that LeRobot hands over (`--dataset.depth_output_unit`). noise_seed: where
@@ -73,11 +82,15 @@ class StringConfig(PreTrainedConfig):
             "policy.encoder": self.encoder,
             "data.image_size": self.image_size,
         }
-        changes = [f"{key}={value}" for key, value in given.items() if value]
-        recipe = override(recipes.load(self.recipe), [*changes, *self.changes])
+        changes = [*(f"{key}={value}" for key, value in given.items() if value), *self.changes]
+        recipe = override(recipes.load(self.recipe), changes)
         if recipe.task != "policy":
             raise ValueError(f"{self.recipe} is a recipe for {recipe.task}, not for a policy: use kuka_small, …")
-        PolicyTask.check(recipe)
+        keys = [change.partition("=")[0] for change in changes]
+        unread = [key for key in keys if not is_read(key, _READ) or key in _OURS]
+        if unread:
+            raise ValueError(f"{unread[0]} would change nothing: LeRobot's data, loop and options decide on it")
+        PolicyTask.check(recipe, keys)
         return recipe
 
     def camera_keys(self) -> dict[str, str]:
@@ -87,11 +100,11 @@ class StringConfig(PreTrainedConfig):
             for key, feature in sorted(self.image_features.items())
             if feature.shape[0] == 3
         }
+        if not there:
+            raise ValueError("these policies need at least one camera, and there is none among the features")
         missing = [name for name in self.cameras if name not in there]
-        if missing or not there:
-            raise ValueError(
-                f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}"
-            )
+        if missing:
+            raise ValueError(f"there is no camera {', '.join(missing)}; there are {', '.join(there)}")
         return {name: there[name] for name in self.cameras or there}
 
     def depth_keys(self) -> dict[str, str]:

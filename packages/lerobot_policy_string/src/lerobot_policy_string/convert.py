@@ -21,7 +21,7 @@ from .processor_string import make_string_pre_post_processors
 
 
 def convert(run: str | Path, out: str | Path) -> Path:
-    """Write the policy of a run, or of one of its checkpoints, to a folder; its normalisation goes to the processors."""
+    """Write the policy of a run or of a checkpoint to a folder; its normalisation goes to the processors."""
     loaded = load_run(run, "policy")
     trained = loaded.model
     assert isinstance(trained, RobotPolicy)

@@ -1,4 +1,4 @@
-"""A policy of stringpe behind LeRobot's interface. LeRobot's processors normalise, so the policy's own is the identity."""
+"""A policy of stringpe behind LeRobot's interface. LeRobot's processors normalise; the policy itself does not."""
 
 import json
 from collections import deque
