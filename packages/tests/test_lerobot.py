@@ -254,7 +254,7 @@ def test_wrong_settings_are_told_in_words():
         PreTrainedConfig.get_choice_class("string")(changes=["augment.shift=2"], device="cpu")
     config = new_config()
     del config.input_features["observation.images.wrist_depth"]
-    with pytest.raises(ValueError, match=r"depth=lift needs observation\.images\.wrist_depth"):
+    with pytest.raises(ValueError, match=r"depth=lift in the camera frame needs observation\.images\.wrist_depth"):
         StringPolicy(config)
     with pytest.raises(ValueError, match="no camera side; there are top, wrist"):
         StringPolicy(new_config(cameras=["side"]))
@@ -274,6 +274,28 @@ def test_a_policy_is_trained_and_evaluated_by_lerobots_commands(recorded, tmp_pa
     found = evaluate_by_lerobot(saved, tmp_path / "eval", episodes=1)
     assert len(found) == 1
     assert found[0]["seed"] == 1_000_000
+
+
+def test_a_policy_in_the_world_frame_is_trained_and_evaluated(recorded, tmp_path):
+    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
+
+    meta = LeRobotDatasetMetadata("some/thing", root=recorded)
+    changes = [*TINY, *KINDS["diffusion"], "policy.frame=world"]
+    with pytest.warns(UserWarning, match="starts at random"):
+        policy = make_policy(
+            PreTrainedConfig.get_choice_class("string")(depth="none", changes=changes, device="cpu"), ds_meta=meta
+        )
+    before, after = make_pre_post_processors(policy.config, dataset_stats=meta.stats)
+    batch = before(LeRobotDataset("some/thing", root=recorded)[3])
+    seen = policy.model.observe(policy._observation(batch))
+    moved = dict(batch)
+    moved["observation.camera.front.pose"] = batch["observation.camera.front.pose"].clone()
+    moved["observation.camera.front.pose"][..., 2, 3] += 0.3
+    assert not torch.equal(seen, policy.model.observe(policy._observation(moved)))
+    for each in (policy, before, after):
+        each.save_pretrained(tmp_path / "saved")
+    found = evaluate_by_lerobot(tmp_path / "saved", tmp_path / "eval", 1, "--env.calibration=true")
+    assert len(found) == 1
 
 
 def evaluate_by_lerobot(policy, out, episodes, *more):

@@ -1,6 +1,7 @@
 """What a stringpe policy in LeRobot is made of: a recipe of stringpe, changes to it, and LeRobot's features."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from stringpe import recipes
 from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import from_dict, override
 from stringpe.recipes.schema import Recipe
+from stringpe.robots.calibration import fit_intrinsics, pose_key
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.policy import PolicyTask
 
@@ -40,7 +42,9 @@ class StringConfig(PreTrainedConfig):
     cameras: their names, all of the data set by default. image_size: side in pixels that pictures are resized to, 0 for
     the recipe's. depth_unit: of the depth that LeRobot hands over (`--dataset.depth_output_unit`). noise_seed: where
     set, episode i after loading draws its noise from this seed + i alone, as `stringpe eval` does.
-    as_built, fps, tasks: filled in when a policy is made; a saved policy is built from them."""
+    as_built, fps, tasks, calibration: filled in when a policy is made; a saved policy is built from them. calibration:
+    of the cameras of a policy in the world frame, by name: "intrinsics" in pixels of pictures of image_size, and "pose"
+    for cameras that stand still; poses of others are a column `observation.camera.<camera>.pose`."""
 
     recipe: str = "kuka_small"
     kind: str = ""
@@ -55,6 +59,7 @@ class StringConfig(PreTrainedConfig):
     as_built: str = ""
     fps: float = 0.0
     tasks: list[str] = field(default_factory=list)
+    calibration: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
     normalization_mapping: dict[str, NormalizationMode] = field(
         default_factory=lambda: {
             "STATE": NormalizationMode.MEAN_STD,
@@ -109,14 +114,15 @@ class StringConfig(PreTrainedConfig):
 
     def depth_keys(self) -> dict[str, str]:
         """LeRobot's keys of the depth, by camera; none for a policy that does not see depth."""
-        if self.build_recipe().model.depth == "none":
+        recipe = self.build_recipe()
+        if recipe.model.depth == "none" and recipe.policy.frame != "world":
             return {}
         cameras = self.camera_keys()
         wanted = {name: f"{IMAGES}{name}{DEPTH}" for name in cameras}
         missing = [key for key in wanted.values() if key not in self.image_features]
         if missing:
             raise ValueError(
-                f"depth={self.build_recipe().model.depth} needs {', '.join(missing)}; there are "
+                f"depth={recipe.model.depth} in the {recipe.policy.frame} frame needs {', '.join(missing)}; there are "
                 f"{', '.join(sorted(self.image_features))}: record depth, choose other cameras, or set depth=none"
             )
         return wanted
@@ -128,6 +134,23 @@ class StringConfig(PreTrainedConfig):
         state, action = self.robot_state_feature.shape[0], self.action_feature.shape[0]
         size = self.build_recipe().data.image_size
         return Spec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
+
+    def calibrate(self, features: Mapping[str, Any]) -> None:
+        """Note what a data set knows of the cameras, where the policy sees the world frame."""
+        recipe = self.build_recipe()
+        if recipe.policy.frame != "world":
+            return
+        for name, key in self.camera_keys().items():
+            info = features[key].get("info") or {}
+            if "intrinsics" not in info or not ("pose" in info or pose_key(name) in features):
+                raise ValueError(
+                    f"policy.frame=world needs calibrated cameras: give intrinsics and pose in the info of {key} in "
+                    f"meta/info.json, or the column {pose_key(name)}"
+                )
+            fitted = fit_intrinsics(info["intrinsics"], features[key]["shape"][:2], recipe.data.image_size)
+            self.calibration[name] = {"intrinsics": fitted.tolist()} | (
+                {"pose": info["pose"]} if "pose" in info else {}
+            )
 
     def validate_features(self) -> None:
         if self.robot_state_feature is None or self.action_feature is None:

@@ -25,6 +25,8 @@ def convert(run: str | Path, out: str | Path) -> Path:
     loaded = load_run(run, "policy")
     trained = loaded.model
     assert isinstance(trained, RobotPolicy)
+    if loaded.recipe.policy.frame == "world":
+        raise ValueError(f"{run} sees the world frame and does not keep its cameras' calibration: train it in LeRobot")
     config = _describe(trained, loaded.recipe)
     policy = StringPolicy(config)
     policy.model.load_state_dict(trained.state_dict())
