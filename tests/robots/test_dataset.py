@@ -26,6 +26,8 @@ from stringpe.robots.data.parquet import BrokenEpisode
 from stringpe.robots.data.statistics import QUANTILES, pool_statistics, summarise
 from stringpe.robots.data.writer import Writer, write_meta
 
+pytestmark = pytest.mark.slow
+
 
 def made(seed=0, steps=7, cameras=("top", "wrist"), depth=True):
     rng = np.random.default_rng(seed)

@@ -14,6 +14,8 @@ from stringpe.robots.data import demos, video
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.demos import Settings
 
+pytestmark = pytest.mark.slow
+
 TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 
 

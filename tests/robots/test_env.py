@@ -35,7 +35,7 @@ def test_things_start_apart_at_rest_and_unfinished(task, blind, home):
         assert info == {"success": False, "stage": 0, "stage_name": "start"}
         for thing in env.task.things:
             assert env.world.speed(thing.name) < 0.05, thing.name
-            assert not env.world.touched(thing.name)
+            assert not env.world.arms_touching(thing.name)
         for _ in range(8):
             _, reward, success, _, _ = env.step(home(env))
         assert reward == 0.0

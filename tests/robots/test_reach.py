@@ -23,6 +23,8 @@ from stringpe.robots.rollout import Setting
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training.launch import train
 
+pytestmark = pytest.mark.slow
+
 
 class Constant:
     """The best policy that ignores its cameras: go to the middle, and pass some targets on the way."""

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import scenes
-from stringpe.scenes.catalogue import KINDS, assemble
 from stringpe.scenes.deterministic import TURN, Dice, cos_sin
 from stringpe.scenes.families import RULES
 from stringpe.scenes.placement import Plot
+from stringpe.scenes.templates import ALL_KINDS, assemble
 
 WORLD = scenes.sample(11, 48)
 
@@ -127,7 +127,7 @@ def test_no_object_box_meets_another():
         related = (parent[:, None] == keep[None]) | (parent[None] == keep[:, None])
         clash = ~apart & ~related & ~torch.eye(len(keep), dtype=torch.bool)
         names = [
-            (KINDS[int(WORLD.kind[s, keep[i]])].name, KINDS[int(WORLD.kind[s, keep[j]])].name)
+            (ALL_KINDS[int(WORLD.kind[s, keep[i]])].name, ALL_KINDS[int(WORLD.kind[s, keep[j]])].name)
             for i, j in clash.nonzero().tolist()
         ]
         assert not names, f"scene {s}: {names}"
@@ -143,7 +143,7 @@ def test_objects_stay_in_the_room_and_on_what_carries_them():
     standing = there & (WORLD.parent >= 0)
     for s, o in standing.nonzero().tolist():
         p = int(WORLD.parent[s, o])
-        top = KINDS[int(WORLD.kind[s, p])].top
+        top = ALL_KINDS[int(WORLD.kind[s, p])].top
         assert top is not None
         assert WORLD.present[s, p]
         base = WORLD.centre[s, p, 2] + (top.height - 0.5) * WORLD.size[s, p, 2]
@@ -173,8 +173,8 @@ def test_objects_on_trays_do_not_cut_into_them():
             if k[0] > 0:
                 meets &= ~held((own - torch.stack([k[3] * 0, k[3] * 0, k[3]])) * k[:3])
             assert not meets.any(), (
-                KINDS[int(world.kind[s, o])].name,
-                KINDS[int(world.kind[s, world.parent[s, o]])].name,
+                ALL_KINDS[int(world.kind[s, o])].name,
+                ALL_KINDS[int(world.kind[s, world.parent[s, o]])].name,
             )
             checked += 1
     assert checked > 40
@@ -283,7 +283,7 @@ class Recorder(TorchDispatchMode):
 
 
 def test_layouts_use_only_operations_that_all_devices_round_alike():
-    scenes.sample(4, 1)  # the catalogue is built on the CPU, whatever device it then goes to
+    scenes.sample(4, 1)  # the templates are built on the CPU, whatever device it then goes to
     with Recorder() as recorder:
         scenes.sample(4, 16, views=2)
     assert {"mul.Tensor", "sqrt.default", "div.Tensor"} <= recorder.seen

@@ -139,6 +139,7 @@ COMMAND = "import sys; from stringpe import scenes; scenes.write(sys.argv[1], 12
 
 
 @pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.slow
 def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path, kill):
     whole, shared = tmp_path / "whole", tmp_path / "shared"
     scenes.write(whole, 12, size=(48, 48), shard_size=3, batch=1)

@@ -2,7 +2,7 @@
 
     detector = Detector3D(vit, text)
     found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
-    loss = detection_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
+    loss = detection3d_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
 
 A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
 offset to the patch is added, and the model does not know the camera.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..coords import Calibration
 from ..geometry import box3d
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from .initialise import fan_in_
 from .owl import ClassHead, unit
 from .owl_loss import class_target, focal, focal_cost, match, take
@@ -133,7 +133,7 @@ def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
     return _match(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
 
 
-def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
+def detection3d_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
     """The paper's loss for objects with labels (b, m), −1 where there is none, and boxes (b, m, 12).
 
     Focal over all tokens and queries, L1 over the 12 numbers, and L1 over the 24 coordinates of the corners, in their
@@ -171,10 +171,10 @@ def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def detections(found: Found, most: int = 100) -> list[Detections]:
+def detections(found: Found, most: int = 100) -> list[ScoredBoxes]:
     """The `most` best pairs of token and query per image, with probabilities as scores and proper rotations."""
     scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
     best = scores.topk(min(most, scores.shape[1]), dim=1)
     token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
     boxes = box3d.complete(take(found.boxes.float(), token))
-    return [Detections(*rows) for rows in zip(boxes, label, best.values, strict=True)]
+    return [ScoredBoxes(*rows) for rows in zip(boxes, label, best.values, strict=True)]

@@ -33,7 +33,7 @@ class Scenes:
     # objects
     present: Tensor  # (b, o) bool
     kind: Tensor  # (b, o) index into kinds()
-    template: Tensor  # (b, o) which variant, as a row of the catalogue
+    template: Tensor  # (b, o) which variant, as a row of `templates.Templates`
     colour: Tensor  # (b, o) index into COLOURS
     material: Tensor  # (b, o) index into MATERIALS
     pattern: Tensor  # (b, o) index into PATTERNS

@@ -28,7 +28,7 @@ from ..robots.policies.base import FLAT, Spec
 from ..robots.policies.observer import hash_words
 from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
-from .policy_model import KINDS, SIGLIP, new_policy
+from .policy_model import SIGLIP, new_policy, option_keys
 
 NEAR = 0.05
 """As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
@@ -60,7 +60,7 @@ class PolicyTask(Task):
 
     @classmethod
     def keys(cls, recipe: Recipe) -> tuple[str, ...]:
-        return (*super().keys(recipe), *KINDS[recipe.policy.kind])
+        return (*super().keys(recipe), *option_keys(recipe.policy.kind))
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
@@ -146,7 +146,7 @@ class PolicyTask(Task):
         return found
 
     def _success(self, model: nn.Module, place: Place) -> float:
-        """The share of trials in simulation that succeed, with the weights of now."""
+        """The share of trials in simulation that succeed, with the current weights."""
         if place.world > 1:
             raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
         p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size

@@ -80,6 +80,16 @@ class Net:
         if not 0 <= self.blind <= 1:
             raise ValueError(f"blind is a share and must be from 0 to 1, got {self.blind}")
 
+    @property
+    def decoder_sizes(self) -> dict[str, Any]:
+        """The sizes of a `ChunkDecoder`, as its keywords."""
+        return {
+            "dim": self.dim,
+            "layers": self.decoder_layers,
+            "num_heads": self.num_heads,
+            "mlp_ratio": self.mlp_ratio,
+        }
+
 
 class RobotPolicy(nn.Module):
     """Abstract. The normalisation and the `Spec` are buffers, so that a checkpoint holds all that acting needs.

@@ -9,12 +9,12 @@ import numpy.typing as npt
 from ..calibration import intrinsics_key, pinhole, pose_key
 from .depth_sensor import DepthSensor
 from .geometry import Vector
-from .objects import add
 from .render import Cameras
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
 from .simulator import mujoco
+from .things import add
 from .world_state import World
 
 RATE = 10  # actions per second
@@ -111,7 +111,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self.look(), self._info(0)
 
     def restart(self, seed: int | None = None) -> None:
-        """As `reset`, without looking."""
+        """As `reset`, without taking pictures."""
         seed = self._seed if seed is None else seed
         super().reset(seed=seed)
         self._seed = None
@@ -136,7 +136,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             self.move(name, pos, turn)
 
     def move(self, name: str, pos: npt.ArrayLike, turn: Vector | None = None) -> None:
-        """Puts a thing somewhere, at rest: for initial states and for tests of goals."""
+        """Put a thing somewhere, at rest: for initial states and for tests of goals."""
         quat = np.array([1.0, 0.0, 0.0, 0.0])
         if turn is not None:
             mujoco.mju_mat2Quat(quat, np.ascontiguousarray(turn).flatten())
@@ -148,18 +148,18 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             body.pos[:], body.quat[:] = pos, quat
 
     def refresh(self) -> None:
-        """Makes what the world says follow from positions that were set by hand."""
+        """Bring the derived state (poses, contacts) up to date with positions that were set by hand."""
         mujoco.mj_forward(self.model, self.data)
         self.world.observe_contacts()
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Takes an action; targets outside the joints' limits are brought to the limits."""
+        """Take an action; targets outside the joints' limits are clipped to them."""
         info = self.advance(action)
         reward = info["stage"] / len(self._goal.stages)
         return self.look(), reward, info["success"], self._steps >= self.max_steps, info
 
     def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
-        """As `step`, without looking: the physics and the goal of one action; returns info."""
+        """As `step`, without taking pictures: the physics and the goal of one action; returns info."""
         target = self._servos.check(action)
         before = self.data.ctrl.copy()
         for count in range(1, self._substeps + 1):
@@ -180,7 +180,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self._servos.read(self.data, self.world)
 
     def look(self) -> Observation:
-        """The observation of now."""
+        """The current observation."""
         found: Observation = {"observation.state": self.state()}
         for camera in self.cameras:
             found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
@@ -197,7 +197,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return pinhole(self.size, float(self.model.cam(camera).fovy[0]))
 
     def snapshot(self) -> npt.NDArray[np.float64]:
-        """The state of the physics now, for `show` before the next reset."""
+        """The current state of the physics, for `show` before the next reset."""
         state = np.empty(mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_FULLPHYSICS))
         mujoco.mj_getState(self.model, self.data, state, mujoco.mjtState.mjSTATE_FULLPHYSICS)
         return state
@@ -218,7 +218,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
     def close(self) -> None:
-        """Gives the rendering context back."""
+        """Release the rendering context."""
         if self._cameras is not None:
             self._cameras.close()
             self._cameras = None

@@ -71,7 +71,7 @@ def from_rotation_vector(vector: Vector) -> Vector:
 
 
 def between(a: Pose, b: Pose, share: float) -> Pose:
-    """The pose `share` of the way from a to b: straight, and about one axis."""
+    """The pose a fraction `share` of the way from a to b: along a straight line, and turned about one axis."""
     turn = a.turn @ from_rotation_vector(share * rotation_vector(a.turn.T @ b.turn))
     return Pose(a.pos + share * (b.pos - a.pos), turn)
 

@@ -73,7 +73,7 @@ def add_servo(spec: Any, joint: str, stiffness: float, damping: float, force: fl
 
 
 def couple(spec: Any, first: str, second: str) -> None:
-    """Makes the second finger mirror the first, as one motor of a real gripper does: what is held stays in place."""
+    """Make the second finger mirror the first, as one motor of a real gripper does: what is held stays in place."""
     spec.add_equality(
         type=mujoco.mjtEq.mjEQ_JOINT,
         objtype=mujoco.mjtObj.mjOBJ_JOINT,
