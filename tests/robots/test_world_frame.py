@@ -7,7 +7,9 @@ from policy_toy import KINDS, NET, RECIPE, SPEC, batch, policy
 from stand_in import demonstration
 
 import stringpe
+from stringpe.bench.train import RandomDemos
 from stringpe.data.demos import augment_cameras, augment_intrinsics
+from stringpe.data.place import Place
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.calibration import intrinsics_key, pose_key
@@ -127,6 +129,12 @@ def test_a_plan_comes_from_an_environments_arrays():
     plans = model.plan_actions([arrays] * 3, [torch.Generator().manual_seed(0) for _ in range(3)])
     assert plans.shape == (3, NET.execute, 4)
     np.testing.assert_array_equal(plans[0], plans[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*image encoder starts at random")
+def test_the_benchmark_of_training_knows_the_world_frame():
+    task = RandomDemos(override(RECIPE, ["policy.frame=world", "model.depth=lift"]))
+    assert task.loss(task.build(task.recipe, None), next(task.batches(0, Place()))).isfinite()
 
 
 def test_a_shifted_picture_has_its_principal_point_shifted():
