@@ -215,9 +215,7 @@ def test_processors_normalise_and_the_policy_does_not(recorded, tmp_path):
     before, after = make_pre_post_processors(config, dataset_stats=meta.stats)
     frame = LeRobotDataset("some/thing", root=recorded)[3]
     batch = before(frame)
-    state = (frame["observation.state"] - meta.stats["observation.state"]["mean"]) / meta.stats["observation.state"][
-        "std"
-    ]
+    state = (frame["observation.state"] - meta.stats["observation.state"]["mean"]) / meta.stats["observation.state"]["std"]
     moving = torch.from_numpy(meta.stats["observation.state"]["std"] > 1e-4)
     torch.testing.assert_close(batch["observation.state"][0][moving], state[moving].float(), rtol=1e-4, atol=1e-4)
     assert batch["observation.state"].abs().max() < 50  # no joint that stays is blown up
@@ -274,9 +272,7 @@ def evaluate_by_lerobot(policy, out, episodes, *more):
     info = json.loads((out / "eval_info.json").read_text())
     metrics = info["per_task"][0]["metrics"]
     names = ("sum_rewards", "max_rewards", "successes")
-    return [
-        dict(zip(("seed", *names), (1_000_000 + i, *row))) for i, row in enumerate(zip(*(metrics[n] for n in names)))
-    ]
+    return [dict(zip(("seed", *names), (1_000_000 + i, *row))) for i, row in enumerate(zip(*(metrics[n] for n in names)))]
 
 
 def test_lerobot_eval_and_stringpe_eval_agree(recorded, tmp_path):

@@ -80,9 +80,7 @@ class RobotTask(gym.Env[Any, Any]):
         self.observation_space = gym.spaces.Dict(
             {
                 "agent_pos": spaces[STATE],
-                "pixels": gym.spaces.Dict(
-                    {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
-                ),
+                "pixels": gym.spaces.Dict({k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}),
             }
             | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
         )

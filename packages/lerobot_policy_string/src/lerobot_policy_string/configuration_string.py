@@ -86,9 +86,7 @@ class StringConfig(PreTrainedConfig):
         }
         missing = [name for name in self.cameras if name not in there]
         if missing or not there:
-            raise ValueError(
-                f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}"
-            )
+            raise ValueError(f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}")
         return {name: there[name] for name in self.cameras or there}
 
     def depth_keys(self) -> dict[str, str]:

@@ -30,9 +30,7 @@ class StringPolicy(PreTrainedPolicy):
         if config.as_built:  # a saved policy is data, and must not choose what is imported
             refuse_foreign_code(recipe, Path("this policy's config.json"))
         if getattr(recipe.policy, "frame", "camera") != "camera":
-            raise ValueError(
-                "LeRobot does not hand over calibrated cameras: train policy.frame=world by stringpe train"
-            )
+            raise ValueError("LeRobot does not hand over calibrated cameras: train policy.frame=world by stringpe train")
         if dataset_meta is not None and not config.as_built:
             config.fps = float(dataset_meta.fps)
             config.tasks = [str(text) for text in dataset_meta.tasks.index]
