@@ -1,5 +1,7 @@
 """Policies that see all cameras in the robot's frame."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import stringpe
 from stringpe.bench.train import RandomDemos
 from stringpe.data.demos import augment_cameras, augment_intrinsics
 from stringpe.data.place import Place
+from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.calibration import intrinsics_key, pose_key
@@ -17,6 +20,8 @@ from stringpe.robots.data import demos
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import join, load, pack
 from stringpe.robots.data.writer import Writer
+from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
+from stringpe.robots.policies.observer import ImageEncoder
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training import simulate
 from stringpe.training.launch import train
@@ -105,6 +110,15 @@ def test_folding_changes_no_plan(kind):
     before = model.observe(data)
     folded = stringpe.fold(model)
     torch.testing.assert_close(folded.observe(data), before, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("frame", ["camera", "world"])
+def test_options_of_the_encoding_go_to_the_policys_transformer(frame):
+    net = replace(NET, frame=frame, encoding="circulant", encoding_options={"block_size": 4})
+    vit = ViT(dim=32, layers=1, num_heads=2, patch_size=4, encoding="circulant")
+    observer = DiffusionPolicy(ImageEncoder(vit), SPEC, net).observer
+    encoding = observer.blocks[0].attention.encoding
+    assert encoding is None if frame == "camera" else encoding.basis.block_size == 4
 
 
 def test_missing_calibration_is_named():

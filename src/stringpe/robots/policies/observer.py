@@ -111,7 +111,8 @@ class Observer(nn.Module):
         hidden = int(mlp_ratio * dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
         name = encoding if frame == "world" and not is_absolute(encoding) else "none"
-        each = build_encodings(name, encoding_options or {}, layers, sizes, shared=False)
+        options = {} if name == "none" else encoding_options or {}
+        each = build_encodings(name, options, layers, sizes, shared=False)
         self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in each)
         self.lift = None if name == "none" or not layers else WorldLift(encoder.patch_size)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
