@@ -75,11 +75,11 @@ class Text:
 @dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d", for the task policy "demos", or for the task relations "points".
+    "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes "clouds".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
-    need neither: `train_size` and `val_size` frames are rendered.
+    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds: an
+    .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
@@ -89,6 +89,7 @@ class Data:
     run.
     train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
+    groups, group_size: for clouds, the number of tokens per cloud and of points per token.
     """
 
     source: str = "synthetic"
@@ -107,6 +108,8 @@ class Data:
     train_boxes: str = ""
     val_boxes: str = ""
     negatives: int = bounded(50, least=0)
+    groups: int = bounded(64, least=1)
+    group_size: int = bounded(32, least=1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ class Augment:
     randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: for
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
     many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
-    with its border repeated for policies."""
+    with its border repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the
+    third axis) or "any"."""
 
     crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False
@@ -125,6 +129,7 @@ class Augment:
     mixup: float = bounded(0.0, least=0)
     mosaic: str = ""
     shift: int = bounded(0, least=0)
+    turn: str = one_of("none", "upright", "any")
 
 
 @dataclass(frozen=True)
