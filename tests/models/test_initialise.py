@@ -94,7 +94,6 @@ def test_attention_says_something_at_the_start_whatever_the_width(dim):
     assert 0.07 < share < 1.1
 
 
-
 @pytest.mark.parametrize(
     ("inputs", "std"), [(3, 3**-0.5), (16, 0.25), (32, 0.16), (64, 0.08), (128, 0.04), (256, 0.02), (3072, 0.02)]
 )

@@ -3,8 +3,8 @@
     stringpe compare modelnet10 data.train=modelnet10.npz data.cache=cache --jobs 8 --out runs/modelnet10
     stringpe train modelnet10 data.train=modelnet10.npz model.encoding=cayley --out runs/modelnet10-cayley
 
-Data: one .npz with train_points (n, 1024, 3), train_label (n,), test_points, test_label and, if you like, classes: 3,991
-+ 908 shapes. Clouds are centred and scaled to radius 1, because the units of the CAD files differ; 64 groups of 32
+Data: one .npz with train_points (n, 1024, 3), train_label (n,), test_points, test_label and, if you like, classes:
+3,991 + 908 shapes. Clouds are centred and scaled to radius 1, because the units of CAD files differ; 64 groups of 32
 points are found once and kept in data.cache. Every training example is in a new random pose (augment.turn=any).
 Coordinates are the centres of the groups in space, times 8. Absolute embeddings are sine-cosine, since there is no grid
 for a table. Columns: clouds as stored, in other random poses, and all moved by four radii.

@@ -23,10 +23,13 @@ class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
     `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
     RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
-    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison has its own start.
+    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison has its own start;
+    "recipe:NAME" is a run of that recipe, which is trained first, once, and kept in data.cache.
     `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled", "uniform" or
     "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
-    keeps the query and key projections of the task relations as they start."""
+    keeps the query and key projections of the task relations as they start; "backbone" keeps all of a ViT that the task
+    objects takes from `start`, "backbone+basis" also the basis of the encoding that is put into it, at a random value.
+    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
@@ -49,6 +52,7 @@ class Model:
     init: str = "truncated_normal"
     patch_gain: float = 3**-0.5
     freeze: str = ""
+    lora: int = bounded(0, least=0)
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,8 @@ class Data:
     "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes "clouds".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds: an
-    .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
+    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:
+    an .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read

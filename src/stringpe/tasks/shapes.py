@@ -83,7 +83,8 @@ class Shapes(Task):
         for step in itertools.count(start):
             index = order(step, place.rank, place.world).to(place.device)
             batch = {name: t[index] for name, t in kept.items()}
-            if augment.turn != "none":  # one table for the global batch, so that the number of processes changes nothing
+            if augment.turn != "none":
+                # One table for the global batch, so that the number of processes changes nothing.
                 rotation = draw_rotations(size, augment.turn, generator(seed, "turn", step))
                 rotation = rotation.chunk(place.world)[place.rank].to(place.device)
                 batch["points"], batch["centres"] = turn(batch["points"], batch["centres"], rotation)

@@ -36,6 +36,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    train_start(recipe, quiet=quiet)
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
@@ -43,6 +44,15 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     alone = hold_lock(out / ".lock", f"the run in {out}") if accelerator.is_main_process else nullcontext()
     with alone:
         return _train(recipe, out, accelerator, quiet)
+
+
+def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
+    """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and it is not there yet."""
+    from ..tasks.build import start_folder, start_recipe
+
+    before, folder = start_recipe(recipe), start_folder(recipe) if recipe.model.start else None
+    if before is not None and folder is not None:
+        train(before, folder, quiet=quiet)
 
 
 def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str, Any]:
