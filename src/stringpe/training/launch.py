@@ -19,7 +19,7 @@ from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_json, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
-from ..tasks import check
+from ..tasks import check, task_class
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
@@ -50,8 +50,12 @@ def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
     """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and it is not there yet."""
     from ..tasks.build import start_folder, start_recipe
 
-    before, folder = start_recipe(recipe), start_folder(recipe) if recipe.model.start else None
-    if before is not None and folder is not None:
+    if "model.start" not in task_class(recipe.task).keys(recipe):
+        return
+    before = start_recipe(recipe)
+    if before is not None:
+        folder = start_folder(recipe)
+        assert folder is not None
         train(before, folder, quiet=quiet)
 
 
