@@ -20,8 +20,9 @@ from ..catalogue import create
 from ..composed import Gated
 from ..encoding import Encoding
 from ..frequencies import random_frames
+from .blocks import Block
 from .depth import DepthLift
-from .vit import Block, ViT
+from .vit import ViT
 
 START = 1e-7
 """Of the gates: at exactly zero, no gradient would reach the basis (see `stringpe.attach`)."""
