@@ -20,7 +20,7 @@ from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
-from .objective import KINDS, cross_entropy, hits, soft_targets
+from .objective import CLASS_LOSSES, cross_entropy, hits, soft_targets
 
 MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""
@@ -45,8 +45,8 @@ class Shapes(Task):
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         check_source("shapes", recipe.data)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in CLASS_LOSSES:
+            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.clouds = load_clouds(recipe.data, "train")
 
     @classmethod
