@@ -26,7 +26,6 @@ RECIPE = Recipe(
         batch_size=512,
         epochs=5,
         precision="bf16",
-        compile=True,
         log_every=20,
         eval_batch=500,
         save_every=400,

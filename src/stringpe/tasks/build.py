@@ -226,7 +226,8 @@ def start_folder(recipe: Recipe) -> Path | None:
         return None
     before = start_recipe(recipe)
     if before is not None:
-        return cache_folder(recipe.data.cache) / "starts" / f"{before.name}-{digest(before.to_dict())}"
+        settings = replace(before, data=replace(before.data, cache="")).to_dict()  # wherever the cache lies
+        return cache_folder(recipe.data.cache) / "starts" / f"{before.name}-{digest(settings)}"
     folder = Path(fill_in(text, recipe, "model.start"))
     if not folder.is_dir():
         raise ValueError(f"model.start={text} stands for {folder}, which is not a folder: train that run first")

@@ -93,11 +93,12 @@ class Objects(Task):
         model = super().model()
         folder = start_folder(self.recipe) if self.recipe.model.freeze else None
         if folder is not None:
+            assert isinstance(model, Namer)
             old, weights = read_model(folder)
             if old.task != "objects":
                 raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
             own = {name.removeprefix("vit."): tensor for name, tensor in weights.items() if name.startswith("vit.")}
-            load_frozen(model.vit, own, f"model.start={folder}")  # type: ignore[arg-type]
+            load_frozen(model.vit, own, f"model.start={folder}")
             model.head.load_state_dict({"weight": weights["head.weight"], "bias": weights["head.bias"]})
         return model
 
