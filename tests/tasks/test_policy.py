@@ -16,7 +16,6 @@ from stringpe.data.place import Place
 from stringpe.io.checkpoint import digest_weights, model_folder, read_model
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
-from stringpe.recipes.schema import Augment
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
 from stringpe.robots.data.writer import Writer
