@@ -257,7 +257,7 @@ class ViT(nn.Module):
             plane = grid(*size, units="normalised", device=coords.device)
             plane = (plane + 1) / 2 * torch.tensor(self.table_size, device=coords.device) - 0.5
             coords = torch.cat([plane.expand(*coords.shape[:-1], 2), coords[..., 2:]], dim=-1)
-        return self.absolute(coords)
+        return self.absolute(coords[..., : self.absolute.coord_dim])  # a frozen 2D model does not see depth here
 
     def _pool(self, front: Tensor, tokens: Tensor) -> Tensor:
         if self.map_pool is not None:

@@ -31,10 +31,13 @@ class Model:
     `encoding_options` go to a named one (`options_for`). `stem` and `depth` as in `stringpe.ViT`; depth "none" sees
     RGB, the others RGB-D. `start`: the folder of a run that a new model starts from, of retrieval or detection its
     towers, of policies all of it; {encoding}, {seed} and {depth} in it stand for the recipe's own, so that every row of
-    a comparison has its own start.
+    a comparison has its own start; "recipe:NAME" is a run of that recipe, which is trained first, once, and kept in
+    data.cache.
     `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled", "uniform" or
     "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
-    keeps the query and key projections of the task relations as they start."""
+    keeps the query and key projections of the task relations as they start; "backbone" keeps all of a ViT that the task
+    objects takes from `start`, "backbone+basis" also the basis of the encoding that is put into it, at a random value.
+    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
@@ -57,6 +60,7 @@ class Model:
     init: str = "truncated_normal"
     patch_gain: float = 3**-0.5
     freeze: str = ""
+    lora: int = bounded(0, least=0)
 
     @property
     def options(self) -> dict[str, OptionValue]:
@@ -93,11 +97,11 @@ class Text:
 @dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d", for the task policy "demos", or for the task relations "points".
+    "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes "clouds".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
-    need neither: `train_size` and `val_size` frames are rendered.
+    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:
+    an .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
@@ -109,6 +113,7 @@ class Data:
     Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between; mix: their
     shares of the training, "0.8 0.2", in place of those of their sizes.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
+    groups, group_size: for clouds, the number of tokens per cloud and of points per token.
     """
 
     source: str = "synthetic"
@@ -128,6 +133,8 @@ class Data:
     val_boxes: str = ""
     mix: str = ""
     negatives: int = bounded(50, least=0)
+    groups: int = bounded(64, least=1)
+    group_size: int = bounded(32, least=1)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,8 @@ class Augment:
     randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: for
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
     many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
-    with its border repeated for policies."""
+    with its border repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the
+    third axis) or "any"."""
 
     crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False
@@ -146,6 +154,7 @@ class Augment:
     mixup: float = bounded(0.0, least=0)
     mosaic: str = ""
     shift: int = bounded(0, least=0)
+    turn: str = one_of("none", "upright", "any")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .. import recipes
 from ..baselines import LearnedAbsolute
 from ..coords import grid
+from ..data.cache import digest
 from ..io import checkpoint as checkpoints
-from ..io.files import read_json
+from ..io.files import cache_folder, read_json
 from ..models.contrastive import Contrastive
 from ..models.depth import DepthLift
 from ..models.owl import ClassHead
@@ -225,10 +227,24 @@ def start_folder(recipe: Recipe) -> Path | None:
     text = recipe.model.start
     if not text:
         return None
+    before = start_recipe(recipe)
+    if before is not None:
+        settings = replace(before, data=replace(before.data, cache="")).to_dict()  # wherever the cache lies
+        return cache_folder(recipe.data.cache) / "starts" / f"{before.name}-{digest(settings)}"
     folder = Path(fill_in(text, recipe, "model.start"))
     if not folder.is_dir():
         raise ValueError(f"model.start={text} stands for {folder}, which is not a folder: train that run first")
     return folder
+
+
+def start_recipe(recipe: Recipe) -> Recipe | None:
+    """The recipe that has to be trained before this one, where `model.start` is "recipe:NAME"; its data is kept where
+    this recipe's is."""
+    kind, _, name = recipe.model.start.partition(":")
+    if kind != "recipe":
+        return None
+    before = recipes.load(name)
+    return replace(before, data=replace(before.data, cache=recipe.data.cache))
 
 
 def fill_in(text: str, recipe: Recipe, key: str) -> str:

@@ -19,7 +19,7 @@ from ..recipes.schema import Recipe
 from ..tasks import check
 from ..tasks.base import Task
 from .findings import Finding, Scores, named_findings, paragraphs, verdict
-from .launch import build, result, versions
+from .launch import build, result, train_start, versions
 from .measure import measure_in_turns
 from .runs import Planned, expand_rows, planned, run_all, workers
 from .table import Summary, as_csv, as_text, summarise
@@ -80,6 +80,7 @@ def compare(
     with hold_lock(asked.out / ".lock", f"the comparison in {out}"):
         claim_folder(asked.out, design.questions(), file="design.json", what="comparison")
         task = build(recipe)  # makes or finds the data once, before many processes want it
+        train_start(recipe, quiet=asked.quiet)  # as with the data
         plan, tried = _run(asked, task, tuning)
         measured = _costs(plan, asked) if costs else {}
         found = _conclude(asked, task, plan, measured, baseline, tuning, tried)
