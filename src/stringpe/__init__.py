@@ -12,6 +12,8 @@ from .linear_attention import LinearAttention
 from .models.vit import ViT, vit
 from .named import cayley, circulant, general, golden, harope, rope, rope_mixed, simplex
 from .outer_product import Outer, outer
+from .own_projections import Projections
+from .packing import Packing
 from .rotate import backend, use_backend
 
 __version__ = "0.1.0"
@@ -24,6 +26,8 @@ __all__ = [
     "LieRE",
     "LinearAttention",
     "Outer",
+    "Packing",
+    "Projections",
     "SinCos",
     "Spherical",
     "ViT",

@@ -421,3 +421,35 @@ def test_a_failed_attach_leaves_the_model_as_it_was():
         stringpe.attach(model, "circulant", block_size=5)
     assert not list(attached_layers(model))
     assert torch.equal(VIT.call(model, images()), before)
+
+
+class TestAttentionMaps:
+    """transformers returns attention maps where attention is "eager"; attached models do too."""
+
+    def model(self):
+        family = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "SigLIP"))
+        model = family.model()
+        model.set_attn_implementation("eager")
+        return model
+
+    @pytest.mark.parametrize("asked_before", [False, True])
+    def test_they_are_those_of_the_host_at_the_start(self, asked_before):
+        expected = self.model()(images(), output_attentions=True).attentions
+        model = self.model()
+        if asked_before:
+            model(images(), output_attentions=True)
+        stringpe.attach(model, "cayley")
+        found = model(images(), output_attentions=True).attentions
+        assert len(found) == len(expected) == 2
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+    def test_they_are_those_that_were_used(self):
+        model = stringpe.attach(self.model(), "cayley")
+        for _, layer in attached_layers(model):
+            perturbed(layer.encoding, 0.3)
+        out = model(images(), output_attentions=True)
+        assert all((a.sum(-1) - 1).abs().max() < 1e-5 for a in out.attentions)
+        model.set_attn_implementation("sdpa")
+        torch.testing.assert_close(model(images()).last_hidden_state, out.last_hidden_state, atol=1e-5, rtol=1e-4)
+        assert not model(images(), output_attentions=True).attentions
