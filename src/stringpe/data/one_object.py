@@ -1,4 +1,4 @@
-"""One piece of furniture in an empty room: RGB-D frames simple enough to learn boxes in 3D from within minutes on a CPU."""
+"""One piece of furniture in an empty room: frames simple enough to learn boxes in 3D from them on a CPU in minutes."""
 
 import math
 from collections.abc import Iterator
@@ -35,8 +35,8 @@ def render_rooms(data: Data, split: str) -> Iterator[scenes.Frames]:
 
 
 def sample_rooms(seed: int, index: Tensor) -> scenes.Scenes:
-    """Rooms number `index` (b,) of the world with this seed. One object each, of random kind, size and colours, turned by
-    up to 45 degrees against the camera, which stands one and a half times to twice its size away and looks past it."""
+    """Rooms number `index` (b,) of the world with this seed. One object each, of random kind, size and colours, turned
+    by up to 45 degrees against the camera, which stands 1.5 to 2 times its size away and looks a little past it."""
     b = len(index)
     u = torch.stack([_uniforms(seed, int(i)) for i in index])  # (b, 32)
     shelf = catalogue(torch.device("cpu"))
