@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stringpe.hosts import attached_layers
+
 SIZE, PATCH, GRID = 32, 8, 4
 LARGER = (48, 32)
 
@@ -278,6 +280,18 @@ FAMILIES = [
 
 def images(size: tuple[int, int] = (SIZE, SIZE), seed: int = 1) -> Tensor:
     return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed))
+
+
+def find_family(library: str, name: str) -> Family:
+    return next(f for f in FAMILIES if (f.package, f.name) == (library, name))
+
+
+VIT = find_family("timm", "ViT")
+
+
+def encodings(model: nn.Module) -> list[Any]:
+    """The encodings that were attached to a model."""
+    return [layer.encoding for _, layer in attached_layers(model)]
 
 
 FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the test behind it, and whom it is for

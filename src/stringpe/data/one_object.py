@@ -10,8 +10,8 @@ from .. import scenes
 from ..io.progress import progress
 from ..recipes.schema import Data
 from ..scenes import cameras
-from ..scenes.catalogue import catalogue, kind_number
 from ..scenes.object_kinds import PATTERNS
+from ..scenes.templates import kind_number, load_templates
 
 KINDS = ("chair", "sofa", "table", "bin", "nightstand", "plant")
 """What stands in the rooms."""
@@ -39,7 +39,7 @@ def sample_rooms(seed: int, index: Tensor) -> scenes.Scenes:
     by up to 45 degrees against the camera, which stands 1.5 to 2 times its size away and looks a little past it."""
     b = len(index)
     u = torch.stack([_uniforms(seed, int(i)) for i in index])  # (b, 32)
-    shelf = catalogue(torch.device("cpu"))
+    shelf = load_templates(torch.device("cpu"))
     kind = torch.tensor([kind_number(name) for name in KINDS])[(u[:, 0] * len(KINDS)).long()]
     template = shelf.first[kind] + (u[:, 1] * shelf.variants[kind]).long()
     size = shelf.nominal[template] * (0.8 + 0.4 * u[:, 2:3])

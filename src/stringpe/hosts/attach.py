@@ -18,7 +18,7 @@ from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..own_projections import owned_layers
 from ..projection import MultiHead
-from .attention import KINDS, HostAttention
+from .attention import ATTENTION_KINDS, HostAttention
 from .description import Grid, Layer, Rope
 from .rotary import CoordsForAngles, find_rotaries, read_rotary
 from .token_coords import DropPatches, TokenCoords
@@ -81,7 +81,7 @@ def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attentio
     for what, value, allowed in (
         ("coord_dim", coord_dim, (2, 3)),
         ("start", start, ("same", "replace")),
-        ("attention", attention, KINDS),
+        ("attention", attention, ATTENTION_KINDS),
     ):
         if value not in allowed:
             raise ValueError(f"{what} must be one of {', '.join(map(str, allowed))}, got {value!r}")

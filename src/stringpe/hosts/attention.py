@@ -15,7 +15,7 @@ from ..rotate import full_precision
 from .description import Layer
 from .token_coords import TokenCoords
 
-KINDS = ("softmax", "linear")
+ATTENTION_KINDS = ("softmax", "linear")
 _HOOKS = (
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook",

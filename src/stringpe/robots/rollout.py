@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .. import viewer
-from .data.parquet import IMAGES
+from .data.columns import IMAGES
 from .data.video import write_video
 
 ENVIRONMENTS = 8

@@ -7,7 +7,7 @@ import torch
 
 from .. import viewer
 from ..data.boxes3d import BoxSet
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl3d import detections
 from .build import open_run
 from .detection3d import Detection3D
@@ -34,7 +34,7 @@ def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int 
     return [_frame(kept, int(i), best) for i, best in zip(index, found, strict=True)]
 
 
-def _frame(kept: BoxSet, i: int, found: Detections) -> viewer.Frame:
+def _frame(kept: BoxSet, i: int, found: ScoredBoxes) -> viewer.Frame:
     there = (kept.label[i] >= 0).nonzero()[:, 0]
     best = suppress(found, _OVERLAP)
     truths = [viewer.Box(kept.box[i, j], kept.names[int(kept.label[i, j])]) for j in there]

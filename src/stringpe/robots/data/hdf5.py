@@ -12,8 +12,9 @@ import numpy as np
 
 from ...io.problems import Problems
 from . import parquet
-from .dataset import Writer
-from .parquet import ACTION, IMAGES, STATE, BrokenEpisode
+from .columns import ACTION, IMAGES, STATE, check
+from .parquet import BrokenEpisode
+from .writer import Writer
 
 
 def import_hdf5(
@@ -51,7 +52,7 @@ def import_hdf5(
 
 
 def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
-    """One file as `parquet.Frames`."""
+    """One file as an episode in memory: see `columns`."""
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as missing:
@@ -72,7 +73,7 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
     except Exception as error:  # h5py raises all kinds for damaged files
         raise BrokenEpisode(f"{path.name} cannot be read ({type(error).__name__}: {error})") from None
     try:
-        parquet.check(found)
+        check(found)
     except ValueError as error:
         raise BrokenEpisode(f"{path.name}: {error}") from None
     return found
