@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: compare test test-fast attack audit lint docs package clean
+.PHONY: compare test test-fast test-lerobot attack audit lint docs package clean
 
 # One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
@@ -17,6 +17,10 @@ test: $(VENV)/.dev
 # Something of every package, without what compiles, trains for long, starts processes or goes over every host.
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The plug-ins under packages/ and data sets both ways, with the real LeRobot in an environment of its own.
+test-lerobot:
+	packages/run_tests $(or $(LEROBOT_ENV),.venv-lerobot)
 
 # Random inputs, malformed calls, damaged pictures and files, wrong invocations, kills: counts what breaks. About half an
 # hour; SHARE=0.05 for a short one, ATTACKS="kills writers" for some of them. See docs/reliability.md.
@@ -34,7 +38,8 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	rm -rf build/pages site && mkdir -p build/pages
-	cp -r README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE docs results benchmarks build/pages
+	cp -r README.md CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md SECURITY.md CITATION.cff LICENSE build/pages
+	cp -r docs notebooks results benchmarks build/pages
 	$(BIN)/mkdocs build --strict
 
 package: $(VENV)/.package

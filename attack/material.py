@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -242,14 +243,14 @@ class Compared:
 
 def comparison(folder: Path) -> Compared:
     """A comparison of one row and one seed, with costs."""
-    from stringpe.training.comparison import _Asked, compare
+    from stringpe.training.comparison import compare
     from stringpe.training.runs import planned
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
     plan = planned(classifier(), ["rope"], 1, folder)
-    cost = {"step_ms": [1.0, 0.9, 1.1], "bytes": 100}
+    cost = {"step_ms": [1.0, 0.9, 1.1], "peak_bytes": 100, "encoding_parameters": 8}
     (folder / "costs.json").write_text(json.dumps({"rope": cost}))
-    asked = _Asked(classifier(), None, ["rope"], 1, folder, 1, True)  # type: ignore[arg-type]
+    asked = SimpleNamespace(recipe=classifier(), out=folder, quiet=True)
     return Compared(folder, plan[0].out, plan[0].recipe, plan, asked)
 
 

@@ -52,7 +52,7 @@ def test_weights_that_are_missing_or_not_finite_are_refused(folder):
     weights = load_file(path)
     name = next(iter(weights))
     save_file({k: v for k, v in weights.items() if k != name}, path, {"format": "pt"})
-    with pytest.raises(ValueError, match="lacks weights that its config.json describes"):
+    with pytest.raises(ValueError, match=r"lacks weights that its config\.json describes"):
         load(folder)
     save_file(weights | {name: torch.full_like(weights[name], float("nan"))}, path, {"format": "pt"})
     with pytest.raises(ValueError, match="holds NaN or infinity"):

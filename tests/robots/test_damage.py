@@ -28,7 +28,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     "change",
     [
-        {"fps": 0}, {"fps": "x"}, {"fps": None}, {"features": []}, {"features": {}}, {"codebase_version": 3}, {"data_path": 1},
+        {"fps": 0}, {"fps": "x"}, {"fps": None}, {"features": []}, {"features": {}}, {"codebase_version": 3},
+        {"data_path": 1},
         {"features": {"action": 1}},
         {"features": {"action": {"dtype": "float32", "shape": []}, "observation.state": {"dtype": "x", "shape": [1]}}},
     ],

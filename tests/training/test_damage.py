@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -248,7 +249,7 @@ def test_damaged_costs_are_measured_again(tmp_path, toy, monkeypatch, content):
     cost = {"step_ms": (1.0, 0.9, 1.1), "peak_bytes": None, "encoding_parameters": 8}
     monkeypatch.setattr(comparison, "measure_in_turns", lambda rows: dict.fromkeys(rows, cost))
     (tmp_path / "costs.json").write_text(content)
-    asked = comparison._Asked(toy, None, ["rope"], 1, tmp_path, 1, True)
+    asked = SimpleNamespace(recipe=toy, out=tmp_path, quiet=True)
     assert comparison._costs([Planned("rope", toy.seed, toy, tmp_path / "run")], asked) == {"rope": cost}
 
 
