@@ -15,7 +15,7 @@ import torch
 
 from .. import __version__
 from ..io.files import write_json, write_text
-from ..io.schema import read_record
+from ..io.json_shape import read_record
 from ..io.table import markdown_table
 from . import models, op, train
 from .timing import LeftOut

@@ -27,7 +27,7 @@ from ..io.files import claim_folder, new_file, write_json
 from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import progress
-from ..io.schema import read_record
+from ..io.json_shape import read_record
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of

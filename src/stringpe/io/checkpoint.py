@@ -20,7 +20,7 @@ from ..recipes.check import check_values
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe
 from .files import new_folder, write_json, write_text
-from .schema import read_record
+from .json_shape import read_record
 
 State = dict[str, Tensor]
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.files import digest_file
-from ..io.schema import find_mismatch, read_record
+from ..io.json_shape import find_mismatch, read_record
 from .transformers_folder import load_transformers
 
 _DEFAULTS = {

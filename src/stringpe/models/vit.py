@@ -192,7 +192,9 @@ class ViT(nn.Module):
         self._check_input(pictures, metres)
         self._check_coords(coords)
         size = (image.shape[-2] // self.patch_size, image.shape[-1] // self.patch_size)
-        tokens = self._embed(pictures, metres).reshape(image.shape[0], -1, self.dim)
+        tokens = self._embed(pictures, metres)
+        views = image.shape[1] if image.ndim == 5 else 1
+        tokens = tokens.reshape(image.shape[0], views * tokens.shape[1], self.dim)  # not −1: a batch may be empty
         own = self.coordinates(size, depth, image.device, calibration)
         coords = own if coords is None else coords
         if self.absolute is not None:

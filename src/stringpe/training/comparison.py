@@ -13,7 +13,7 @@ import torch
 
 from .. import recipes
 from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
-from ..io.schema import find_mismatch
+from ..io.json_shape import find_mismatch
 from ..metrics.statistics import row_seed_residual, spreads_alike
 from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe

@@ -17,7 +17,7 @@ from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, write_json, write_text
-from ..io.schema import read_record
+from ..io.json_shape import read_record
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data, task_class

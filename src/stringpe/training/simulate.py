@@ -20,7 +20,7 @@ from typing import Any
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
-from ..io.schema import find_mismatch
+from ..io.json_shape import find_mismatch
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
-from ...io.schema import find_mismatch
+from ...io.json_shape import find_mismatch
 from ..calibration import fit_intrinsics, pose_key
 from . import parquet
 from .columns import ACTION, DEPTH, IMAGES, STATE

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...io.pictures import BadSample, decode_deep, decode_picture
-from ...io.schema import find_mismatch
+from ...io.json_shape import find_mismatch
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 
 

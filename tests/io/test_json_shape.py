@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stringpe.io.schema import find_mismatch, read_record
+from stringpe.io.json_shape import find_mismatch, read_record
 
 SHAPE = {"step": int, "window": [float], "name": (str, None), "rows": {str: {"on": bool}}, "rest": object}
 GOOD = {"step": 3, "window": [1, 0.5], "name": None, "rows": {"a": {"on": True}}, "rest": [], "more": 1}
