@@ -29,7 +29,7 @@ def test_a_task_of_one_file_trains_resumes_and_evaluates(page, tmp_path):
     from dataclasses import replace
 
     recipe = page["recipe"]
-    outcome = train(replace(recipe, loop=replace(recipe.loop, tensorboard=False)), tmp_path, quiet=True)
+    outcome = train(recipe, tmp_path, quiet=True)
     assert evaluate(tmp_path)["top1"] == outcome["metrics"]["top1"]
     assert len(evaluate(tmp_path)["interval"]) == 2
     with pytest.raises(ValueError, match=r"data.queries=3 would change nothing: the task brighter"):

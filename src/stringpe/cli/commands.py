@@ -143,6 +143,7 @@ def _simulate(
 def _classify_zero_shot(run: str, folder: Path) -> None:
     """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
     from ..data.labelled import image_set
+    from ..io.progress import working
     from ..metrics.statistics import wilson
     from ..models.contrastive import Contrastive
     from ..tasks.build import load_run
@@ -154,7 +155,8 @@ def _classify_zero_shot(run: str, folder: Path) -> None:
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
     texts = [name.replace("_", " ") for name in names]
     images = image_set("folder", str(folder))
-    found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
+    with working(f"naming {len(images)} pictures", late=True):
+        found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
     share = wilson(found["top1"] * found["count"], found["count"])
     low, high = share.bounds
     print(
@@ -352,6 +354,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
     from ..export import FORMATS
     from ..export import export as write
     from ..io.files import read_json
+    from ..io.progress import working
     from ..pretrained import from_pretrained
     from ..tasks.build import load_vit
 
@@ -364,7 +367,8 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
         else load_vit(checkpoint)
     )
     path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
-    done = write(model, path, to=to, size=size or trained)
+    with working(f"writing {path}", late=True):
+        done = write(model, path, to=to, size=size or trained)
     sizes = "any size in whole patches" if done.any_size else "this size only"
     print(f"wrote {done.path}: any batch, {sizes}; differs from the model by {done.difference:.1e} at most")
 

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from ..io.pictures import BadSample
 from ..io.problems import Problems
+from ..io.progress import progress
 from .archives import DAMAGE, stream_samples
 from .images import Ragged
 from .order import Order, derive
@@ -98,8 +99,12 @@ def read_all(count: int, read: Callable[[int], T], problems: Problems) -> dict[i
         except BadSample as error:
             return error
 
-    with ThreadPoolExecutor() as pool:  # Pillow lets go of the interpreter while it decodes
-        found = list(pool.map(one, range(count)))
+    found: list[T | BadSample] = []
+    where = f"reading {problems.where}".strip()
+    with progress(where, count, unit=problems.what, late=True) as advance, ThreadPoolExecutor() as pool:
+        for item in pool.map(one, range(count)):  # Pillow lets go of the interpreter while it decodes
+            found.append(item)
+            advance(1)
     total = None if problems.reasons else count  # what was wrong before is not one of `count`
     problems.extend(str(item) for item in found if isinstance(item, BadSample))
     good = {i: item for i, item in enumerate(found) if not isinstance(item, BadSample)}

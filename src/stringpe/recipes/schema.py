@@ -204,8 +204,9 @@ class Optim:
 class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    how many checkpoints are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in
-    one step, for tasks that can (relations)."""
+    how many checkpoints are not removed. tracker: where curves go besides metrics.jsonl, "tensorboard", "wandb",
+    "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed + 1, … that are trained
+    together in one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)
@@ -218,7 +219,7 @@ class Loop:
     eval_batch: int = bounded(256, least=1)
     save_every: int = bounded(1000, least=1)
     keep: int = bounded(2, least=1)
-    tensorboard: bool = True
+    tracker: str = ""
     seeds: int = bounded(1, least=1)
 
 

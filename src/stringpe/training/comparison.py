@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import torch
 
 from .. import recipes
 from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
+from ..io.progress import working
 from ..metrics.statistics import row_seed_residual, spreads_alike
 from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
@@ -23,6 +23,7 @@ from .launch import build, result, versions
 from .measure import measure_in_turns
 from .runs import Planned, planned, run_all, workers
 from .table import Summary, as_csv, as_text, summarise
+from .trackers import check_tracker
 from .tuning import APART, Tuning, best, tune
 
 
@@ -66,6 +67,7 @@ def compare(
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), quiet)
     for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
+    check_tracker(recipe.loop.tracker)
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
         raise ValueError(f"the baseline {baseline!r} is not among the rows {', '.join(labels)}: add it as a row")
@@ -188,10 +190,9 @@ def _costs(plan: Sequence[Planned], asked: _Asked) -> dict[str, dict[str, Any]]:
     rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}
     kept: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
     if list(kept) != list(rows):
-        if not asked.quiet:
-            print(f"measuring steps of {len(rows)} rows in turns", file=sys.stderr, flush=True)
         single = {label: replace(r, loop=replace(r.loop, seeds=1)) for label, r in rows.items()}
-        kept = measure_in_turns(single)
+        with working(f"measuring the steps of {len(rows)} rows in turns", quiet=asked.quiet):
+            kept = measure_in_turns(single)
         write_json(path, kept)
     return {label: {**cost, "step_ms": tuple(cost["step_ms"])} for label, cost in kept.items()}
 

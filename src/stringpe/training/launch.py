@@ -17,12 +17,14 @@ from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_json, write_json, write_text
+from ..io.progress import working
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
+from .trackers import check_tracker
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    check_tracker(recipe.loop.tracker)
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
@@ -110,7 +113,8 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
         task.results = Path(out) / "results.json"
     accelerator = accelerator_for(task.recipe)
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
-    with torch.no_grad():
+    quiet = not accelerator.is_main_process
+    with torch.no_grad(), working(f"evaluating {path}", late=True, quiet=quiet):
         metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
     bad = [name for name, value in metrics.items() if not math.isfinite(value)]
     if bad:

@@ -20,6 +20,7 @@ from typing import Any
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
+from ..io.progress import progress
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
@@ -172,13 +173,13 @@ def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = Tru
         with open(folder / "trials.jsonl", "a+b") as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
-            for trial in workers.run(setting, left):
-                done[trial.seed] = trial
-                log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
-                log.flush()
-                if not quiet:
-                    good = sum(t.success for t in done.values())
-                    print(f"{folder}: {len(done)} / {len(seeds)} trials, {good} succeeded", flush=True)
+            with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:
+                job.stage("starting the simulations")
+                for trial in workers.run(setting, left):
+                    done[trial.seed] = trial
+                    log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
+                    log.flush()
+                    job.show(len(done), f"{sum(t.success for t in done.values())} succeeded")
         result = Result([done[s] for s in seeds], what.weights)
         write_json(folder / "eval_info.json", summarise(result, time.monotonic() - began, folder))
     return result

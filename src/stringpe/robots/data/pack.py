@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
+from ...io.progress import progress
 from . import parquet
 from .dataset import Dataset
 from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
@@ -100,16 +101,18 @@ def pack(
             key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys
         }
 
-    for count, (episode, found) in enumerate(data.good(read)):
-        length = len(found[ACTION])
-        parts["state"].append(torch.from_numpy(found[STATE]))
-        parts["action"].append(torch.from_numpy(found[ACTION]))
-        parts["episode"].append(torch.full((length,), count))
-        parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
-        parts["seen"].append(first + torch.arange(0, length, stride))
-        for key in keys:
-            blobs[key] += found[key]
-        first += length
+    with progress(f"packing {data.folder}", len(data), unit="episodes") as advance:
+        for count, (episode, found) in enumerate(data.good(read)):
+            length = len(found[ACTION])
+            parts["state"].append(torch.from_numpy(found[STATE]))
+            parts["action"].append(torch.from_numpy(found[ACTION]))
+            parts["episode"].append(torch.full((length,), count))
+            parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
+            parts["seen"].append(first + torch.arange(0, length, stride))
+            for key in keys:
+                blobs[key] += found[key]
+            first += length
+            advance(1)
     if not first:
         raise ValueError(f"{data.folder} has no readable episode: record some, for example with stringpe data demos")
     tensors = {name: torch.cat(each) for name, each in parts.items()}
