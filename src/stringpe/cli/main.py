@@ -19,6 +19,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "predict": commands.predict,
     "figure": commands.figure,
     "data scenes": data.scenes,
+    "data shards": data.shards,
+    "data index": data.index,
     "data depth": data.depth,
     "data demos": data.demos,
     "data pack": data.pack,
