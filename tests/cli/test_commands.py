@@ -30,6 +30,11 @@ def test_train_and_eval_agree(small, tmp_path, capsys):
     main(["eval", str(tmp_path)])
     evaluated = capsys.readouterr().out
     assert "95 % interval" in evaluated
+    assert f"report: {tmp_path}/eval/000002/report.html" in evaluated
+    page = (tmp_path / "eval" / "000002" / "report.html").read_text()
+    assert "<h2>What cannot be concluded</h2>" in page
+    assert "the share of validation cases whose first answer is right" in page
+    assert read_json(tmp_path / "eval" / "000002" / "metrics.json")["count"] > 0
     loss = trained.split("loss ")[1].split(",")[0]
     assert f"loss {loss}" in evaluated
 

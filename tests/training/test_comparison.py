@@ -14,9 +14,10 @@ from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
 from stringpe.training import compare
 from stringpe.training.figures import line_looks, mean_curve, read_curve
-from stringpe.training.findings import named_findings, paragraphs, verdict
+from stringpe.training.findings import conclusions, named_findings, open_questions, verdict
 from stringpe.training.runs import planned, row_changes
-from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
+from stringpe.training.sections import Section, as_markdown
+from stringpe.training.table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 from stringpe.training.tuning import Tuning, best
 
 ROWS = ("none", "absolute", "circulant:block_size=4")
@@ -59,10 +60,12 @@ def test_the_table_has_scores_differences_and_costs(done):
     assert circulant.encoding_parameters > none.encoding_parameters == 0
     assert absolute.parameters > none.parameters
     assert all(0 < s.step_ms[1] <= s.step_ms[0] <= s.step_ms[2] for s in found.summaries)
-    assert all(s.peak_bytes >= 0 for s in found.summaries)
+    assert all(0 < s.ratio[1] <= s.ratio[0] <= s.ratio[2] for s in found.summaries)
+    assert absolute.ratio == (1.0, 1.0, 1.0)
+    assert all(s.peak_bytes is None for s in found.summaries)  # not on a CPU
     assert (out / "table.md").read_text() == found.text
-    assert "none below three seeds" in found.text
-    assert "*" not in found.text.partition("Recipe toy")[0].replace("**", "")
+    assert "(none below three seeds)" in " ".join(found.text.split())
+    assert " *" not in found.text.partition("## Cost")[0].replace("; * marks", "")
 
 
 def test_the_curves_of_all_runs_are_in_one_file(done):
@@ -200,7 +203,7 @@ def test_every_figure_shows_and_the_console_is_silent(done, tmp_path):
 
 def summary(test, adjusted=None):
     cell = Cell(Estimate(50.0, 49.0, 51.0, 3), {0: 50.0}, test, adjusted)
-    return Summary("a", {"as trained": cell}, 1e-3, 1000, 10, (1.5, 1.25, 1.75), None)
+    return Summary("a", {"as trained": cell}, 1e-3, 1000, 10, (1.5, 1.25, 1.75), (1.0, 1.0, 1.0), None)
 
 
 def outcome_of(mean, half, p):
@@ -208,18 +211,33 @@ def outcome_of(mean, half, p):
 
 
 def test_cells_mark_what_is_significant_after_holm():
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.03))[:3] == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.06))[2] == "+1.00 ± 0.50"
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), None))[2] == "+1.00 ± 0.50"
-    assert cells(summary(None))[2] == "baseline"
-    assert cells(summary(None))[-2:] == ("1.5 (1.2–1.8)", "–")
+    def row(test, adjusted):
+        return score_rows([summary(test, adjusted)], "top-1")[1]
+
+    assert row(outcome_of(1.0, 0.5, 0.01), 0.03) == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
+    assert row(outcome_of(1.0, 0.5, 0.01), 0.06)[2] == "+1.00 ± 0.50"
+    assert row(outcome_of(1.0, 0.5, 0.01), None)[2] == "+1.00 ± 0.50"
+    assert row(None, None)[2] == "baseline"
+    head, cost = cost_rows([summary(None)])
+    assert dict(zip(head, cost, strict=True)) == {
+        "encoding": "a",
+        "learning rate": "0.001",
+        "parameters": "1,000",
+        "of encodings": "10",
+        "step (ms)": "1.5 (1.2–1.8)",
+        "× a": "1.00 (1.00–1.00)",
+    }
 
 
 def test_text_is_aligned_and_csv_is_complete():
     rows = [summary(None), summary(outcome_of(1.0, 0.5, 0.2))]
-    lines = as_text(rows, "top-1", ["A note."]).splitlines()
-    assert len({len(line) for line in lines[:4]}) == 1
-    assert lines[-1] == "A note."
+    table, points = Section("Scores", tables=(score_rows(rows, "top-1"),)), Section("Limits", points=("word " * 40,))
+    lines = as_markdown("Title", [table, Section("Empty"), points]).splitlines()
+    assert lines[:4] == ["# Title", "", "## Scores", ""]
+    assert len({len(line) for line in lines[4:8]}) == 1
+    assert "## Empty" not in lines
+    assert lines[-2].startswith("- word")
+    assert lines[-1].startswith("  word")
     header, *body = as_csv(rows).splitlines()
     assert all(len(line.split(",")) == len(header.split(",")) for line in body)
 
@@ -231,8 +249,9 @@ def test_summaries_are_paired_by_seed():
     difference = found[1].main.difference.difference
     assert difference.mean == pytest.approx(1.0)
     assert difference.half_width == pytest.approx(0.0, abs=1e-9)
-    assert cells(found[0])[-4:] == ("7", "0", "1.0 (0.9–1.1)", "–")
-    assert cells(found[1])[-4:] == ("7", "–", "–", "–")  # not measured
+    _, first, second = cost_rows(found)
+    assert first[-3:] == ("7", "0", "1.0 (0.9–1.1)")
+    assert second[-3:] == ("7", "–", "–")  # not measured
 
 
 # Two contrasts in two columns: one difference that is plain, one that is nothing, one that cannot be decided.
@@ -266,12 +285,18 @@ def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
         ("rotary − absolute", "second", "shown", None),  # theory is silent
         ("Cayley − Mixed", "second", "open", None),
     ]
-    shown, equal, left = paragraphs(found, 4)
-    assert shown.startswith("Shown: rotary − absolute, first: +9.99")
-    assert "points (p < 0.001), as theory expects" in shown
-    assert "equal within 0.5" in equal
-    assert left.endswith("theory expects a difference above zero.")
-    assert verdict(found, 4) == "Of 3 expectations, 2 were met, 0 were not, 1 stay open."
+    shown, also, equal = conclusions(found, 4)
+    assert re.fullmatch(
+        r"rotary is 9\.99 ± \d\.\d\d points above absolute \(first; p < 0\.001\), as theory expects\.", shown
+    )
+    assert also.startswith("rotary is ")
+    assert equal.startswith("Cayley equals Mixed within 0.5 points (first; the difference is +0.04 ± ")
+    (left,) = open_questions(found)
+    assert left.startswith("Whether Cayley differs from Mixed (second): the difference is ")
+    assert left.endswith(
+        "theory expects a difference above zero; it is neither shown to differ from zero nor to lie within ± 0.5."
+    )
+    assert verdict(found, 4) == "Theory has 3 expectations of this comparison: 2 met, 0 contradicted, 1 undecided."
 
 
 def test_what_goes_against_theory_is_said():
@@ -285,7 +310,8 @@ def test_two_seeds_are_never_enough():
     two = {column: {row: dict(list(v.items())[:2]) for row, v in rows.items()} for column, rows in TABLE.items()}
     found = named_findings(two, ASKED)
     assert {f.outcome for f in found} == {"open"}
-    assert paragraphs(found, 2)[0].startswith("With fewer than three seeds nothing is shown")
+    assert conclusions(found, 2) == []
+    assert len(open_questions(found)) == len(found)
 
 
 def test_the_questions_are_written_before_the_runs_and_cannot_change(toy, tmp_path, monkeypatch):
@@ -348,9 +374,14 @@ def test_columns_are_other_metrics_or_trainings_of_their_own(related):
 
 def test_the_report_opens_with_the_question_and_whether_it_was_answered(related):
     page = related[1].report.read_text()
-    first = page.index("<p>What this is for. as trained: all weights")
-    assert first < page.index("expectations,") < page.index("<table>")
-    assert page.count("<table>") == 2
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles[:6] == [
+        *("The task", "Conclusion", "What cannot be concluded", "Scores", "Cost", "How the numbers were made"),
+    ]
+    assert page.index("What this is for.") < page.index("expectations of this comparison") < page.index("<table>")
+    assert page.count("<table>") == 3
+    assert "<li>as trained: all weights are trained" in page
+    assert "step (ms)" not in page  # was not measured
     assert "What the model sees" not in page
 
 

@@ -96,9 +96,9 @@ def evaluate(
 
     Args:
         runs: Folder of a run, or of one of its checkpoints; several with --env.
-        out: Folder to write to. Without --env: metrics.json, and of detection results.json with the boxes; nothing is
-            written by default. With --env: trials, videos, eval_info.json, table.md and success.svg; each run's own
-            folder eval/ by default.
+        out: Folder to write to, eval/STEP in each run's own folder by default. Without --env: metrics.json,
+            report.html, and of detection results.json with the boxes. With --env: trials.jsonl, videos/ and
+            eval_info.json per policy and task, and in --out table.md, report.html and success.svg.
         zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
             picture is given the class whose name, as a text, is nearest to it.
         env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
@@ -119,14 +119,17 @@ def evaluate(
         _classify_zero_shot(runs[0], zero_shot)
         return
     from ..training.launch import evaluate as measure
+    from ..training.launch import evaluation_folder
 
     _find_local_modules(*changes)
+    out = out or evaluation_folder(runs[0])
     found = measure(runs[0], changes, out)
     name = found["metric"]
     low, high = found.get("interval", (0.0, 0.0))
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
     print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
+    print(f"report: {out / 'report.html'}")
 
 
 def _simulate(

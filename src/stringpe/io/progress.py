@@ -150,7 +150,7 @@ def _enter(job: Job) -> None:
     global _bars, _over, _spoken
     with _lock:
         if not _open:
-            _spoken = -LINE_EVERY
+            _spoken = time.monotonic() - LINE_EVERY  # the first unit is told at once
             _bars = _start_bars()
             if _bars is None:
                 _over = threading.Event()
@@ -196,5 +196,6 @@ def _speak(over: threading.Event) -> None:
     """Speak for the innermost job where nothing was said for a while."""
     while not over.wait(min(1.0, SILENCE / 4)):
         with _lock:
-            if _open and time.monotonic() - _spoken >= SILENCE:
+            now = time.monotonic()
+            if _open and now - _spoken >= SILENCE and _open[-1]._may_speak(now):
                 _print(_open[-1].beat())

@@ -102,8 +102,8 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share, and
     the digest of weights, recipe and data.
 
-    changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json
-    and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
+    changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json,
+    report.html and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
     """
     from ..metrics.statistics import wilson
     from ..tasks.build import open_run
@@ -121,13 +121,24 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
         raise ValueError(f"{bad[0]} of {path} is {metrics[bad[0]]}: the model's outputs are not finite on this data")
     weights = checkpoints.digest_weights(Path(path))
     found: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digest(task.recipe, weights)}
+    share = None
     if task.counted:
         count = metrics["count"]
         share = wilson(min(metrics[task.metric] * count, count), count)
         found["interval"] = [share.low, share.high]
     if out is not None and accelerator.is_main_process:
+        from .report import write_evaluation
+
         write_json(Path(out) / "metrics.json", found)
+        write_evaluation(Path(out), path, task, found, share, versions(), figure=not changes)
     return found
+
+
+def evaluation_folder(path: str | Path) -> Path:
+    """Where evaluations of a checkpoint are kept: RUN/eval/STEP, or the folder eval of a model that is not in a run."""
+    folder = checkpoints.model_folder(Path(path))
+    step = folder.resolve().parent
+    return step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else folder / "eval"
 
 
 def build(recipe: Recipe) -> Task:

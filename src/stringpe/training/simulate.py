@@ -27,6 +27,7 @@ from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
 from ..tasks.policy_model import load_policy
+from .launch import evaluation_folder
 
 Results = Mapping[str, Mapping[str, "Result"]]
 """By the name of the setting, then by the label of the policy."""
@@ -140,11 +141,8 @@ def _plan(
             size = (spec.image_size, spec.image_size)
             env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=candidate.depth, **options)
             check_env(env, spec.action_dim, spec.state_dim)
-            step = candidate.folder.resolve().parent
-            own = (
-                step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else candidate.folder / "eval"
-            )
-            yield name, candidate, env, (Path(out) / candidate.label if out else own) / place
+            own = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
+            yield name, candidate, env, own / place
 
 
 @dataclass(frozen=True)
