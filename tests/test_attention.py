@@ -441,7 +441,7 @@ class TestBadInput:
             r"x is torch\.float64 and the weights are torch\.float32": lambda: attn(self.x.double(), self.coords),
             r"x is torch\.bfloat16 and the weights are": lambda: attn(self.x.bfloat16(), self.coords),
             "coords came in half precision.*cast_forward_inputs=False": lambda: attn(self.x, self.coords.bfloat16()),
-            "x is a nested tensor: pad it": lambda: attn(
+            "x is a nested tensor: concatenate its sequences": lambda: attn(
                 torch.nested.nested_tensor([self.x[0], self.x[1, :4]], layout=torch.jagged), self.coords
             ),
             "parameters of this encoding came as torch.bfloat16.*without param_dtype": lambda: halved(attn)(

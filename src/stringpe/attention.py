@@ -1,6 +1,7 @@
-"""Softmax attention over tokens at coordinates: self, cross, masked, causal and cached. Linear attention is in
+"""Softmax attention over tokens at coordinates: self, cross, masked, causal, packed and cached. Linear attention is in
 `stringpe.linear_attention`."""
 
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
@@ -8,32 +9,78 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
+from .checks import check_count
 from .encoding import Encoding, PositionEncoding
+from .packing import Packing, as_packing, attend_packed
 from .projection import Heads, MultiHead, Prepared, prepare
 from .rotate import can_project, product_dtype
 
 
 class KVCache:
     """Keys and values of the tokens seen so far. Keys are stored encoded: each token is rotated once, at its own
-    coordinates, and never again."""
+    coordinates, and never again.
 
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+    Where no gradient is recorded, tokens are written into room that doubles when it runs out, so that n tokens one by
+    one cost O(n) copies and not O(n²). capacity: tokens to make room for at once.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        check_count("capacity", capacity, least=0)
+        self.capacity = capacity
+        self._room: tuple[Tensor, Tensor] | None = None
+        self._length = 0
 
     def __len__(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[2]
+        return self._length
+
+    @property
+    def keys(self) -> Tensor | None:
+        """(b, h_kv, tokens so far, d), encoded; None before the first."""
+        return None if self._room is None else self._room[0][:, :, : self._length]
+
+    @property
+    def values(self) -> Tensor | None:
+        """(b, h_kv, tokens so far, d); None before the first."""
+        return None if self._room is None else self._room[1][:, :, : self._length]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add (b, h, n, d) and return everything so far."""
-        if self.keys is not None and self.values is not None:
-            if keys.shape[0] != self.keys.shape[0]:
-                held, given = self.keys.shape[0], keys.shape[0]
-                raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
-            keys = torch.cat([self.keys, keys], dim=2)
-            values = torch.cat([self.values, values], dim=2)
-        self.keys, self.values = keys, values
-        return keys, values
+        """Add (b, h_kv, n, d) and return everything so far."""
+        if self._room is not None and keys.shape[0] != self._room[0].shape[0]:
+            held, given = self._room[0].shape[0], keys.shape[0]
+            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
+        recorded = torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad)
+        held = self._room is not None and torch.is_grad_enabled() and any(t.requires_grad for t in self._room)
+        length = self._length + keys.shape[2]
+        if recorded or held:  # autograd keeps what it has seen: nothing is written into it
+            new = (keys, values)
+            self._room = (
+                new
+                if self._room is None
+                else tuple(  # type: ignore[assignment]
+                    torch.cat([old[:, :, : self._length], more], dim=2)
+                    for old, more in zip(self._room, new, strict=True)
+                )
+            )
+        else:
+            self._make_room(keys, values, length)
+            assert self._room is not None
+            for room, more in zip(self._room, (keys, values), strict=True):
+                room[:, :, self._length : length] = more
+        self._length = length
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def _make_room(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Tensors that hold `length` tokens, with those of before in them."""
+        if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
+            return
+        room = max(length, 2 * self._length, self.capacity)
+        fresh = tuple(t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (keys, values))
+        if self._room is not None:
+            for new, old in zip(fresh, self._room, strict=True):
+                new[:, :, : self._length] = old[:, :, : self._length].detach()
+        self._room = (fresh[0], fresh[1])
 
 
 class Attention(MultiHead):
@@ -71,19 +118,28 @@ class Attention(MultiHead):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
+        lengths: Packing | Sequence[int] | Tensor | None = None,
+        context_lengths: Packing | Sequence[int] | Tensor | None = None,
         cache: KVCache | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
         """mask: boolean, True where a query may look at a key: (b, m) for padded keys, (n, m), (b, n, m), or anything
             that broadcasts to (b, h, n, m). m counts the keys, those in the cache included.
         causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
+        lengths: of sequences packed end to end in x (1, N, dim); each attends to itself alone, as `stringpe.packing`
+            says. context_lengths: likewise of the context, one per sequence of x.
         cache: append these tokens to it and attend to all of it.
         prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
         self.check_inputs(x, coords, context, context_coords)
         if causal and context is not None:
             raise ValueError("causal is for self attention: drop it or the context")
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
         q, k, v = self._encode(x, coords, context, context_coords, prepared)
+        dropout = self.dropout if self.training else 0.0
+        scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
+        if packings is not None:
+            return self.merge(attend_packed(q, k, v, *packings, scale=scale, causal=causal, dropout=dropout))
         if cache is not None:
             k, v = cache.append(k, v)
         n, m = q.shape[2], k.shape[2]
@@ -94,8 +150,7 @@ class Attention(MultiHead):
             mask, causal = seen if mask is None else mask & seen, False
         heads = F.scaled_dot_product_attention(
             q, k, v,
-            attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=causal,
-            scale=self.head_dim**-0.5,  # of the head before encoding: ⊗-STRING makes it wider
+            attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale,
             enable_gqa=self.num_kv_heads != self.num_heads,
         )  # fmt: skip
         return self.merge(heads)
@@ -137,6 +192,36 @@ class Attention(MultiHead):
             qk, v = self.project_packed(x, prepared)
             q, k = self.encoding.rotate_packed(qk, coords, groups=groups, frequencies=theta)
         return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def check_packing(
+    x: Tensor,
+    context: Tensor | None,
+    lengths: Packing | Sequence[int] | Tensor | None,
+    context_lengths: Packing | Sequence[int] | Tensor | None,
+    **unpacked: object,
+) -> tuple[Packing, Packing] | None:
+    """The packings of queries and keys, or None where nothing is packed. unpacked: what cannot go with lengths."""
+    if lengths is None and context_lengths is None:
+        return None
+    given = [name for name, value in unpacked.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"lengths and {given[0]} do not go together: leave masked tokens out of the packed sequence, and use one "
+            f"cache per sequence"
+        )
+    if lengths is None or (context is None) != (context_lengths is None):
+        raise ValueError("packed cross attention needs both lengths (of x) and context_lengths (of context)")
+    queries = as_packing(lengths, x)
+    if context is None:
+        return queries, queries
+    assert context_lengths is not None
+    keys = as_packing(context_lengths, context, "context")
+    if len(keys) != len(queries):
+        raise ValueError(
+            f"x packs {len(queries)} sequences and the context {len(keys)}: give one length of each per sequence"
+        )
+    return queries, keys
 
 
 def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:

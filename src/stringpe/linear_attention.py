@@ -15,14 +15,17 @@ and scores stay exactly invariant, since norms do not see a rotation.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .attention import check_packing
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
+from .packing import Packing
 from .projection import Heads, MultiHead
 from .rotate import full_precision
 
@@ -96,10 +99,16 @@ class LinearAttention(MultiHead):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
+        lengths: Packing | Sequence[int] | Tensor | None = None,
+        context_lengths: Packing | Sequence[int] | Tensor | None = None,
     ) -> Tensor:
         """mask: boolean (b, m), or (b, 1, 1, m), True for the keys that may be looked at. causal: a token sees itself
-        and those before it; with features="relu", since softmax features of a key depend on all keys."""
+        and those before it; with features="relu", since softmax features of a key depend on all keys. lengths,
+        context_lengths: of sequences packed end to end, as in `Attention`; they are treated one after the other."""
         self.check_inputs(x, coords, context, context_coords)
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask)
+        if packings is not None:
+            return self._forward_each(x, coords, context, context_coords, *packings, causal=causal)
         if causal and (context is not None or self.features == "softmax"):
             raise ValueError("causal linear attention is self attention with features='relu': drop causal or change it")
         q, k, v = self.project(x, context)
@@ -117,6 +126,27 @@ class LinearAttention(MultiHead):
                 turned = tuple(torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
             heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal)
         return self.merge(heads.to(v.dtype))
+
+    def _forward_each(
+        self,
+        x: Tensor,
+        coords: Tensor | None,
+        context: Tensor | None,
+        context_coords: Tensor | None,
+        queries: Packing,
+        keys: Packing,
+        *,
+        causal: bool,
+    ) -> Tensor:
+        """Every packed sequence alone: the sums over keys, and what they are scaled by, are one sequence's own."""
+        nothing = (None,) * len(queries)
+        parts = (
+            queries.split(x, 1),
+            nothing if coords is None else queries.split(coords, -2),
+            nothing if context is None else keys.split(context, 1),
+            nothing if context_coords is None else keys.split(context_coords, -2),
+        )
+        return torch.cat([self(*part, causal=causal) for part in zip(*parts, strict=True)], dim=1)
 
     def _rotate(
         self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None, *, whole: bool

@@ -178,7 +178,10 @@ class MultiHead(nn.Module):
 
     def _check_tokens(self, x: Tensor, name: str) -> None:
         if x.is_nested:
-            raise ValueError(f"{name} is a nested tensor: pad it, x.to_padded_tensor(0.0), and pass a mask (b, n)")
+            raise ValueError(
+                f"{name} is a nested tensor: concatenate its sequences into (1, N, dim) and pass their lengths, or pad "
+                f"it with x.to_padded_tensor(0.0) and pass a mask (b, n)"
+            )
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f"{name} must be (b, n, {self.dim}), got {tuple(x.shape)}")
         if type(self.qkv) is nn.Linear and product_dtype(x) != product_dtype(self.qkv.weight):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..encoding import PositionEncoding
 from ..linear_attention import LinearAttention
+from .blocks import stack, through
 from .initialise import initialise, zero_
 from .positions import absolute_embedding, build_encodings, check_encoding
-from .vit import stack, through
 
 
 class PointTransformer(nn.Module):

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..encoding import PositionEncoding
+from .blocks import MapPool, stack, through
 from .initialise import fan_in_, initialise
 from .positions import absolute_embedding, build_encodings, check_encoding
-from .vit import MapPool, stack, through
 
 POOLS = ("map", "last", "mean")
 

@@ -8,8 +8,8 @@ encoding, and out through a pooled head.
 import copy
 import re
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,10 @@ from ..baselines import LearnedAbsolute, SinCos
 from ..coords import UNITS, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..linear_attention import LinearAttention
-from ..projection import Prepared, is_whole, prepare
+from .blocks import MapPool, as_blocks, stack, through
 from .depth import DepthLift, check_depth, looks_like_millimetres, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
+from .packed import Features, Inputs, PackedFeatures, pack_features
 from .positions import absolute_embedding, build_encodings, check_encoding
 from .stem import build_stem
 
@@ -35,86 +36,6 @@ SIZES = {  # dim, layers, heads
 }
 DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
 POOLS = ("mean", "cls", "map")
-
-
-class Features(NamedTuple):
-    """What a ViT returns: patch tokens (b, n, dim), row by row on the grid of `size` patches, one pooled vector
-    (b, dim), and the patches' coordinates (n, c) or (b, n, c)."""
-
-    tokens: Tensor
-    pooled: Tensor
-    coords: Tensor
-    size: tuple[int, int]
-
-
-class Block(nn.Module):
-    """x + attention(norm x), then x + MLP(norm x); each branch is dropped per sample with probability drop_path."""
-
-    def __init__(
-        self, dim: int, attention: Attention | LinearAttention, mlp_dim: int, dropout: float, drop_path: float
-    ):
-        super().__init__()
-        check_rates(dropout, drop_path)
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
-        self.dropout, self.drop_path = nn.Dropout(dropout), drop_path
-
-    def forward(
-        self, x: Tensor, coords: Tensor | None, prepared: Prepared | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        given = {"prepared": prepared, "mask": mask}  # linear attention takes nothing prepared
-        options = {name: value for name, value in given.items() if value is not None}
-        x = x + self._branch(self.attention(self.norm1(x), coords, **options))
-        return x + self._branch(self.mlp(self.norm2(x)))
-
-    def residual_outputs(self) -> list[nn.Linear]:
-        """The layers whose outputs are added to the residual stream."""
-        last = self.mlp[-1]
-        assert isinstance(last, nn.Linear)
-        return [self.attention.out, last]
-
-    def _branch(self, x: Tensor) -> Tensor:
-        x = self.dropout(x)
-        if not self.training or self.drop_path == 0:
-            return x
-        keep = torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path
-        return x * (keep / (1 - self.drop_path)).to(x.dtype)
-
-
-def stack(
-    dim: int,
-    attention: Iterable[Attention | LinearAttention],
-    layers: int,
-    mlp_dim: int,
-    dropout: float,
-    drop_path: float,
-) -> nn.ModuleList:
-    """Blocks around these layers of attention; drop_path grows linearly, from 0 in the first to its full value."""
-    rates = (drop_path * i / max(layers - 1, 1) for i in range(layers))
-    return nn.ModuleList(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
-
-
-class MapPool(nn.Module):
-    """Attention pooling: one learned query attends to all tokens, then a residual MLP (SigLIP's head)."""
-
-    def __init__(self, dim: int, num_heads: int, mlp_dim: int):
-        super().__init__()
-        self.query = nn.Parameter(torch.empty(1, 1, dim))
-        self.attention = Attention(dim, num_heads)
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
-        initialise(self)
-
-    def reset_parameters(self) -> None:
-        """All that is pooled goes through values and outputs, with no residual stream beside them."""
-        fan_in_(self.attention.qkv, gain=1.0)
-        fan_in_(self.attention.out, gain=1.0)
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
-        x = self.attention(self.query.expand(tokens.shape[0], -1, -1).to(tokens.dtype), context=tokens, mask=mask)
-        return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 class ViT(nn.Module):
@@ -207,12 +128,41 @@ class ViT(nn.Module):
         if self.depth_patch is not None:
             fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
 
-    def forward(self, image: Tensor, depth: Tensor | None = None) -> Tensor:
-        """Logits (b, num_classes), or pooled features (b, dim) without classes."""
-        return self.head(self.features(image, depth).pooled)
+    def forward(
+        self,
+        image: Tensor | Sequence[Tensor],
+        depth: Tensor | Sequence[Tensor] | None = None,
+        *,
+        patch_mask: Tensor | Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Logits (b, num_classes), or pooled features (b, dim) without classes.
+
+        Images of different sizes go in as a sequence of (3, H, W), with a sequence of depths (H, W): their patches are
+        packed into one sequence (NaViT), and each image's result is that of the image alone. patch_mask: boolean
+        (b, H/p, W/p), or one per image, True for the patches to look at; the others are left out.
+        """
+        if isinstance(image, (list, tuple)) or patch_mask is not None:
+            return self.head(self.packed_features(image, depth, patch_mask=patch_mask).pooled)
+        return self.head(self.features(image, depth).pooled)  # type: ignore[arg-type]
 
     def features(self, image: Tensor, depth: Tensor | None = None, *, coords: Tensor | None = None) -> Features:
         """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own."""
+        inputs = self.tokenise(image, depth, coords=coords)
+        x = self.norm(through(self.blocks, inputs.tokens, inputs.places))
+        return self.read_out(x, inputs)
+
+    def packed_features(
+        self,
+        images: Sequence[Tensor] | Tensor,
+        depths: Sequence[Tensor] | Tensor | None = None,
+        *,
+        patch_mask: Sequence[Tensor] | Tensor | None = None,
+    ) -> PackedFeatures:
+        """Tokens, pooled vectors and coordinates of images of different sizes, as in `forward`."""
+        return pack_features(self, images, depths, patch_mask)
+
+    def tokenise(self, image: Tensor, depth: Tensor | None = None, *, coords: Tensor | None = None) -> Inputs:
+        """What goes into the blocks: patches, prefix and normals at their coordinates."""
         self._check_input(image, depth)
         self._check_coords(coords)
         size = (image.shape[2] // self.patch_size, image.shape[3] // self.patch_size)
@@ -221,18 +171,22 @@ class ViT(nn.Module):
         coords = own if coords is None else coords
         if self.absolute is not None:
             tokens = tokens + self._absolute_embedding(coords, size).to(tokens.dtype)
-        count = tokens.shape[1]
         places = coords
         if self.fuse is not None and depth is not None:
             tokens, places = self._with_normals(tokens, places, depth)
         if self.prefix is not None:
             prefix = self.prefix.expand(tokens.shape[0], -1, -1).to(tokens.dtype)
             tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
-        front, x = self.norm(through(self.blocks, tokens, places)).tensor_split([self.front], dim=1)
+        return Inputs(tokens, places, coords, size)
+
+    def read_out(self, x: Tensor, inputs: Inputs) -> Features:
+        """Patch tokens and pooled vector, from what came out of the blocks and the last norm."""
+        front, x = x.tensor_split([self.front], dim=1)
         if self.fuse is not None:
-            normals = x[:, count:] if depth is not None else torch.zeros_like(x)
-            x = self.fuse(torch.cat([x[:, :count], normals], dim=-1))
-        return Features(x, self._pool(front, x), coords, size)
+            patches = inputs.coords.shape[-2]
+            normals = x[:, patches:] if x.shape[1] > patches else torch.zeros_like(x)
+            x = self.fuse(torch.cat([x[:, :patches], normals], dim=-1))
+        return Features(x, self._pool(front, x), inputs.coords, inputs.size)
 
     def coordinates(self, size: tuple[int, int], depth: Tensor | None, device: torch.device) -> Tensor:
         """The patches' own coordinates for a grid of `size`: (n, c), or (b, n, 3) where depth lifts them."""
@@ -302,31 +256,9 @@ class ViT(nn.Module):
         """Refuse coordinates that would be ignored."""
         if coords is None or isinstance(self.absolute, SinCos):
             return
-        if all(block.attention.encoding is None for block in _blocks(self.blocks)):
+        if all(block.attention.encoding is None for block in as_blocks(self.blocks)):
             kind = "no positions" if self.absolute is None else "a learned table of absolute embeddings"
             raise ValueError(f"this model has {kind} and would ignore coords: leave them out, or use an encoding")
-
-
-def check_rates(dropout: float, drop_path: float) -> None:
-    """Refuse rates at which nothing is left to learn from."""
-    for name, rate in (("dropout", dropout), ("drop_path", drop_path)):
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
-
-
-def through(blocks: nn.ModuleList, x: Tensor, coords: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Tokens (b, n, dim) at coords through all blocks. The bases of all layers are formed at once where possible."""
-    chain = _blocks(blocks)
-    layers = [block.attention for block in chain]
-    together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
-    prepared = prepare(layers) if together else [None] * len(chain)
-    for block, own in zip(chain, prepared, strict=True):
-        x = block(x, None if block.attention.encoding is None else coords, own, mask)
-    return x
-
-
-def _blocks(blocks: nn.ModuleList) -> list[Block]:
-    return [block for block in blocks if isinstance(block, Block)]
 
 
 def vit(name: str, **options: Any) -> ViT:

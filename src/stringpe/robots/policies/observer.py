@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import grid
+from ...models.blocks import Block
 from ...models.initialise import fan_in_, initialise
-from ...models.vit import Block, ViT
+from ...models.vit import ViT
 
 WORDS = 16  # of a task text; further ones are ignored
 BUCKETS = 1024

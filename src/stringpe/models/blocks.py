@@ -1,0 +1,117 @@
+"""The blocks of a transformer: attention and MLP on a residual stream, and attention pooling behind it."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Attention
+from ..linear_attention import LinearAttention
+from ..packing import Packing
+from ..projection import Prepared, is_whole, prepare
+from .initialise import fan_in_, initialise
+
+
+class Block(nn.Module):
+    """x + attention(norm x), then x + MLP(norm x); each branch is dropped per sample with probability drop_path."""
+
+    def __init__(
+        self, dim: int, attention: Attention | LinearAttention, mlp_dim: int, dropout: float, drop_path: float
+    ):
+        super().__init__()
+        check_rates(dropout, drop_path)
+        self.attention = attention
+        self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
+        self.dropout, self.drop_path = nn.Dropout(dropout), drop_path
+
+    def forward(
+        self,
+        x: Tensor,
+        coords: Tensor | None,
+        prepared: Prepared | None = None,
+        mask: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        given = {"prepared": prepared, "mask": mask, "lengths": packing}  # linear attention takes nothing prepared
+        options = {name: value for name, value in given.items() if value is not None}
+        x = x + self._branch(self.attention(self.norm1(x), coords, **options), packing)
+        return x + self._branch(self.mlp(self.norm2(x)), packing)
+
+    def residual_outputs(self) -> list[nn.Linear]:
+        """The layers whose outputs are added to the residual stream."""
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        return [self.attention.out, last]
+
+    def _branch(self, x: Tensor, packing: Packing | None = None) -> Tensor:
+        x = self.dropout(x)
+        if not self.training or self.drop_path == 0:
+            return x
+        keep = torch.rand(len(x if packing is None else packing), 1, 1, device=x.device) >= self.drop_path
+        keep = keep if packing is None else packing.spread(keep[:, 0])[None]
+        return x * (keep / (1 - self.drop_path)).to(x.dtype)
+
+
+def stack(
+    dim: int,
+    attention: Iterable[Attention | LinearAttention],
+    layers: int,
+    mlp_dim: int,
+    dropout: float,
+    drop_path: float,
+) -> nn.ModuleList:
+    """Blocks around these layers of attention; drop_path grows linearly, from 0 in the first to its full value."""
+    rates = (drop_path * i / max(layers - 1, 1) for i in range(layers))
+    return nn.ModuleList(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
+
+
+class MapPool(nn.Module):
+    """Attention pooling: one learned query attends to all tokens, then a residual MLP (SigLIP's head)."""
+
+    def __init__(self, dim: int, num_heads: int, mlp_dim: int):
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(1, 1, dim))
+        self.attention = Attention(dim, num_heads)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Linear(mlp_dim, dim))
+        initialise(self)
+
+    def reset_parameters(self) -> None:
+        """All that is pooled goes through values and outputs, with no residual stream beside them."""
+        fan_in_(self.attention.qkv, gain=1.0)
+        fan_in_(self.attention.out, gain=1.0)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""
+        x = self.attention(self.query.expand(tokens.shape[0], -1, -1).to(tokens.dtype), context=tokens, mask=mask)
+        return (x + self.mlp(self.norm(x)))[:, 0]
+
+
+def check_rates(dropout: float, drop_path: float) -> None:
+    """Refuse rates at which nothing is left to learn from."""
+    for name, rate in (("dropout", dropout), ("drop_path", drop_path)):
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
+
+
+def through(
+    blocks: nn.ModuleList,
+    x: Tensor,
+    coords: Tensor,
+    mask: Tensor | None = None,
+    packing: Packing | None = None,
+) -> Tensor:
+    """Tokens (b, n, dim), or packed ones (1, N, dim), at coords through all blocks. The bases of all layers are formed
+    at once where possible."""
+    chain = as_blocks(blocks)
+    layers = [block.attention for block in chain]
+    together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
+    prepared = prepare(layers) if together else [None] * len(chain)
+    for block, own in zip(chain, prepared, strict=True):
+        x = block(x, None if block.attention.encoding is None else coords, own, mask, packing)
+    return x
+
+
+def as_blocks(blocks: nn.ModuleList) -> list[Block]:
+    return [block for block in blocks if isinstance(block, Block)]

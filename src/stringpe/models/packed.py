@@ -1,0 +1,151 @@
+"""Images of different sizes in one batch, as in NaViT: their patches are packed into one sequence, and attention stays
+within each image. The result of every image is that of the image alone."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..packing import Packing
+from .blocks import through
+
+
+class Features(NamedTuple):
+    """What a ViT returns: patch tokens (b, n, dim), row by row on the grid of `size` patches, one pooled vector
+    (b, dim), and the patches' coordinates (n, c) or (b, n, c)."""
+
+    tokens: Tensor
+    pooled: Tensor
+    coords: Tensor
+    size: tuple[int, int]
+
+
+class Inputs(NamedTuple):
+    """What goes into the blocks of a ViT: tokens (b, t, dim) at places (t, c) or (b, t, c), which are a prefix, patches
+    and, in models that read normals, as many tokens of normals; and coordinates and grid size of the patches alone."""
+
+    tokens: Tensor
+    places: Tensor
+    coords: Tensor
+    size: tuple[int, int]
+
+
+class PackedFeatures(NamedTuple):
+    """Features of images of different sizes: per image the tokens (n, dim) of the patches that were looked at, and
+    their coordinates (n, c); one pooled vector each, (b, dim); and the grids' sizes."""
+
+    tokens: list[Tensor]
+    pooled: Tensor
+    coords: list[Tensor]
+    sizes: list[tuple[int, int]]
+
+
+class _Model(Protocol):
+    """What packing needs of a ViT."""
+
+    patch_size: int
+    front: int
+    blocks: nn.ModuleList
+    norm: nn.LayerNorm
+
+    def tokenise(self, image: Tensor, depth: Tensor | None = None) -> Inputs: ...
+
+    def read_out(self, x: Tensor, inputs: Inputs) -> Features: ...
+
+
+def pack_features(
+    model: _Model,
+    images: Sequence[Tensor] | Tensor,
+    depths: Sequence[Tensor] | Tensor | None,
+    patch_mask: Sequence[Tensor] | Tensor | None,
+) -> PackedFeatures:
+    """Tokens, pooled vectors and coordinates of images (3, H, W) with depths (H, W), in their order.
+
+    patch_mask: boolean (H/p, W/p) per image, True for the patches to look at.
+    """
+    _check_sequences(images, depths, patch_mask, model.patch_size)
+    each = _tokenise_by_size(model, images, depths)
+    if patch_mask is not None:
+        each = [_select(one, mask, model.front) for one, mask in zip(each, patch_mask, strict=True)]
+    packing = Packing([one.tokens.shape[1] for one in each])
+    tokens = torch.cat([one.tokens for one in each], dim=1)
+    places = torch.cat([one.places for one in each], dim=1)
+    x = model.norm(through(model.blocks, tokens, places, packing=packing))
+    return _read_out_by_count(model, packing.split(x, 1), each)
+
+
+def _tokenise_by_size(
+    model: _Model, images: Sequence[Tensor] | Tensor, depths: Sequence[Tensor] | Tensor | None
+) -> list[Inputs]:
+    """`Inputs` of each image as a batch of one; images of one size are embedded together."""
+    found: dict[int, Inputs] = {}
+    for members in _group([tuple(image.shape) for image in images]):
+        depth = None if depths is None else torch.stack([depths[i] for i in members])
+        tokens, places, coords, size = model.tokenise(torch.stack([images[i] for i in members]), depth)
+        b = tokens.shape[0]
+        places, coords = (t.expand(b, *t.shape[-2:]) for t in (places, coords))
+        for j, i in enumerate(members):
+            found[i] = Inputs(tokens[j : j + 1], places[j : j + 1], coords[j : j + 1], size)
+    return [found[i] for i in range(len(images))]
+
+
+def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], each: Sequence[Inputs]) -> PackedFeatures:
+    """Images of as many tokens are pooled together."""
+    tokens: dict[int, Tensor] = {}
+    pooled: dict[int, Tensor] = {}
+    for members in _group([(x.shape[1], one.coords.shape[1]) for x, one in zip(outputs, each, strict=True)]):
+        first = each[members[0]]._replace(coords=torch.cat([each[i].coords for i in members]))
+        read = model.read_out(torch.cat([outputs[i] for i in members]), first)
+        tokens |= dict(zip(members, read.tokens.unbind(), strict=True))
+        pooled |= dict(zip(members, read.pooled.unbind(), strict=True))
+    order = range(len(each))
+    return PackedFeatures(
+        [tokens[i] for i in order],
+        torch.stack([pooled[i] for i in order]),
+        [one.coords[0] for one in each],
+        [one.size for one in each],
+    )
+
+
+def _select(one: Inputs, mask: Tensor, front: int) -> Inputs:
+    """These inputs without the patches, and their normals, that the mask leaves out."""
+    kept = mask.flatten()
+    copies = (one.tokens.shape[1] - front) // kept.numel()  # 2 with normals
+    always = kept.new_ones(front)
+    index = torch.cat([always, *[kept] * copies]).nonzero()[:, 0]
+    return Inputs(one.tokens[:, index], one.places[:, index], one.coords[:, kept.nonzero()[:, 0]], one.size)
+
+
+def _group(kinds: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """The places at which each kind stands."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, kind in enumerate(kinds):
+        groups.setdefault(kind, []).append(i)
+    return list(groups.values())
+
+
+def _check_sequences(
+    images: Sequence[Tensor] | Tensor,
+    depths: Sequence[Tensor] | Tensor | None,
+    patch_mask: Sequence[Tensor] | Tensor | None,
+    p: int,
+) -> None:
+    if not len(images):
+        raise ValueError("there must be at least one image")
+    for name, given in (("depths", depths), ("patch masks", patch_mask)):
+        if given is not None and len(given) != len(images):
+            raise ValueError(f"there must be one per image: got {len(given)} {name} for {len(images)} images")
+    for i, image in enumerate(images):
+        if not isinstance(image, Tensor) or image.ndim != 3:
+            got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+            raise ValueError(f"images must be tensors (3, H, W), but number {i} is {got}")
+        if depths is not None and depths[i].shape != image.shape[1:]:
+            sizes = f"{tuple(depths[i].shape)} and its image {tuple(image.shape)}"
+            raise ValueError(f"depth must be (H, W) like its image, but number {i} is {sizes}")
+        grid = (image.shape[1] // p, image.shape[2] // p)
+        if patch_mask is not None and (patch_mask[i].shape != grid or patch_mask[i].dtype != torch.bool):
+            got = f"{tuple(patch_mask[i].shape)} of {patch_mask[i].dtype}"
+            raise ValueError(f"a patch mask must be boolean (H/p, W/p) = {grid}, but number {i} is {got}")
+        if patch_mask is not None and not patch_mask[i].any():
+            raise ValueError(f"patch mask {i} leaves no patch: drop the image instead")

@@ -1,0 +1,127 @@
+"""Sequences of different lengths, packed end to end into one of N tokens, with no padding between them.
+
+    attn(x, coords, lengths=[196, 64, 400])     # x (1, 660, dim): each token attends within its own sequence
+
+Projections, encodings and MLPs act on tokens one by one and need to know nothing of it; only attention does
+(`attend_packed`). In half precision on CUDA it goes through `torch.nn.attention.varlen`, elsewhere sequence by
+sequence: either way the result is that of each sequence alone.
+"""
+
+import inspect
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Packing:
+    """Where sequences begin and end in a packed one. Make it once per batch and hand it to every layer.
+
+    lengths: whole numbers of at least 1, as a sequence or a tensor. Reading a tensor on a GPU makes the host wait.
+    """
+
+    def __init__(self, lengths: "Sequence[int] | Tensor"):
+        listed = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+        if not listed or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in listed):
+            raise ValueError(f"lengths must be whole numbers of at least 1, one per sequence, got {_shorten(listed)}")
+        self.lengths: tuple[int, ...] = tuple(listed)
+        self.total, self.longest = sum(listed), max(listed)
+        self._offsets: dict[torch.device, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        return f"Packing({_shorten(list(self.lengths))})"
+
+    def offsets(self, device: torch.device) -> Tensor:
+        """Where each sequence starts, and where the last one ends: (sequences + 1,), int32."""
+        if device not in self._offsets:
+            ends = torch.tensor((0, *self.lengths)).cumsum(0)
+            self._offsets[device] = ends.to(device=device, dtype=torch.int32)
+        return self._offsets[device]
+
+    def split(self, packed: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """The sequences of a packed tensor, as views."""
+        return packed.split(self.lengths, dim)
+
+    def spread(self, per_sequence: Tensor) -> Tensor:
+        """One row per sequence to one row per token: (sequences, …) to (N, …)."""
+        repeats = self.offsets(per_sequence.device).diff()
+        return per_sequence.repeat_interleave(repeats, dim=0, output_size=self.total)
+
+
+def as_packing(lengths: "Packing | Sequence[int] | Tensor", tokens: Tensor, name: str = "x") -> Packing:
+    """These lengths as a `Packing`, checked against the packed tokens (1, N, …)."""
+    packing = lengths if isinstance(lengths, Packing) else Packing(lengths)
+    if tokens.shape[0] != 1 or tokens.shape[1] != packing.total:
+        raise ValueError(
+            f"packed {name} must be (1, N, …) with N = {packing.total}, the sum of the {len(packing)} lengths; got "
+            f"{tuple(tokens.shape)}: concatenate the sequences along dim 1"
+        )
+    return packing
+
+
+def attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Packing,
+    keys: Packing,
+    *,
+    scale: float,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax attention within each sequence: q (1, h, N, d), k (1, h_kv, M, d), v (1, h_kv, M, e) to (1, h, N, e)."""
+    grouped = q.shape[1] != k.shape[1]
+    if dropout == 0 and _suits_varlen(q, k, v):
+        flat = (t[0].transpose(0, 1) for t in (q, k, v))  # (N, h, d)
+        options = _varlen_options(causal)
+        if grouped:
+            options["enable_gqa"] = True
+        places = (queries.offsets(q.device), keys.offsets(q.device), queries.longest, keys.longest)
+        out: Tensor = _varlen()(*flat, *places, scale=scale, **options)
+        return out.transpose(0, 1)[None]
+    parts = zip(queries.split(q, 2), keys.split(k, 2), keys.split(v, 2), strict=True)
+    return torch.cat(
+        [
+            F.scaled_dot_product_attention(*part, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped)
+            for part in parts
+        ],
+        dim=2,
+    )
+
+
+def _suits_varlen(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether torch's kernel for packed sequences takes these: it knows half precision and one size of head."""
+    half = q.dtype in (torch.bfloat16, torch.float16) and q.dtype == k.dtype == v.dtype
+    sized = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    if not (q.is_cuda and half and sized) or _varlen() is None:
+        return False
+    names = inspect.signature(_varlen()).parameters
+    return "scale" in names and (q.shape[1] == k.shape[1] or "enable_gqa" in names)
+
+
+def _varlen_options(causal: bool) -> dict[str, Any]:
+    """Causal attention is a window in newer releases of torch and a flag in older ones."""
+    if "window_size" in inspect.signature(_varlen()).parameters:
+        return {"window_size": (-1, 0)} if causal else {}
+    return {"is_causal": causal}
+
+
+@cache
+def _varlen() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # before torch 2.10
+        return None
+    return varlen_attn
+
+
+def _shorten(values: list[Any], most: int = 8) -> str:
+    shown = ", ".join(map(str, values[:most]))
+    return f"[{shown}, … {len(values)} in all]" if len(values) > most else f"[{shown}]"
