@@ -287,9 +287,9 @@ def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
     ]
     shown, also, equal = conclusions(found, 4)
     assert re.fullmatch(
-        r"rotary is 9\.99 ± \d\.\d\d points above absolute \(first; p < 0\.001\), as theory expects\.", shown
+        r"Rotary is 9\.99 ± \d\.\d\d points above absolute \(first; p < 0\.001\), as theory expects\.", shown
     )
-    assert also.startswith("rotary is ")
+    assert also.startswith("Rotary is ")
     assert equal.startswith("Cayley equals Mixed within 0.5 points (first; the difference is +0.04 ± ")
     (left,) = open_questions(found)
     assert left.startswith("Whether Cayley differs from Mixed (second): the difference is ")

@@ -98,7 +98,8 @@ def evaluate(
         runs: Folder of a run, or of one of its checkpoints; several with --env.
         out: Folder to write to, eval/STEP in each run's own folder by default. Without --env: metrics.json,
             report.html, and of detection results.json with the boxes. With --env: trials.jsonl, videos/ and
-            eval_info.json per policy and task, and in --out table.md, report.html and success.svg.
+            eval_info.json per policy and task, and in --out (of one policy: eval/STEP/simulation) table.md,
+            report.html and success.svg.
         zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
             picture is given the class whose name, as a text, is nearest to it.
         env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.

@@ -188,7 +188,7 @@ def _costs(plan: Sequence[Planned], asked: _Asked, baseline: str) -> dict[str, d
     path = asked.out / "costs.json"
     rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}
     kept: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
-    if list(kept) != list(rows):
+    if list(kept) != list(rows) or any("ratio" not in cost for cost in kept.values()):
         single = {label: replace(r, loop=replace(r.loop, seeds=1)) for label, r in rows.items()}
         with working(f"measuring the steps of {len(rows)} rows in turns", quiet=asked.quiet):
             kept = measure_in_turns(single, baseline)

@@ -57,7 +57,7 @@ class Finding:
             said += ", as theory expects" if self.as_expected else f", where theory expects {_EXPECTED[self.expected]}"
         elif self.expected:
             said += f", and theory expects {_EXPECTED[self.expected]}"
-        return said
+        return said[0].upper() + said[1:]
 
 
 _EXPECTED = {MORE: "a difference above zero", EQUAL: "none"}

@@ -5,6 +5,7 @@ import html
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ def draw(out: Path, summaries: Sequence[Summary], runs: Mapping[str, Sequence[Pa
     write_bytes(out / "curves.svg", curves)
     about = "The line is the mean over seeds, the band their range."
     return [
-        Section("Scores, seed by seed", pictures=(_figure("scores", "image/svg+xml", scores),)),
-        Section("Curves", pictures=(_figure("curves", "image/svg+xml", curves),), notes=(about,)),
+        show_picture("Scores, seed by seed", "image/svg+xml", scores),
+        replace(show_picture("Curves", "image/svg+xml", curves), notes=(about,)),
     ]
 
 
@@ -87,8 +88,7 @@ def show(figure: Path | None, task: Task) -> list[Section]:
     """What the models say, a PNG, if there is one, and what they see."""
     found = []
     if figure is not None:
-        picture = _figure("predictions of every row", "image/png", figure.read_bytes())
-        found.append(Section("What the models say", pictures=(picture,)))
+        found.append(show_picture("What the models say", "image/png", figure.read_bytes()))
     samples = "".join(map(_sample, task.samples(_SAMPLES)))
     if samples:
         found.append(Section("What the model sees", pictures=(f'<div class="samples">{samples}</div>',)))
@@ -128,6 +128,11 @@ def write_evaluation(
     ]
     drawn = task.figure({recipe.model.encoding: Path(path)}, out) if figure else None
     return write_report(out, recipe, sections, show(drawn, task), versions, f"Evaluation on {recipe.name}")
+
+
+def show_picture(title: str, kind: str, content: bytes) -> Section:
+    """A section with one picture, of the media type `kind`."""
+    return Section(title, pictures=(_figure(title, kind, content),))
 
 
 def _figure(name: str, kind: str, content: bytes) -> str:

@@ -74,9 +74,9 @@ def simulate(
     """Evaluate every checkpoint on the initial states seed, seed + 1, … of one task or several; returns the tables.
 
     options: of the environment, for example {"lighting": "dim"}. shifts: evaluate also under each shift of the task
-    (`robots.shifts`). out: folder of the results, with table.md and success.svg; by default `eval/<step>/<task>` in the
-    folder of each run. jobs: processes; 0 for one per core. patience: seconds after which a simulation counts as
-    hung."""
+    (`robots.shifts`). out: folder of the results, with table.md, report.html and success.svg; by default
+    `eval/<step>/<task>` in the folder of each run, and, of one policy, `eval/<step>/simulation` for the table. jobs:
+    processes; 0 for one per core. patience: seconds after which a simulation counts as hung."""
     candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
     plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
     results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
@@ -87,9 +87,13 @@ def simulate(
             results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
-    if out:
-        write_text(Path(out) / "table.md", text)
-        _draw(results, Path(out) / "success.svg")
+    if out or len(candidates) == 1:
+        from .simulation_report import write_simulation
+
+        place = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
+        write_text(place / "table.md", text)
+        report = write_simulation(place, results, _draw(results, place / "success.svg"), candidates[0].folder)
+        text += f"\nreport: {report}"
     return text
 
 
@@ -246,6 +250,12 @@ def overview(results: Results) -> str:
 
 def table(results: Mapping[str, Result], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
+    head, *rows = table_rows(results)
+    return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
+
+
+def table_rows(results: Mapping[str, Result]) -> list[list[str]]:
+    """Head and rows of the table of one setting."""
     head = ["policy", "weights", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]
     first = next(iter(results))
     base = {t.seed: t.success for t in results[first].trials}
@@ -258,16 +268,23 @@ def table(results: Mapping[str, Result], setting: str) -> str:
             pair = paired_shares({t.seed: t.success for t in result.trials}, base)
             row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
         rows.append([*row, str(sum(bool(t.crashed) for t in result.trials))])
-    notes = [
+    return [head, *rows]
+
+
+def notes(results: Mapping[str, Result], setting: str) -> list[str]:
+    """What a reader of the table must know."""
+    first = next(iter(results))
+    base = [t.seed for t in results[first].trials]
+    said = [
         f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
         f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
     ]
     same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
     if same:
-        notes.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
+        said.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
     if len(base) < 50:
-        notes.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return "\n".join([markdown_table(head, rows), "", *notes, ""])
+        said.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
+    return said
 
 
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
@@ -296,17 +313,20 @@ def labels(checkpoints: Sequence[str | Path]) -> list[str]:
     return ["-".join(p[start:]) or Path(*p).name for p in parts]
 
 
-def _draw(results: Results, path: Path) -> None:
+def _draw(results: Results, path: Path) -> bytes | None:
+    """Write the figure of all settings, and return it; None without matplotlib."""
     if not importlib.util.find_spec("matplotlib"):
         warnings.warn(
             f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
         )
-        return
+        return None
     from .figures import draw_shares
 
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))
-    write_bytes(path, draw_shares(groups, "success (%), 95 % interval"))
+    drawn = draw_shares(groups, "success (%), 95 % interval")
+    write_bytes(path, drawn)
+    return drawn
 
 
 def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:

@@ -159,8 +159,9 @@ def _spread_note(scores: Scores, seeds: int, baseline: str) -> str:
     )
     if apart:
         text += (
-            f" Rows spread differently (Bartlett's test, 5 %) in the column {' and '.join(apart)}: there each mean has "
-            f"its own t interval, and each difference is judged by the rows that it is about, paired by seed."
+            f" Rows spread differently (Bartlett's test, 5 %) in {', '.join(f'“{column}”' for column in apart)}: there "
+            f"each mean has its own t interval, and each difference is judged by the rows that it is about, paired by "
+            f"seed."
         )
     return text
 
