@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import recipes
+from ..io.imports import MismatchedTorchvision, explain_torchvision
 from ..io.registry import suggest
 from . import commands, data
 from .parse import call, split_docstring
@@ -39,7 +40,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Entry point. What a user can mend is said in one line; anything else is a bug and keeps its traceback."""
     words = list(sys.argv[1:] if words is None else words)
     try:
-        run(words)
+        with explain_torchvision():
+            run(words)
     except KeyboardInterrupt:
         print("\nstringpe: stopped by Ctrl-C; what was finished is kept, the same command goes on", file=sys.stderr)
         sys.exit(_INTERRUPTED)
@@ -47,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if (error.name or "stringpe").partition(".")[0] == "stringpe":
             raise
         sys.exit(f"stringpe: {_missing(str(error.name))}")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MismatchedTorchvision) as error:
         sys.exit(f"stringpe: {error}")
 
 

@@ -42,8 +42,9 @@ class LabelledImages(Examples):
             )
         if found.classes and len(found.classes) != classes:
             raise ValueError(
-                f"there are {len(found.classes)} class folders ({', '.join(found.classes[:3])}, …), but "
-                f"data.num_classes={classes}: set data.num_classes={len(found.classes)}, or check the paths"
+                f"there are {len(found.classes)} class folders ({', '.join(found.classes[:3])}"
+                f"{', …' if len(found.classes) > 3 else ''}), but data.num_classes={classes}: set "
+                f"data.num_classes={len(found.classes)}, or check the paths"
             )
 
     def __len__(self) -> int:

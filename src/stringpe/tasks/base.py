@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.place import Batch, Place
-from ..data.sources import keys_read
+from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..models.text import TextTower
@@ -105,6 +105,7 @@ class Task(ABC):
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
         that nothing reads (of `given` alone, where it is not None), encodings and sizes that make no model."""
         check_values(recipe)
+        refuse_unread(recipe.task, recipe.data)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..io.checkpoint import read_model
+from ..io.imports import explain_torchvision
 from ..recipes.schema import Recipe
 from ..robots.policies.base import Net, RobotPolicy, Spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
@@ -103,8 +104,9 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
 def _siglip(folder: Path, recipe: Recipe, freeze: bool, pretrained: bool) -> ImageEncoder:
     """SigLIP's image tower of transformers, with the recipe's encoding attached in every layer."""
     try:
-        from transformers import SiglipVisionConfig, SiglipVisionModel
-    except ImportError as missing:
+        with explain_torchvision():
+            from transformers import SiglipVisionConfig, SiglipVisionModel
+    except ModuleNotFoundError as missing:
         raise ValueError(f"SigLIP needs transformers: pip install 'stringpe[language]' ({missing})") from None
     if recipe.model.depth != "none":
         raise ValueError(f"an attached SigLIP sees RGB only: set model.depth=none, got {recipe.model.depth!r}")
