@@ -138,7 +138,7 @@ def _write(
     depth = len(example) == 2
     program = _program(plain, example, patch)
     if to == "onnx":
-        names = {"input_names": _names(depth), "output_names": list(plain.named(*check))}
+        names: dict[str, Any] = {"input_names": _names(depth), "output_names": list(plain.named(*check))}
         torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=False, **names)
     else:
         torch.export.save(program, path)

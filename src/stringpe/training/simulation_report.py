@@ -22,13 +22,12 @@ def write_simulation(out: Path, results: Results, figure: bytes | None, policy: 
     """Write report.html to `out`; returns its path. policy: the folder of the first policy, whose recipe is shown."""
     settings = list(results)
     tasks = dict.fromkeys(name.partition(", ")[0] for name in settings)
-    about = [f"{task}: {_instruction(task)}" for task in tasks]
     labels = list(next(iter(results.values())))
-    said = f"Policies: {', '.join(labels)}. Each meets the same initial states, in each of {len(settings)} settings."
+    said = f"Policies: {', '.join(labels)}. In each of these settings, each of them meets the same initial states."
     tables = tuple(table_rows(result) for result in results.values())
     remarks = tuple(note for name, result in results.items() for note in notes(result, name))
     sections = [
-        Section("The task", (said,), points=tuple(about)),
+        Section("The task", (said,), points=tuple(settings)),
         Section("Conclusion", points=tuple(_conclusions(results))),
         Section("What cannot be concluded", points=tuple(_limits(results))),
         Section("Success", tables=tables, points=_COLUMNS, notes=remarks),
@@ -36,13 +35,6 @@ def write_simulation(out: Path, results: Results, figure: bytes | None, policy: 
     pictures = [] if figure is None else [show_picture("Success, with 95 % intervals", "image/svg+xml", figure)]
     recipe = read_model(policy)[0]
     return write_report(out, recipe, sections, pictures, versions(), f"Policies in simulation: {', '.join(tasks)}")
-
-
-def _instruction(task: str) -> str:
-    """What a task asks the robot to do."""
-    from ..robots.sim.catalogue import TASKS
-
-    return TASKS[task].text if task in TASKS else "an environment of your own"
 
 
 def _conclusions(results: Results) -> list[str]:
