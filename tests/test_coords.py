@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stringpe
-from cases import perturbed
+from cases import CASES, build, perturbed
 from stringpe import coords, testing
 
 
@@ -153,8 +153,125 @@ class TestBackprojection:
         assert (points[0, 2:, 2] == 2.0).all()
 
     def test_refuses(self):
-        with pytest.raises(ValueError, match=r"intrinsics \(3, 3\) or \(b, 3, 3\), got \(1, 4, 4\) and \(4, 4\)"):
+        with pytest.raises(ValueError, match=r"intrinsics \(3, 3\) or \(b, 3, 3\), or .* got \(1, 4, 4\) and \(4, 4\)"):
             coords.backproject(torch.ones(1, 4, 4), torch.eye(4))
+        with pytest.raises(ValueError, match=r"pose \(4, 4\) or \(b, 4, 4\), or .* got \(1, 4, 4\) and \(3, 4\)"):
+            coords.backproject(torch.ones(1, 4, 4), self.K, torch.eye(4)[:3])
+        with pytest.raises(ValueError, match=r"got \(2, 3, 4, 4\) and \(2, 4, 4\)"):  # per sample or per camera?
+            coords.backproject(torch.ones(2, 3, 4, 4), self.K, torch.eye(4).expand(2, 4, 4))
+        with pytest.raises(ValueError, match=r"pose must be floats, got torch.int64"):
+            coords.backproject(torch.ones(1, 4, 4), self.K, torch.eye(4).long())
+
+
+def random_poses(*lead, seed=0):
+    """World from camera: rotations drawn at random, and cameras within a few metres."""
+    random = torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(*lead, 3, 3, generator=random, dtype=torch.float64)).Q
+    turn = turn * torch.linalg.det(turn)[..., None, None]
+    pose = torch.eye(4, dtype=torch.float64).repeat(*lead, 1, 1)
+    pose[..., :3, :3], pose[..., :3, 3] = turn, torch.randn(*lead, 3, generator=random, dtype=torch.float64)
+    return pose
+
+
+class TestWorld:
+    """Patches of several cameras in one frame."""
+
+    K = TestBackprojection.K.double()
+
+    def depth(self, *lead):
+        random = torch.Generator().manual_seed(1)
+        depth = torch.rand(*lead, 48, 64, generator=random, dtype=torch.float64) * 3 + 0.5
+        depth[..., :20, :20] = 0  # a whole patch of 16 without depth, and more
+        return depth
+
+    def test_identity_is_the_single_camera(self):
+        depth, eye = self.depth(2), torch.eye(4, dtype=torch.float64)
+        assert torch.equal(coords.backproject(depth, self.K, eye), coords.backproject(depth, self.K))
+        one = coords.patch_points(depth[:, None], self.K, 16, pose=eye.expand(1, 4, 4), prefix=1)
+        assert torch.equal(one, coords.patch_points(depth, self.K, 16, prefix=1))
+
+    def test_points_project_back_to_their_pixels_in_their_own_camera(self):
+        depth, pose = self.depth(2, 3), random_poses(2, 3)
+        points = coords.backproject(depth, self.K, pose)
+        assert points.shape == (2, 3, 48, 64, 3)
+        ahead = torch.linalg.solve(pose[1, 2], torch.cat([points[1, 2, 30, 40], torch.ones(1).double()]))[:3]
+        pixel = self.K @ ahead
+        torch.testing.assert_close(pixel[:2] / pixel[2], torch.tensor([40.5, 30.5]).double())
+        torch.testing.assert_close(ahead[2], depth[1, 2, 30, 40])
+
+    def test_two_cameras_see_one_point_at_one_place(self):
+        point, pose = torch.tensor([0.3, -0.2, 4.0]).double(), random_poses(2)
+        pose[..., :3, 3] *= 0.1
+        pose[..., :3, :3] = torch.eye(3).double()
+        pose[1, :3, :3] = torch.tensor([[0.96, 0, 0.28], [0, 1, 0], [-0.28, 0, 0.96]]).double()
+        for each in pose:
+            ahead = each[:3, :3].T @ (point - each[:3, 3])
+            pixel = self.K @ ahead
+            k = self.K.clone()
+            k[:2, 2] += 0.5 - pixel[:2] / pixel[2]  # the point falls on the centre of the only pixel
+            found = coords.backproject(ahead[2].view(1, 1, 1), k, each)
+            torch.testing.assert_close(found.flatten(), point)
+
+    def test_cameras_come_one_after_the_other_in_any_order(self):
+        depth, pose, order = self.depth(2, 3), random_poses(2, 3), torch.tensor([2, 0, 1])
+        points = coords.patch_points(depth, self.K, 16, pose=pose).unflatten(1, (3, 12))
+        again = coords.patch_points(depth[:, order], self.K, 16, pose=pose[:, order]).unflatten(1, (3, 12))
+        assert torch.equal(again, points[:, order])
+        alone = coords.patch_points(depth[:, 1], self.K, 16, pose=pose[:, 1])
+        torch.testing.assert_close(points[:, 1], alone)
+
+    def test_calibration_is_per_sample_per_camera_or_one(self):
+        depth, pose, k = self.depth(2, 3), random_poses(3), torch.stack([self.K, 2 * self.K, 3 * self.K])
+        every = coords.backproject(depth, k.expand(2, 3, 3, 3), pose.expand(2, 3, 4, 4))
+        assert torch.equal(coords.backproject(depth, k, pose), every)
+
+    def test_holes_are_at_the_camera_or_at_the_mean_of_its_patches(self):
+        depth, pose = self.depth(1, 2), random_poses(1, 2)
+        points = coords.backproject(depth, self.K, pose)
+        assert torch.equal(points[0, 1, 0, 0], pose[0, 1, :3, 3])
+        depth[0, 1] = 0  # this camera measures nothing
+        patches = coords.patch_points(depth, self.K, 16, pose=pose).unflatten(1, (2, 12))
+        assert torch.equal(patches[0, 1], pose[0, 1, :3, 3].expand(12, 3))
+        away = (patches[0, 0] - pose[0, 0, :3, 3]) @ pose[0, 0, :3, 2]  # along the optical axis
+        torch.testing.assert_close(away[0], away[1:].mean())
+
+    def test_gradients(self):
+        depth, pose = self.depth(1, 2), random_poses(1, 2)
+        depth[0, 0, 40, 40] = torch.nan
+        k = self.K.clone()
+        inputs = [x.requires_grad_() for x in (depth, k, pose)]
+        coords.backproject(depth, k, pose).square().sum().backward()
+        assert all(x.grad.isfinite().all() for x in inputs)
+        assert (depth.grad[~coords.valid_depth(depth)] == 0).all()
+        assert (depth.grad[coords.valid_depth(depth)] != 0).all()
+        assert (pose.grad[..., :3, :] != 0).all()
+        assert k.grad[0, 0] != 0
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_shift_of_the_world_changes_no_score(self, case):
+        encoding = build(case, coord_dim=3, dtype=torch.float64)
+        depth, pose = self.depth(1, 2), random_poses(1, 2)
+        q, k = torch.randn(2, 1, 3, 24, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        moved = pose.clone()
+        moved[..., :3, 3] += torch.tensor([13.0, -40.0, 7.5]).double()
+        before, after = (coords.patch_points(depth, self.K, 16, pose=p) for p in (pose, moved))
+        assert not torch.allclose(before, after)
+        error = testing.relative_error(testing.scores(encoding, q, k, after), testing.scores(encoding, q, k, before))
+        assert error < testing.tolerance(torch.float64)
+
+    def test_moving_one_camera_alone_changes_scores_across_cameras_only(self):
+        encoding = build("cayley", coord_dim=3, dtype=torch.float64)
+        depth, pose = self.depth(1, 2), random_poses(1, 2)
+        q, k = torch.randn(2, 1, 3, 24, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        moved = pose.clone()
+        moved[:, 1, :3, 3] += 1
+        before, after = (
+            testing.scores(encoding, q, k, coords.patch_points(depth, self.K, 16, pose=p)) for p in (pose, moved)
+        )
+        same = (before - after).abs().amax((0, 1)) < 1e-9
+        assert same[:12, :12].all()
+        assert same[12:, 12:].all()
+        assert not same[:12, 12:].any()
 
 
 class TestAugment:

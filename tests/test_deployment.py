@@ -1,9 +1,6 @@
-"""Works where people use it: torch.compile, torch.export, two processes under DDP, import cost."""
+"""Works where people use it: torch.compile, torch.export, two processes under DDP."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -37,10 +34,12 @@ def net(name, **options):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_compile_takes_every_encoding_whole_with_dynamic_shapes(case):
     torch.compiler.reset()
     enc = build(case)
-    compiled = torch.compile(enc, fullgraph=True, dynamic=True, backend="aot_eager")
+    backend = "aot_eager" if case in stringpe.names() else "eager"  # variants differ in what is traced, not behind it
+    compiled = torch.compile(enc, fullgraph=True, dynamic=True, backend=backend)
     for b, n in [(2, 7), (3, 12), (1, 1)]:
         q, k, coords = torch.randn(b, 3, n, 16), torch.randn(b, 3, n, 16), torch.randn(b, n, 2)
         for ours, theirs in zip(enc(q, k, coords), compiled(q, k, coords), strict=True):
@@ -48,6 +47,7 @@ def test_compile_takes_every_encoding_whole_with_dynamic_shapes(case):
 
 
 @pytest.mark.parametrize("name", ["rope", "cayley", "circulant"])
+@pytest.mark.slow
 def test_inductor_compiles_a_model_forward_and_backward(name):
     torch.compiler.reset()
     model = net(name)
@@ -66,6 +66,7 @@ def test_inductor_compiles_a_model_forward_and_backward(name):
 
 @pytest.mark.parametrize("name", stringpe.names())
 @pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.slow
 def test_export_with_dynamic_batch_and_tokens(name, folded):
     model = net(name).eval()
     model = stringpe.fold(model) if folded else model
@@ -108,6 +109,7 @@ def _train(rank, name, x, coords):
 
 
 @pytest.mark.parametrize("name", ["cayley", "circulant"])
+@pytest.mark.slow
 def test_two_processes_train_as_one(name, tmp_path):
     data = torch.randn(4, 9, 32), torch.randn(4, 9, 2)
     first, second = in_two(_train, tmp_path, name, *data)
@@ -120,27 +122,6 @@ def test_two_processes_train_as_one(name, tmp_path):
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, first[key], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(value, second[key], atol=1e-6, rtol=1e-5)
-
-
-def _python(code):
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    ).stdout
-
-
-def test_import_needs_torch_alone_and_is_quick():
-    code = """
-import sys, time, torch
-heavy = set(sys.modules)
-start = time.perf_counter()
-import stringpe
-print(time.perf_counter() - start)
-print(sorted({m.split('.')[0] for m in set(sys.modules) - heavy} - set(sys.stdlib_module_names)))
-"""
-    seconds, modules = min((_python(code).splitlines() for _ in range(3)), key=lambda lines: float(lines[0]))
-    assert float(seconds) < 0.3
-    assert modules == "['stringpe']"
 
 
 def _train_sharded(rank, name, image, depth):
@@ -166,6 +147,7 @@ def vision_net(name):
 
 
 @pytest.mark.parametrize("name", ["cayley", "circulant"])
+@pytest.mark.slow
 def test_layers_sharded_over_two_processes_train_as_one(name, tmp_path):
     data = torch.randn(4, 3, 16, 16), torch.rand(4, 16, 16) + 1
     sharded, _ = in_two(_train_sharded, tmp_path, name, *data)
@@ -193,6 +175,7 @@ def _train_without_depth(rank, image, depth):
     return sorted(missing)
 
 
+@pytest.mark.slow
 def test_a_3d_model_trains_without_depth_in_two_processes(tmp_path):
     """Under DDP a parameter without a gradient stops the second step: the depth layer has one, of zero."""
     data = torch.randn(4, 3, 16, 16), torch.rand(4, 16, 16) + 1
@@ -239,12 +222,14 @@ def vision_net_2d():
         ("parameters", "without param_dtype.*autocast"),
     ],
 )
+@pytest.mark.slow
 def test_sharding_that_casts_positions_or_frequencies_says_what_to_do(policy, words, tmp_path):
     for message in in_two(_train_in_bfloat16, tmp_path, policy, torch.randn(4, 3, 16, 16)):
         assert isinstance(message, str)
         assert re.search(words, message)
 
 
+@pytest.mark.slow
 def test_sharding_with_autocast_keeps_frequencies_in_float32(tmp_path):
     """What the two errors advise: the same training as in one process, frequencies included."""
     image = torch.randn(4, 3, 16, 16)

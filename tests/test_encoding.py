@@ -1,5 +1,4 @@
 import copy
-import math
 
 import pytest
 import torch
@@ -8,12 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import stringpe
-from cases import CASES, build, perturbed
-from stringpe import rotate, testing
+from cases import CASES, build
+from stringpe import testing
 from stringpe.basis import Cayley
 from stringpe.encoding import check_coords
-from stringpe.frequencies import Axial, Simplex
-from stringpe.rotate import angles, rotate_planes
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -185,45 +182,6 @@ def test_invariance_for_any_size_and_shift(case, head_dim, num_heads, coord_dim,
     enc = build(case, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, seed=seed)
     # Coordinates of 10⁴ in float32: the bound of the precision contract.
     assert testing.shift_error(enc, shift=float(shift), seed=seed) < 1e-6
-
-
-class TestPeriodic:
-    @every_case
-    def test_no_seam(self, case):
-        if case == "from_generators":
-            pytest.skip("frequencies are what they were given")
-        torch.manual_seed(0)
-        enc = perturbed(CASES[case](head_dim=16, num_heads=2, coord_dim=2, periodic=(1,)))
-        x = torch.randn(1, 2, 1, 16)
-        here, there = torch.tensor([[0.3, -math.pi]]), torch.tensor([[0.3, math.pi]])
-        torch.testing.assert_close(enc.rotate(x, here), enc.rotate(x, there), atol=1e-5, rtol=0)
-        theta = enc.frequencies()
-        assert torch.equal(theta[:, 1], theta[:, 1].round())
-        assert (theta[:, 1] != 0).any()
-        assert not torch.equal(theta[:, 0], theta[:, 0].round())
-
-    @every_case
-    def test_no_plane_that_sees_the_axis_starts_at_zero(self, case):
-        if case == "from_generators":
-            pytest.skip("frequencies are what they were given")
-        frequencies = CASES[case](head_dim=32, num_heads=2, coord_dim=2, periodic=(1,)).frequencies
-        theta = frequencies()[:, 1]
-        assert theta.abs().max() <= 8
-        sees = torch.tensor(frequencies.turning())
-        if isinstance(frequencies, Axial):
-            sees &= torch.arange(16) >= 8
-        if isinstance(frequencies, Simplex):
-            sees &= torch.arange(16) % 3 > 0  # one corner of the triangle lies on the other axis
-        assert (theta[:, sees] != 0).all()
-
-    def test_gradient_passes_the_rounding(self):
-        enc = stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=1, periodic=(0,))
-        enc.rotate(torch.randn(1, 1, 3, 8), torch.randn(3, 1)).sum().backward()
-        assert (enc.frequencies.weight.grad != 0).all()
-
-    def test_refuses_an_axis_that_is_not_there(self):
-        with pytest.raises(ValueError, match=r"periodic names axis 2, but coord_dim=2 has axes 0 to 1"):
-            stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=2, periodic=(2,))
 
 
 class TestParamGroups:
@@ -398,32 +356,3 @@ class TestBadInput:
     def test_parts_for_different_heads(self):
         with pytest.raises(ValueError, match="build both for the same heads"):
             stringpe.Encoding(Cayley(8, 2), stringpe.rope(head_dim=8, num_heads=3).frequencies)
-
-
-class TestRotation:
-    @pytest.mark.parametrize("gradient", [False, True])
-    def test_samples_taken_together_change_nothing(self, gradient, monkeypatch):
-        """On a CPU, sines and cosines are formed for as many samples at a time as its cache holds."""
-        torch.manual_seed(0)
-        q, k = torch.randn(2, 5, 3, 7, 8, requires_grad=gradient).unbind(0)
-        coords, theta = 9 * torch.randn(5, 7, 2), torch.randn(3, 2, 4, requires_grad=gradient)
-        whole = rotate.rotate_pair(q, k, coords, theta)
-        for most in (1, 2 * 7 * 3 * 4):  # one sample at a time, and two
-            monkeypatch.setattr(rotate, "CACHED_ANGLES", most)
-            for a, b in zip(rotate.rotate_pair(q, k, coords, theta), whole, strict=True):
-                assert torch.equal(a, b)
-                assert a.requires_grad == gradient
-
-    def test_angles_are_reduced_and_exact_where_float32_products_are_not(self):
-        coords = torch.tensor([[[9_999.75]]])
-        theta = torch.tensor([[[0.7]]])
-        exact = math.remainder(float(coords) * float(theta), 2 * math.pi)
-        assert abs(angles(coords, theta).item() - exact) < 1e-6
-        assert abs(math.remainder((coords * theta).item(), 2 * math.pi) - exact) > 1e-5
-
-    def test_layout_pairs_j_with_j_plus_half(self):
-        x = torch.zeros(1, 1, 1, 8)
-        x[..., 1] = 1
-        turned = rotate_planes(x, torch.full((1, 1, 1, 4), math.pi / 2))
-        assert turned.argmax() == 5
-        torch.testing.assert_close(turned.sum(), torch.tensor(1.0))

@@ -11,62 +11,11 @@ import stringpe
 from cases import CASES, build, perturbed
 from stringpe import testing
 from stringpe.composed import Gated, with_depth
-from stringpe.dense import circulant_matrix, exponential
 from stringpe.directions import golden_directions, simplex
-from stringpe.frequencies import KINDS
+from stringpe.frequencies import FREQUENCIES, Axial, Simplex
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-class TestCirculant:
-    @pytest.mark.parametrize("block_size", [4, 6, 16, 64])
-    def test_coefficients_are_orthonormal_coordinates(self, block_size):
-        frequencies = stringpe.circulant(head_dim=192, num_heads=1, block_size=block_size).double().frequencies
-        d = frequencies.sines(frequencies.weight)
-        eye = torch.eye(block_size // 2 - 1, dtype=torch.float64)
-        torch.testing.assert_close(d @ d.T, eye, atol=1e-14, rtol=0)
-
-    def test_an_equal_step_of_every_coefficient_moves_theta_by_its_own_norm(self):
-        """Adam's first step: every entry by the rate. RoPE-Mixed's Θ moves by rate · √entries, and so must this one."""
-        for name, options in {"circulant": {"block_size": 16}, "rope_mixed": {}}.items():
-            enc = stringpe.create(name, head_dim=64, num_heads=2, **options).double()
-            before = enc.frequencies().detach().clone()
-            with torch.no_grad():
-                enc.frequencies.weight.add_(0.01 * torch.randn_like(enc.frequencies.weight).sign())
-            moved = (enc.frequencies() - before).norm()
-            assert moved.item() == pytest.approx(0.01 * math.sqrt(enc.frequencies.weight.numel())), name
-
-    def test_the_functions_are_those_of_the_papers_coefficients(self):
-        """L = C − Cᵀ of any b coefficients per block: the symmetric half drops out, the rest is √b (c_m − c_{b−m})."""
-        torch.manual_seed(0)
-        c = torch.randn(2, 3, 8, dtype=torch.float64)  # 2 axes, 3 blocks of 8
-        matrix = circulant_matrix(c)
-        generators = torch.stack([torch.block_diag(*axis) for axis in matrix - matrix.mT])[None]
-        enc = stringpe.circulant(head_dim=24, num_heads=1, coord_dim=2, block_size=8).double()
-        with torch.no_grad():
-            enc.frequencies.coefficients.copy_(math.sqrt(8) * (c[..., 1:4] - c[..., 5:].flip(-1)))
-        r = torch.randn(5, 2, dtype=torch.float64)
-        torch.testing.assert_close(enc.matrix(r), exponential(generators, r), atol=1e-12, rtol=0)
-
-    def test_the_symmetric_half_has_no_gradient(self):
-        c = torch.randn(1, 8, dtype=torch.float64, requires_grad=True)
-        matrix = circulant_matrix(c)
-        exponential((matrix - matrix.mT)[None], torch.ones(1, 1).double())[..., 0, :3].sum().backward()
-        torch.testing.assert_close(c.grad, -c.grad.flip(-1).roll(1, -1))
-
-    def test_states_saved_before_still_load(self):
-        old = build("circulant", dtype=torch.float64)
-        state = old.state_dict()
-        d_old = old.frequencies.sines(old.frequencies.weight) * math.sqrt(16)  # D D = b I, as it was
-        state["frequencies.weight"] = state.pop("frequencies.coefficients") / math.sqrt(16)
-        theta = (state["frequencies.weight"] @ d_old).flatten(2)
-        enc = build("circulant", seed=1, dtype=torch.float64)
-        enc.load_state_dict(state)
-        torch.testing.assert_close(enc.frequencies()[..., 1:], theta)
-        assert "frequencies.weight" in state  # the caller's dict is not written to
-        gated = Gated(enc.frequencies, start=1.0).double()
-        gated.load_state_dict({"weight": gated.weight, "inner.weight": 2 * state["frequencies.weight"]})
-        torch.testing.assert_close(gated()[..., 1:], 2 * theta)
+every_case = pytest.mark.parametrize("case", CASES)
+every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
 
 
 class TestDirections:
@@ -190,3 +139,42 @@ def test_with_depth_is_of_the_same_kind_and_not_zero(case):
     assert torch.equal(theta[:, :2], before)
     assert (theta[:, 2, torch.tensor(enc.frequencies.turning())] != 0).all()
     assert testing.shift_error(enc) < 1e-5
+
+
+class TestPeriodic:
+    @every_case
+    def test_no_seam(self, case):
+        if case == "from_generators":
+            pytest.skip("frequencies are what they were given")
+        torch.manual_seed(0)
+        enc = perturbed(CASES[case](head_dim=16, num_heads=2, coord_dim=2, periodic=(1,)))
+        x = torch.randn(1, 2, 1, 16)
+        here, there = torch.tensor([[0.3, -math.pi]]), torch.tensor([[0.3, math.pi]])
+        torch.testing.assert_close(enc.rotate(x, here), enc.rotate(x, there), atol=1e-5, rtol=0)
+        theta = enc.frequencies()
+        assert torch.equal(theta[:, 1], theta[:, 1].round())
+        assert (theta[:, 1] != 0).any()
+        assert not torch.equal(theta[:, 0], theta[:, 0].round())
+
+    @every_case
+    def test_no_plane_that_sees_the_axis_starts_at_zero(self, case):
+        if case == "from_generators":
+            pytest.skip("frequencies are what they were given")
+        frequencies = CASES[case](head_dim=32, num_heads=2, coord_dim=2, periodic=(1,)).frequencies
+        theta = frequencies()[:, 1]
+        assert theta.abs().max() <= 8
+        sees = torch.tensor(frequencies.turning())
+        if isinstance(frequencies, Axial):
+            sees &= torch.arange(16) >= 8
+        if isinstance(frequencies, Simplex):
+            sees &= torch.arange(16) % 3 > 0  # one corner of the triangle lies on the other axis
+        assert (theta[:, sees] != 0).all()
+
+    def test_gradient_passes_the_rounding(self):
+        enc = stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=1, periodic=(0,))
+        enc.rotate(torch.randn(1, 1, 3, 8), torch.randn(3, 1)).sum().backward()
+        assert (enc.frequencies.weight.grad != 0).all()
+
+    def test_refuses_an_axis_that_is_not_there(self):
+        with pytest.raises(ValueError, match=r"periodic names axis 2, but coord_dim=2 has axes 0 to 1"):
+            stringpe.rope_mixed(head_dim=8, num_heads=1, coord_dim=2, periodic=(2,))

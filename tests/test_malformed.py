@@ -95,6 +95,7 @@ FUNCTIONS = {
     "lift_depth, offset": lambda bad: coords.lift_depth(torch.ones(1, 4, 4), 2, offset=bad),
     "backproject": lambda bad: coords.backproject(bad, torch.eye(3)),
     "backproject, intrinsics": lambda bad: coords.backproject(torch.ones(1, 2, 2), bad),
+    "backproject, pose": lambda bad: coords.backproject(torch.ones(1, 2, 2), torch.eye(3), bad),
     "patch_points, intrinsics": lambda bad: coords.patch_points(torch.ones(1, 4, 4), bad, 2),
     "augment": coords.augment,
     "augment, batch": lambda bad: coords.augment(torch.zeros(4, 2), batch=bad),

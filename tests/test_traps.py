@@ -44,7 +44,7 @@ def test_01_the_basis_is_on_the_side_where_it_does_not_cancel():
     before = testing.scores(enc, q, k, r)
     before.square().sum().backward()
     row, column = enc.basis.index // 16, enc.basis.index % 16
-    within_a_plane = row == column + 8  # turning a plane within itself is no change of basis: R stays as it is
+    within_a_plane = row == column + 8  # turning a plane within itself does not change the basis: R stays as it is
     gradient = enc.basis.weight.grad.abs()
     assert gradient[:, ~within_a_plane].min() > 1e3 * gradient[:, within_a_plane].max()
     assert testing.relative_error(testing.scores(perturbed(enc), q, k, r), before) > 1e-2

@@ -8,7 +8,6 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from .catalogue import register
 from .checks import check_choice, check_count, check_number
 from .encoding import AbsoluteEmbedding, PositionEncoding, check_coords
 from .frequencies import geometric, planes_per_axis, random_frames
@@ -254,9 +253,3 @@ def _on_diagonal(blocks: Tensor) -> Tensor:
     m, s = blocks.shape[-3:-1]
     eye = torch.eye(m, dtype=blocks.dtype, device=blocks.device)
     return (eye[:, None, :, None] * blocks[..., :, :, None, :]).reshape(*blocks.shape[:-3], m * s, m * s)
-
-
-register("liere", LieRE, kind="relative")
-register("spherical", Spherical, kind="relative")
-register("absolute", learned_absolute, kind="absolute")
-register("sincos", sincos, kind="absolute")

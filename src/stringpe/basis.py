@@ -162,7 +162,7 @@ class Cayley(Skew):
     def transform(self, skew: Tensor) -> Tensor:
         eye = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
         fused = self.head_dim <= kernels.LARGEST_INVERSE and skew.dtype == torch.float32 and backend(skew) == "triton"
-        return 2 * (kernels.inverse(eye + skew) if fused else torch.linalg.inv(eye + skew)) - eye
+        return 2 * (kernels.invert(eye + skew) if fused else torch.linalg.inv(eye + skew)) - eye
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         if self.method == "matmul":
@@ -228,7 +228,7 @@ class Fourier(Unlearned):
                 f"it can be {' or '.join(map(str, block_sizes(head_dim))) or 'nothing, since head_dim is too small'}"
             )
         self.block_size = block_size
-        self._columns = Constant(self._formed)
+        self._columns = Constant(self._form)
 
     def kind(self) -> Hashable:
         return type(self), self.head_dim, self.num_heads, self.block_size
@@ -239,7 +239,7 @@ class Fourier(Unlearned):
     def forward(self) -> Tensor:
         return self._columns(self.anchor.dtype, self.anchor.device).expand(self.num_heads, -1, -1)
 
-    def _formed(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _form(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         b = self.block_size
         k, t = torch.arange(b // 2, device=device), torch.arange(b, device=device)
         phase = (t[:, None] * k % b).to(dtype) * (2 * math.pi / b)  # (b, b/2)

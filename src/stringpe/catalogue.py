@@ -7,6 +7,8 @@ Three kinds, which differ in what a factory is called with and in what it return
 - "relative": the same call, returning a `PositionEncoding` of another form (⊗-STRING, LieRE, …): the baselines.
 - "absolute": `factory(dim=, sizes=, coord_dim=, …)` returns an `AbsoluteEmbedding` that is added to tokens. `sizes` is
   the grid of tokens, one number per axis of the picture or text.
+
+Nothing is imported before it is created: the command line lists the names without loading torch.
 """
 
 import importlib
@@ -14,20 +16,37 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
-from .checks import check_choice
 from .io.registry import look_up, suggest
 
 KINDS = ("string", "relative", "absolute")
 
 
 class Entry(NamedTuple):
-    """What a name stands for."""
+    """What a name stands for: a factory, or the place to import it from, "package.module:factory"; and its kind."""
 
-    factory: Callable[..., Any]
+    source: Callable[..., Any] | str
     kind: str
 
+    @property
+    def factory(self) -> Callable[..., Any]:
+        return _import_factory(self.source) if isinstance(self.source, str) else self.source
 
-_ENTRIES: dict[str, Entry] = {}
+
+_ENTRIES = {
+    "rope": Entry("stringpe.named:rope", "string"),
+    "rope_mixed": Entry("stringpe.named:rope_mixed", "string"),
+    "cayley": Entry("stringpe.named:cayley", "string"),
+    "circulant": Entry("stringpe.named:circulant", "string"),
+    "general": Entry("stringpe.named:general", "string"),
+    "simplex": Entry("stringpe.named:simplex", "string"),
+    "golden": Entry("stringpe.named:golden", "string"),
+    "liere": Entry("stringpe.baselines:LieRE", "relative"),
+    "spherical": Entry("stringpe.baselines:Spherical", "relative"),
+    "harope": Entry("stringpe.named:harope", "relative"),
+    "outer": Entry("stringpe.outer_product:outer", "relative"),
+    "absolute": Entry("stringpe.baselines:learned_absolute", "absolute"),
+    "sincos": Entry("stringpe.baselines:sincos", "absolute"),
+}
 
 
 def register(name: str, factory: Callable[..., Any], *, kind: str = "string", replace: bool = False) -> None:
@@ -40,7 +59,7 @@ def register(name: str, factory: Callable[..., Any], *, kind: str = "string", re
         raise ValueError(f"the name of an encoding must be a word without spaces or punctuation, got {name!r}")
     if not callable(factory):
         raise TypeError(f"the factory of {name!r} must be callable, got {type(factory).__name__}")
-    check_choice("kind", kind, KINDS)
+    _check_kind(kind)
     if name in _ENTRIES and not replace:
         raise ValueError(f"there is an encoding named {name!r} already: take another name, or pass replace=True")
     _ENTRIES[name] = Entry(factory, kind)
@@ -50,7 +69,7 @@ def names(*, baselines: bool = False, kind: str | None = None) -> list[str]:
     """The names of encodings of STRING's form; with `baselines`, also those of others that act on queries and keys; or
     those of one kind: "string", "relative" or "absolute"."""
     if kind is not None:
-        check_choice("kind", kind, KINDS)
+        _check_kind(kind)
         return [name for name, entry in _ENTRIES.items() if entry.kind == kind]
     kinds = KINDS[:2] if baselines else KINDS[:1]
     return [name for one in kinds for name, entry in _ENTRIES.items() if entry.kind == one]
@@ -70,8 +89,9 @@ def create(name: str, **options: Any) -> Any:
     user typed, none from a file of unknown origin.
     """
     entry = find(name)
-    _check_options(name, entry.factory, options)
-    made = entry.factory(**options)
+    factory = entry.factory
+    _check_options(name, factory, options)
+    made = factory(**options)
     _check_result(name, entry.kind, made)
     return made
 
@@ -81,6 +101,11 @@ def find(name: str) -> Entry:
     if not isinstance(name, str):
         raise TypeError(f"an encoding is named by a string, got {type(name).__name__}: the names are {_all_names()}")
     return Entry(_import_factory(name), "relative") if ":" in name else look_up("encoding", name, _ENTRIES)
+
+
+def _check_kind(kind: object) -> None:
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
 
 
 def _all_names() -> str:

@@ -11,6 +11,7 @@ Axes are in the order of the tensor's: (row, column), that is (y, x), then depth
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -118,30 +119,63 @@ def lift_depth(
     return with_prefix(coords, prefix)
 
 
-def backproject(depth: Tensor, intrinsics: Tensor) -> Tensor:
-    """Pinhole back-projection to metric points in the camera frame (x right, y down, z forward): (b, H, W, 3).
+class Calibration(NamedTuple):
+    """Calibrated cameras: intrinsics K (…, 3, 3), in pixels of the pictures with pixel centres at half-integers, and
+    pose (…, 4, 4), world from camera: a point x of the camera's frame (x right, y down, z forward, metres) is at
+    R x + t, R = pose[:3, :3], t = pose[:3, 3]. "World" is any frame that all cameras share, such as a robot's base.
 
-    depth: (b, H, W), metres along the optical axis. intrinsics: (3, 3) or (b, 3, 3), K in pixels of this depth map,
-    pixel centres at half-integers. Holes give points at the origin.
+    Leading axes are none (the same cameras for every sample), (v,) for v cameras, or (b,) and (b, v) per sample: they
+    are broadcast to those of a depth map (…, H, W)."""
+
+    intrinsics: Tensor
+    pose: Tensor
+
+
+def backproject(depth: Tensor, intrinsics: Tensor, pose: Tensor | None = None) -> Tensor:
+    """Pinhole back-projection to metric points: (…, H, W, 3), in the camera frame, or in the world frame with a pose.
+
+    depth: (b, H, W), or (b, v, H, W) for v cameras; metres along the optical axis. intrinsics and pose: as in
+    `Calibration`, of this depth map. Holes give points at the camera's centre, which is the origin of the camera frame
+    and the last column of the pose in the world; they pass no gradient to depth. Intrinsics and pose receive one.
     """
-    _check_camera(depth, intrinsics)
-    k = intrinsics.to(depth).expand(len(depth), 3, 3)[:, :, :, None, None]
-    v = torch.arange(depth.shape[1], device=depth.device, dtype=depth.dtype)[:, None] + 0.5
-    u = torch.arange(depth.shape[2], device=depth.device, dtype=depth.dtype) + 0.5
+    _check_camera(depth, intrinsics, pose)
+    k = intrinsics.to(depth)[..., None, None]  # (…, 3, 3, 1, 1)
+    v = torch.arange(depth.shape[-2], device=depth.device, dtype=depth.dtype)[:, None] + 0.5
+    u = torch.arange(depth.shape[-1], device=depth.device, dtype=depth.dtype) + 0.5
     z = torch.where(valid_depth(depth), depth, 0)
-    y = (v - k[:, 1, 2]) / k[:, 1, 1]
-    x = (u - k[:, 0, 2] - k[:, 0, 1] * y) / k[:, 0, 0]
-    return torch.stack([x * z, y * z, z], dim=-1)
+    y = (v - k[..., 1, 2, :, :]) / k[..., 1, 1, :, :]
+    x = (u - k[..., 0, 2, :, :] - k[..., 0, 1, :, :] * y) / k[..., 0, 0, :, :]
+    points = torch.stack([x * z, y * z, z], dim=-1)
+    return points if pose is None else to_world(points, pose)
 
 
-def patch_points(depth: Tensor, intrinsics: Tensor, patch_size: int | tuple[int, int], *, prefix: int = 0) -> Tensor:
-    """One metric point per patch: the ray through its centre at its mean valid depth, (b, prefix + n, 3)."""
-    _check_camera(depth, intrinsics)
+def to_world(points: Tensor, pose: Tensor) -> Tensor:
+    """Points (…, H, W, 3) of cameras in the frame of their poses (…, 4, 4): R x + t."""
+    pose = pose.to(points)[..., None, None, :, :]
+    # Written out: a matrix product may run in reduced precision, and coordinates are not for that.
+    moved = sum(points[..., j, None] * pose[..., :3, j] for j in range(3)) + pose[..., :3, 3]
+    assert isinstance(moved, Tensor)
+    return moved
+
+
+def patch_points(
+    depth: Tensor,
+    intrinsics: Tensor,
+    patch_size: int | tuple[int, int],
+    *,
+    pose: Tensor | None = None,
+    prefix: int = 0,
+) -> Tensor:
+    """One metric point per patch, the ray through its centre at its mean valid depth: (b, prefix + n, 3), or
+    (b, prefix + v n, 3) for v cameras, one after the other. depth, intrinsics, pose: as in `backproject`.
+
+    A patch without any valid pixel takes the mean depth of its camera's other patches."""
+    _check_camera(depth, intrinsics, pose)
     height, width = _patch(patch_size)
-    pooled = pool_depth(depth, patch_size)
+    pooled = pool_depth(depth.flatten(0, -3), patch_size).unflatten(0, depth.shape[:-2])
     step = torch.tensor([1 / width, 1 / height, 1.0], device=depth.device, dtype=depth.dtype)
-    points = backproject(pooled, intrinsics.to(depth) * step[:, None])  # K of an image whose pixels are the patches
-    return with_prefix(points.flatten(1, 2), prefix)
+    points = backproject(pooled, intrinsics.to(depth) * step[:, None], pose)  # K of an image of one pixel per patch
+    return with_prefix(points.flatten(1, -2), prefix)
 
 
 def augment(
@@ -178,16 +212,27 @@ def augment(
     return coords * factor + uniform(axes) * shift
 
 
-def _check_camera(depth: Tensor, intrinsics: Tensor) -> None:
+def _check_camera(depth: Tensor, intrinsics: Tensor, pose: Tensor | None) -> None:
     check_tensor("depth", depth)
     check_tensor("intrinsics", intrinsics)
-    if depth.ndim != 3 or intrinsics.shape not in ((3, 3), (len(depth), 3, 3)):
-        raise ValueError(
-            f"back-projection needs depth (b, H, W) and intrinsics (3, 3) or (b, 3, 3), "
-            f"got {tuple(depth.shape)} and {tuple(intrinsics.shape)}"
-        )
-    if not depth.is_floating_point() or not intrinsics.is_floating_point():
-        raise ValueError(f"depth and intrinsics must be floats, got {depth.dtype} and {intrinsics.dtype}")
+    matrices = {"intrinsics": (intrinsics, 3)}
+    if pose is not None:
+        check_tensor("pose", pose)
+        matrices["pose"] = (pose, 4)
+    lead = tuple(depth.shape[:-2])
+    for what, (matrix, size) in matrices.items():
+        before = tuple(matrix.shape[:-2])
+        fits = matrix.shape[-2:] == (size, size) and before in (lead, lead[1:], ())
+        if len(lead) not in (1, 2) or not fits:
+            raise ValueError(
+                f"back-projection needs depth (b, H, W) and {what} ({size}, {size}) or (b, {size}, {size}), or depth "
+                f"(b, v, H, W) and {what} (v, {size}, {size}) or (b, v, {size}, {size}) for v cameras, "
+                f"got {tuple(depth.shape)} and {tuple(matrix.shape)}"
+            )
+        if not matrix.is_floating_point():
+            raise ValueError(f"{what} must be floats, got {matrix.dtype}")
+    if not depth.is_floating_point():
+        raise ValueError(f"depth must be floats, in metres, got {depth.dtype}")
 
 
 def _patch(patch_size: int | tuple[int, int]) -> tuple[int, int]:

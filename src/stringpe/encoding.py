@@ -123,8 +123,8 @@ class Encoding(PositionEncoding):
     frequencies: a `stringpe.frequencies.Frequencies`; `enc.frequencies()` is Θ (h, c, d/2), in radians per unit.
 
     A basis that is not orthogonal (HARoPE's) keeps the relative law of scores, qᵀ P RoPE((r_j − r_i) Θ) Pᵀ k, and
-    folds as any other. But P RoPE Pᵀ then is no representation of translations: R(0) = P Pᵀ is not I, and R(a) R(b) is
-    not R(a + b). So `matrix`, `whole=True` and what builds on them refuse.
+    folds as any other. But P RoPE Pᵀ is then not a representation of translations: R(0) = P Pᵀ is not I, and R(a) R(b)
+    is not R(a + b). So `matrix`, `whole=True` and what builds on them refuse.
     """
 
     basis: Basis

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .basis import Given
+from .coords import Calibration
 from .encoding import Encoding
 from .hosts import attached_layers
 from .hosts.attach import fold
@@ -23,6 +24,9 @@ from .models.vit import ViT
 from .pretrained import check_finite
 
 FORMATS = ("onnx", "torch-export")
+INPUTS = ("image", "depth", "intrinsics", "pose")
+"""The inputs of an exported model, as many as it takes."""
+
 AGREES = 1e-4  # as large a difference as rounding makes, in outputs of order one
 WRONG = 1e-2  # a difference that rounding does not make, relative to the largest output
 
@@ -37,18 +41,34 @@ class Exported(NamedTuple):
 
 
 class _Plain(nn.Module):
-    """A model as a function of tensors: image (b, 3, H, W), and depth (b, H, W) if it takes it, to tensors."""
+    """A model as a function of tensors: image (b, 3, H, W), depth (b, H, W) if it takes it, and intrinsics (b, 3, 3)
+    and pose (b, 4, 4) if it sees the world frame, to tensors."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, ...]:
-        return tuple(self.named(image, depth).values())
+    def forward(
+        self,
+        image: Tensor,
+        depth: Tensor | None = None,
+        intrinsics: Tensor | None = None,
+        pose: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        return tuple(self.named(image, depth, intrinsics, pose).values())
 
-    def named(self, image: Tensor, depth: Tensor | None = None) -> dict[str, Tensor]:
+    def named(
+        self,
+        image: Tensor,
+        depth: Tensor | None = None,
+        intrinsics: Tensor | None = None,
+        pose: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """The outputs by name."""
-        out: Any = self.model(image) if depth is None else self.model(image, depth=depth)
+        given: dict[str, Any] = {} if depth is None else {"depth": depth}
+        if intrinsics is not None and pose is not None:
+            given["calibration"] = Calibration(intrinsics, pose)
+        out: Any = self.model(image, **given)
         for _, layer in attached_layers(self.model):
             layer.token_coords[0].coords = None
         return _name_outputs(out, self.model)
@@ -91,22 +111,22 @@ def export(
     if to not in FORMATS:
         raise ValueError(f"export goes to {' or '.join(FORMATS)}, got {to!r}")
     height, width = _size(model, size)
-    patch, depth = _patch(model), _takes_depth(model)
+    patch, inputs = _patch(model), _inputs(model)
     check_finite(model)
     plain = _Plain(bake(model))
     plain.eval()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    check = _example(3, height, width, depth)
+    check = _example(3, height, width, inputs)
     _check_outputs(plain, check)
     try:  # traced on another shape than the one it is checked on, neither of them square by chance
-        other = _example(2, height + patch[0], width + 2 * patch[1], depth)
+        other = _example(2, height + patch[0], width + 2 * patch[1], inputs)
         difference = _write(plain, other, check, patch, path, to)
         if difference <= AGREES:
             return Exported(path, True, difference)
     except Exception:  # hosts refuse other sizes in many ways, from an assertion to a failed trace: then this one it is
         pass
-    difference = _write(plain, _example(2, height, width, depth), check, None, path, to)
+    difference = _write(plain, _example(2, height, width, inputs), check, None, path, to)
     largest = max(out.abs().max().item() for out in plain(*check))
     if not difference <= max(AGREES, WRONG * largest):
         path.unlink(missing_ok=True)
@@ -135,14 +155,13 @@ def _write(
     to: str,
 ) -> float:
     """Trace on one batch, write, run the file on another, and return how far it is from the model there."""
-    depth = len(example) == 2
     program = _program(plain, example, patch)
     if to == "onnx":
-        names: dict[str, Any] = {"input_names": _names(depth), "output_names": list(plain.named(*check))}
+        names: dict[str, Any] = {"input_names": list(INPUTS[: len(example)]), "output_names": list(plain.named(*check))}
         torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=False, **names)
     else:
         torch.export.save(program, path)
-    pairs = zip(_run(path, to, check, depth), plain(*check), strict=True)
+    pairs = zip(_run(path, to, check), plain(*check), strict=True)
     return max((found - wanted).abs().max().item() for found, wanted in pairs)
 
 
@@ -152,31 +171,37 @@ def _program(plain: nn.Module, example: tuple[Tensor, ...], patch: tuple[int, in
     sizes = None if patch is None else (patch[0] * rows, patch[1] * columns)
     image: dict[int, Any] = {0: batch} if sizes is None else {0: batch, 2: sizes[0], 3: sizes[1]}
     depth: dict[int, Any] = {0: batch} if sizes is None else {0: batch, 1: sizes[0], 2: sizes[1]}
-    return torch.export.export(plain, example, dynamic_shapes=(image, depth)[: len(example)])
+    shapes = (image, depth, {0: batch}, {0: batch})[: len(example)]
+    return torch.export.export(plain, example, dynamic_shapes=shapes)
 
 
-def _run(path: Path, to: str, inputs: tuple[Tensor, ...], depth: bool) -> list[Tensor]:
+def _run(path: Path, to: str, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     if to == "torch-export":
         return list(torch.export.load(path).module()(*inputs))
     import onnxruntime  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    feeds = {name: x.numpy() for name, x in zip(_names(depth), inputs, strict=True)}
+    feeds = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=False)}
     return [torch.from_numpy(out) for out in session.run(None, feeds)]
 
 
-def _names(depth: bool) -> list[str]:
-    return ["image", "depth"] if depth else ["image"]
-
-
-def _example(batch: int, height: int, width: int, depth: bool) -> tuple[Tensor, ...]:
+def _example(batch: int, height: int, width: int, inputs: int) -> tuple[Tensor, ...]:
+    """Random images and depth, seen by cameras at the origin and beside it."""
     random = torch.Generator().manual_seed(0)
     image = torch.randn(batch, 3, height, width, generator=random)
-    return (image, torch.rand(batch, height, width, generator=random) + 0.5) if depth else (image,)
+    depth = torch.rand(batch, height, width, generator=random) + 0.5
+    focal = float(max(height, width))
+    intrinsics = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]]).repeat(batch, 1, 1)
+    pose = torch.eye(4).repeat(batch, 1, 1)
+    pose[:, 0, 3] = torch.arange(batch) / 8
+    return (image, depth, intrinsics, pose)[:inputs]
 
 
-def _takes_depth(model: nn.Module) -> bool:
-    return model.depth != "none" if isinstance(model, ViT) else hasattr(model, "depth_lift")
+def _inputs(model: nn.Module) -> int:
+    """How many of `INPUTS` a model takes."""
+    if isinstance(model, ViT):
+        return 4 if model.frame == "world" else 2 if model.depth != "none" else 1
+    return 2 if hasattr(model, "depth_lift") else 1
 
 
 def _patch(model: nn.Module) -> tuple[int, int]:

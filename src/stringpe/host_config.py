@@ -45,7 +45,11 @@ _OPEN_CLIP = _words(
     "output_dict"
 )
 # Families of transformers, by the name of their module: transformers.models.FAMILY.modeling_FAMILY.
-_FAMILIES = _words("vit deit clip siglip siglip2 dinov2 dinov2_with_registers dinov3_vit owlvit owlv2 depth_anything")
+_FAMILIES = _words(
+    """vit deit clip siglip siglip2 dinov2 dinov2_with_registers dinov3_vit owlvit owlv2 depth_anything qwen2_vl
+    qwen2_5_vl qwen3_vl qwen3_5 glm4v ernie4_5_vl_moe pixtral sam3"""
+)
+_PARTS = ("", "_vision_model", "_text_model", "_backbone", "_vision", "_text", "_vit_model")
 # Keys of a transformers config that name code, weights or other places. Keys that begin with "_" are dropped.
 _FORBIDDEN = _words(
     """auto_map backbone use_pretrained_backbone use_timm_backbone backbone_kwargs attn_implementation
@@ -127,9 +131,11 @@ def clean_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known_class(library: Any, name: str, kind: str) -> Any:
-    """A class of transformers, if it stands in the module of a known family."""
-    found = getattr(library, name, None)
+    """A class of transformers, if it stands in the module of a known family. Not all of them are exported."""
     modules = {f"transformers.models.{family}.{kind}_{family}" for family in _FAMILIES}
+    found = getattr(library, name, None)
+    for module in sorted(modules) if found is None else ():
+        found = found or getattr(importlib.import_module(module), name, None)
     if not isinstance(found, type) or found.__module__ not in modules:
         raise ValueError(f"it names {name}, which is not a {kind} class of {', '.join(sorted(_FAMILIES))}")
     return found
@@ -156,7 +162,7 @@ def _check_transformers(config: Any) -> None:
 def _is_family(model_type: str) -> bool:
     """Whether a model type is of a known family, or of one of its two towers."""
     plain = model_type.replace("-", "_")
-    return any(plain in (f, f"{f}_vision_model", f"{f}_text_model", f"{f}_backbone") for f in _FAMILIES)
+    return any(plain == f + part for f in _FAMILIES for part in _PARTS)
 
 
 def _check_names(what: str, given: Mapping[str, Any], allowed: frozenset[str]) -> None:

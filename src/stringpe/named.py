@@ -1,4 +1,4 @@
-"""The named encodings: where P and Θ of each come from. A new one is a function here and its name in the last line.
+"""The named encodings: where P and Θ of each come from. A new one is a function here and a line in `catalogue`.
 
 | name | basis P | frequencies Θ |
 |---|---|---|
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from . import basis as bases
 from . import frequencies as spectra
-from .catalogue import register
 from .checks import check_flag
+from .circulant_frequencies import Circulant
 from .encoding import Encoding
 from .frequencies import Frequencies, Spectrum
 from .io.registry import look_up
@@ -86,7 +86,7 @@ def cayley(
     method: "matmul" forms P (and attention folds it into its projections); "solve" is the paper's solve per token.
     `**options`: see `Turned`; `frequencies="axial", share_basis=True` is what HARoPE's authors measured as STRING.
     """
-    theta, shared = _turned(head_dim, num_heads, coord_dim, options)
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Cayley(head_dim, num_heads, sparsity=sparsity, share_heads=shared, method=method)
     return Encoding(p, theta, name="cayley")
 
@@ -101,7 +101,7 @@ def general(
 ) -> Encoding:
     """STRING at its most general: P = exp(S) anywhere in SO(d), S learned and skew, zero at the start; frequencies as
     RoPE-Mixed. `sparsity` as in `cayley`; `**options`: see `Turned`."""
-    theta, shared = _turned(head_dim, num_heads, coord_dim, options)
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Exponential(head_dim, num_heads, sparsity=sparsity, share_heads=shared)
     return Encoding(p, theta, name="general")
 
@@ -121,12 +121,12 @@ def circulant(
         classification. A block of b has b/2 − 1 rotating planes: at 4 half of the channels carry no position, at 16 an
         eighth.
     method: "matmul" uses the real Fourier basis (and attention folds it); "fft" is theorem 3.5, an FFT per token.
-    `**spectrum`: see `Spectrum`. What is learned are orthonormal coordinates of θ: see `frequencies.Circulant`.
+    `**spectrum`: see `Spectrum`. What is learned: see `circulant_frequencies.Circulant`.
     """
     if block_size is None:
         block_size = max([b for b in bases.block_sizes(head_dim) if b <= 16], default=head_dim)
     p = bases.Fourier(head_dim, num_heads, block_size=block_size, method=method)
-    theta = spectra.Circulant(head_dim, num_heads, coord_dim, block_size=block_size, **spectrum)
+    theta = Circulant(head_dim, num_heads, coord_dim, block_size=block_size, **spectrum)
     return Encoding(p, theta, name="circulant")
 
 
@@ -135,9 +135,9 @@ def harope(*, head_dim: int, num_heads: int, coord_dim: int = 2, **options: Unpa
 
     A is not orthogonal, so this is a baseline and not STRING. Scores are still relative,
     qᵀ Aᵀ RoPE((r_j − r_i) Θ) A k, and A folds into the projections. But `matrix` and `whole=True` refuse: Aᵀ RoPE A is
-    no rotation. `**options`: see `Turned`; frequencies are axial unless told otherwise.
+    not a rotation. `**options`: see `Turned`; frequencies are axial unless told otherwise.
     """
-    theta, shared = _turned(head_dim, num_heads, coord_dim, {"frequencies": "axial", **options})
+    theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, {"frequencies": "axial", **options})
     return Encoding(bases.Svd(head_dim, num_heads, share_heads=shared), theta, name="harope")
 
 
@@ -145,7 +145,7 @@ def _plain(name: str, theta: Frequencies) -> Encoding:
     return Encoding(bases.Identity(theta.head_dim, theta.num_heads), theta, name=name)
 
 
-def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> tuple[Frequencies, bool]:
+def _build_frequencies(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> tuple[Frequencies, bool]:
     """Θ, and whether the heads share P."""
     if unknown := set(options) - set(Turned.__annotations__):
         raise TypeError(
@@ -156,11 +156,6 @@ def _turned(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> t
     both = options.get("share_heads", False)
     spectrum = {name: value for name, value in options.items() if name in Spectrum.__annotations__}
     spectrum["share_heads"] = options.get("share_frequencies", both)
-    kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.KINDS)
+    kind = look_up("set of frequencies", str(options.get("frequencies", "mixed")), spectra.FREQUENCIES)
     theta = kind(head_dim, num_heads, coord_dim, **spectrum)  # type: ignore[arg-type]
     return theta, options.get("share_basis", both)
-
-
-for _factory in (rope, rope_mixed, cayley, circulant, general, simplex, golden):
-    register(_factory.__name__, _factory)
-register("harope", harope, kind="relative")

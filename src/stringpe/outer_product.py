@@ -10,7 +10,6 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from .catalogue import register
 from .checks import check_count
 from .encoding import PositionEncoding
 from .frequencies import Mixed, Spectrum
@@ -52,6 +51,3 @@ def outer(
     attention needs a rotation."""
     check_count("features", features)
     return Outer(Mixed(2 * features, num_heads, coord_dim, **spectrum), head_dim)
-
-
-register("outer", outer, kind="relative")

@@ -27,12 +27,34 @@ class Packing:
         listed = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
         if not listed or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in listed):
             raise ValueError(f"lengths must be whole numbers of at least 1, one per sequence, got {_shorten(listed)}")
-        self.lengths: tuple[int, ...] = tuple(listed)
+        self._lengths: tuple[int, ...] | None = tuple(listed)
         self.total, self.longest = sum(listed), max(listed)
         self._offsets: dict[torch.device, Tensor] = {}
 
+    @classmethod
+    def from_offsets(cls, offsets: Tensor, total: int, longest: int | None = None) -> "Packing":
+        """From where each sequence starts and where the last one ends, (sequences + 1,), as other libraries pass them
+        (cu_seqlens). The host does not wait for a GPU where `longest`, or a bound of it, is given and torch's kernel
+        for packed sequences is used."""
+        packing = cls.__new__(cls)
+        packing._lengths = None
+        packing._offsets = {offsets.device: offsets.to(torch.int32)}
+        packing.total = total
+        packing.longest = int(offsets.diff().max()) if longest is None else int(longest)
+        return packing
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the sequences, in their order."""
+        if self._lengths is None:
+            (offsets, *_) = self._offsets.values()
+            self._lengths = tuple(offsets.diff().tolist())
+        return self._lengths
+
     def __len__(self) -> int:
-        return len(self.lengths)
+        if self._lengths is not None:
+            return len(self._lengths)
+        return len(next(iter(self._offsets.values()))) - 1
 
     def __repr__(self) -> str:
         return f"Packing({_shorten(list(self.lengths))})"

@@ -101,12 +101,12 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
     mode a hand-written derivative saves passes over memory."""
     if torch.compiler.is_compiling() or _needs_all_derivatives(coords, frequencies, *tensors):
         angle = angles(coords, frequencies)
-        return tuple(rotate_planes(x, _shared(angle, g)) for x, g in zip(tensors, groups, strict=True))
+        return tuple(rotate_planes(x, _repeat(angle, g)) for x, g in zip(tensors, groups, strict=True))
     if torch.is_grad_enabled() and any(t.requires_grad for t in (coords, frequencies, *tensors)):
         _, _, *rotated = _Rotation.apply(coords, frequencies, groups, *tensors)
         return tuple(rotated)
     cos, sin = _cos_sin(coords, frequencies)
-    return tuple(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+    return tuple(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True))
 
 
 def _needs_all_derivatives(*tensors: Tensor) -> bool:
@@ -147,7 +147,11 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         cos, sin = _cos_sin(coords, frequencies)
-        return cos, sin, *(_turn(x, _shared(cos, g), _shared(sin, g)) for x, g in zip(tensors, groups, strict=True))
+        return (
+            cos,
+            sin,
+            *(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True)),
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -164,7 +168,7 @@ class _Rotation(torch.autograd.Function):
             return *(sums if needs else (None, None)), None, *back
         back_sin = -sin
         pairs = list(zip(grads[2:], ctx.groups, strict=True))
-        back = [_turn(g, _shared(cos, n), _shared(back_sin, n)) for g, n in pairs]
+        back = [_turn(g, _repeat(cos, n), _repeat(back_sin, n)) for g, n in pairs]
         if not needs:
             return None, None, None, *back
         return *_sums(grads[2:], rotated, coords, frequencies, ctx.groups), None, *back
@@ -182,7 +186,7 @@ def differentiable_gradients(
     grads, rotated: the gradients at the outputs y and the outputs themselves, (b, groups·h, n, d) each.
     """
     angle = -angles(coords, frequencies)
-    back = [rotate_planes(g, _shared(angle, n)) for g, n in zip(grads, groups, strict=True)]
+    back = [rotate_planes(g, _repeat(angle, n)) for g, n in zip(grads, groups, strict=True)]
     return _sums(grads, rotated, coords, frequencies, groups), back
 
 
@@ -223,7 +227,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out.to(x.dtype)
 
 
-def _shared(angle: Tensor, groups: int) -> Tensor:
+def _repeat(angle: Tensor, groups: int) -> Tensor:
     return angle.repeat_interleave(groups, dim=1) if groups > 1 else angle
 
 

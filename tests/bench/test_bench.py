@@ -8,9 +8,11 @@ import torch
 
 from stringpe import bench, testing
 from stringpe.bench import models, op, timing
-from stringpe.bench.report import markdown
+from stringpe.bench.results import markdown
 from stringpe.bench.timing import LeftOut, Timing
 from stringpe.bench.ways import WAYS, cayley_matmul, cayley_solve, complex_numbers, peers, rotate_half
+
+pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 SMALL = op.Shape(2, 3, 5, 8)
@@ -53,7 +55,7 @@ def test_every_model_trains_and_folds(way):
 
 
 def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     kept = json.loads((tmp_path / "bench.json").read_text())
     assert [row["way"] for row in kept["op"]] == ["ours", *WAYS, *peers()]
@@ -133,7 +135,7 @@ def without_memory(q, k, coords, frequencies, skew):
 
 
 def test_a_way_without_memory_is_left_out_and_the_others_go_on(tmp_path, monkeypatch, once):
-    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     monkeypatch.setattr(op, "WAYS", {"greedy": without_memory, "rotate-half": rotate_half})
     monkeypatch.setattr(op, "peers", dict)
     bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
@@ -174,7 +176,7 @@ def test_a_model_that_fails_is_left_out_and_the_next_is_the_base(monkeypatch):
 
 
 def test_nothing_measured_is_no_page_that_fails(tmp_path, monkeypatch):
-    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     monkeypatch.setattr(op, "Job", without_memory)
     results = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     assert "op" not in results
@@ -185,7 +187,7 @@ def test_an_interrupted_run_leaves_what_it_measured_and_the_next_adds_to_it(tmp_
     def interrupt(q, k, coords, frequencies, skew):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(bench.report.OP_SHAPES, "cpu", [SMALL])
+    monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     monkeypatch.setattr(op, "peers", dict)
     monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half, "stopped": interrupt})
     with pytest.raises(KeyboardInterrupt):
@@ -240,7 +242,7 @@ def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
     job = op.Job(SMALL, torch.float32, CPU)
     for replay, call in ((0.777, 0.507), (0.006, 0.013)):
         timings = tuple(Timing(t, t, t, 1) for t in (replay, call))
-        monkeypatch.setattr(job, "_timed", lambda run, timings=timings: timings)
+        monkeypatch.setattr(job, "_time", lambda run, timings=timings: timings)
         assert job.floor() == min(replay, call)
 
 

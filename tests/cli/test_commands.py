@@ -12,6 +12,8 @@ from stringpe.io.files import read_json, write_json
 from stringpe.recipes.schema import Data, Loop, Loss, Model, Recipe, Text
 from stringpe.training import train
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     *("data.image_size=16", "data.train_size=12", "data.val_size=6"),
     *("model.dim=16", "model.layers=1", "model.heads=2"),
@@ -118,9 +120,9 @@ def test_compare_prints_the_table_and_names_the_report(small, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[:4] == first.splitlines()[:4]
 
 
-def test_training_needs_neither_tyro_nor_rich_nor_matplotlib(small, tmp_path):
+def test_training_needs_neither_rich_nor_matplotlib(small, tmp_path):
     """As on a bare GPU machine: the modules are hidden, the comparison runs, and the report says what it lacks."""
-    hide = "import sys; sys.modules |= dict.fromkeys('tyro rich matplotlib tensorboard webdataset'.split()); "
+    hide = "import sys; sys.modules |= dict.fromkeys('rich matplotlib tensorboard webdataset'.split()); "
     script = tmp_path / "bare.py"
     script.write_text(hide + "from stringpe.cli.main import main\nif __name__ == '__main__':\n    main()\n")
     words = ["compare", "scenes", *small, "--encodings", "rope", "--seeds", "1"]

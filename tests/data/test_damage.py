@@ -90,8 +90,9 @@ def test_a_bad_picture_is_left_out_and_named_on_every_path(kind, bad, tmp_path):
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_bad_picture_of_a_robot_breaks_its_episode_and_nothing_else(bad):
     pytest.importorskip("pyarrow")
+    from stringpe.robots.data.columns import DEPTH, IMAGES
     from stringpe.robots.data.pack import _fit_picture
-    from stringpe.robots.data.parquet import DEPTH, IMAGES, BrokenEpisode, decode
+    from stringpe.robots.data.parquet import BrokenEpisode, decode
 
     for key in (IMAGES + "top", DEPTH + "top"):
         with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):

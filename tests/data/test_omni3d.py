@@ -7,7 +7,7 @@ import torch
 
 from stringpe import box3d
 from stringpe.data import omni3d
-from stringpe.metrics.average_precision3d import Detections
+from stringpe.metrics.average_precision3d import ScoredBoxes
 
 K = [[500.0, 0, 320], [0, 500, 240], [0, 0, 1]]
 
@@ -201,7 +201,7 @@ class TestRead:
 def test_results():
     box = picture().boxes
     entries = omni3d.results(
-        Detections(box, torch.tensor([1, 0]), torch.tensor([0.75, 0.5])), 7, torch.tensor(K), [12, 40]
+        ScoredBoxes(box, torch.tensor([1, 0]), torch.tensor([0.75, 0.5])), 7, torch.tensor(K), [12, 40]
     )
     json.dumps(entries)
     first = entries[0]
@@ -220,5 +220,5 @@ def test_results():
 def test_a_box_behind_the_camera_has_no_place_in_the_image():
     box = picture().boxes[:1].clone()
     box[:, 2] = -5
-    entries = omni3d.results(Detections(box, torch.tensor([0]), torch.tensor([0.5])), 7, torch.tensor(K), [12])
+    entries = omni3d.results(ScoredBoxes(box, torch.tensor([0]), torch.tensor([0.5])), 7, torch.tensor(K), [12])
     assert entries[0]["bbox"] == [-1.0, -1.0, 0.0, 0.0]

@@ -16,6 +16,7 @@ from stringpe.data.transforms import (
     middle_windows,
     read_windows,
     shift_images,
+    to_bytes,
     to_unit,
     uniforms,
 )
@@ -143,3 +144,10 @@ def test_crops_show_parts_of_the_image():
 def test_shifted_cameras_repeat_their_border():
     x = torch.arange(9.0).view(1, 1, 3, 3)
     assert shift_images(x, torch.tensor([[1, -1]]))[0, 0].tolist() == [[3, 3, 4], [6, 6, 7], [6, 6, 7]]
+
+
+def test_bytes_and_floats_are_each_others_inverse():
+    image = torch.arange(256, dtype=torch.uint8)
+    floats = to_unit(image)
+    assert (floats[0], floats[-1]) == (-1, 1)
+    assert torch.equal(to_bytes(floats), image)

@@ -142,6 +142,7 @@ def test_symmetry_and_rigid_motion(seed):
     assert ((exact >= 0) & (exact <= 1)).all()
 
 
+@pytest.mark.slow
 def test_monte_carlo_agrees_within_its_error():
     """10,000 pairs, with 1,000 points each."""
     a, b = random_boxes(10_000, 1), random_boxes(10_000, 2)

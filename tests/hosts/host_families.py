@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stringpe.hosts import attached_layers
+
 SIZE, PATCH, GRID = 32, 8, 4
 LARGER = (48, 32)
 
@@ -18,7 +20,10 @@ class Family:
     build: options to a new model. output: what is compared. image: how the model takes an image. resize: options for
     `build` and for the call under which images of another size work, or None. drop: options for `build` that drop
     patches in training, or None. rope: whether it has RoPE. table: whether it has an absolute embedding. masks: whether
-    it pads and masks tokens. windows: whether attention is in windows, with a bias that looks at queries.
+    it pads and masks tokens. windows: whether attention is in windows, with a bias that looks at queries. packed:
+    whether its RoPE is a module and images come packed into one sequence. cuts: whether it cuts windows itself.
+    mix: how it takes images of different sizes in one call, or None. exports: False for those that read sizes out of
+    tensors in Python, which torch.export cannot follow.
     """
 
     name: str
@@ -32,6 +37,10 @@ class Family:
     table: bool = True
     masks: bool = False
     windows: bool = False
+    packed: bool = False
+    cuts: bool = False
+    mix: Callable[[list[Tensor]], dict[str, Any]] | None = None
+    exports: bool = True
 
     def model(self, **options: Any) -> nn.Module:
         torch.manual_seed(0)
@@ -95,6 +104,21 @@ def _two_towers(model: str, name: str, **fixed: Any) -> Callable[..., nn.Module]
     return build
 
 
+def _tower(module: str, model: str, config: str, **fixed: Any) -> Callable[..., nn.Module]:
+    """A vision tower that transformers does not export by itself."""
+
+    def build(**options: Any) -> nn.Module:
+        from importlib import import_module
+
+        import transformers  # noqa: F401
+
+        folder = f"transformers.models.{module}"
+        made = getattr(import_module(f"{folder}.configuration_{module}"), config)(**{**fixed, **options})
+        return getattr(import_module(f"{folder}.modeling_{module}"), model)(made)
+
+    return build
+
+
 def _depth_anything(**options: Any) -> nn.Module:
     import transformers
 
@@ -139,10 +163,49 @@ def _patches(image: Tensor) -> dict[str, Any]:
     }
 
 
+def _packed(image: Tensor) -> dict[str, Any]:
+    """Qwen-VL takes the patches of all images in one sequence, in blocks of 2 × 2, and their grids; every image is a
+    video of two equal frames."""
+    b, c, h, w = image.shape
+    rows, columns = h // PATCH, w // PATCH
+    blocks = image.reshape(b, c, rows // 2, 2, PATCH, columns // 2, 2, PATCH).permute(0, 2, 5, 3, 6, 1, 4, 7)
+    frames = blocks.flatten(0, 4)[:, :, None].expand(-1, -1, 2, -1, -1)  # (N, c, 2, p, p)
+    return {"hidden_states": frames.flatten(1), "grid_thw": torch.tensor([[1, rows, columns]]).expand(b, -1)}
+
+
+def _mixed_patches(each: list[Tensor]) -> dict[str, Any]:
+    parts = [_packed(image) for image in each]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _mixed_pixels(each: list[Tensor]) -> dict[str, Any]:
+    sizes = [tuple(image.shape[-2:]) for image in each]
+    height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
+    padded = [nn.functional.pad(image, (0, width - image.shape[-1], 0, height - image.shape[-2])) for image in each]
+    return {"pixel_values": torch.cat(padded), "image_sizes": sizes}
+
+
+def _naflex(image: Tensor) -> dict[str, Any]:
+    """timm's NaFlexVit takes patches (b, n, p·p·c), their coordinates and which of them are not padding."""
+    b, c, h, w = image.shape
+    rows, columns = h // PATCH, w // PATCH
+    patches = image.reshape(b, c, rows, PATCH, columns, PATCH).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    index = torch.arange(rows * columns)
+    coord = torch.stack([index // columns, index % columns], dim=-1).expand(b, -1, -1)
+    valid = torch.ones(b, rows * columns + 2, dtype=torch.bool)
+    valid[:, -2:] = False
+    pad = nn.functional.pad
+    return {"x": pad(patches, (0, 0, 0, 2)), "patch_coord": pad(coord, (0, 0, 0, 2)), "patch_valid": valid}
+
+
 def _hidden(out: Any) -> Tensor:
     return out.last_hidden_state
 
 
+_QWEN = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": PATCH, "temporal_patch_size": 2}
+_QWEN_WIDE = {**_QWEN, "intermediate_size": 64, "out_hidden_size": 32}
+_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+        "image_size": SIZE, "patch_size": PATCH}  # fmt: skip
 _DYNAMIC = ({"dynamic_img_size": True}, {})
 _INTERPOLATE = ({}, {"interpolate_pos_encoding": True})
 _DROP = {"patch_drop_rate": 0.5}
@@ -162,6 +225,12 @@ FAMILIES = [
     Family("RoPE-ViT mixed", "timm", _timm("vit_small_patch16_rope_mixed_ape_224"), resize=_DYNAMIC, drop=_DROP,
            rope=True),
     Family("Perception Encoder", "timm", _timm("vit_pe_core_tiny_patch16_384"), resize=_DYNAMIC, drop=_DROP, rope=True),
+    Family("NaFlexVit", "timm", _timm("naflexvit_base_patch16_gap"), resize=_ALWAYS, drop=_DROP),
+    Family("NaFlexVit axial, padded", "timm",
+           _timm("naflexvit_base_patch16_gap", rope_type="axial", attn_type="rope", pos_embed="none"), inputs=_naflex,
+           resize=_ALWAYS, rope=True, table=False, masks=True),
+    Family("NaFlexVit factorised, padded", "timm", _timm("naflexvit_base_patch16_parfac_gap"), inputs=_naflex,
+           resize=_ALWAYS, masks=True, exports=False),
     Family("SAM (windows)", "timm", _timm("samvit_base_patch16", window_size=3, global_attn_indexes=(1,)),
            resize=_ALWAYS, windows=True),
     Family("ViT", "transformers", _hf("ViTModel", "ViTConfig"), _hidden, _pixels, _INTERPOLATE),
@@ -181,6 +250,29 @@ FAMILIES = [
     Family("OWLv2", "transformers", _two_towers("Owlv2ForObjectDetection", "Owlv2", projection_dim=32),
            lambda out: out.pred_boxes, _with_text, _INTERPOLATE),
     Family("Depth Anything", "transformers", _depth_anything, lambda out: out.predicted_depth, _pixels, _ALWAYS),
+    Family("Qwen2-VL", "transformers",
+           _tower("qwen2_vl", "Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig", **_QWEN, embed_dim=32),
+           _hidden, _packed, _ALWAYS, rope=True, table=False, packed=True, mix=_mixed_patches, exports=False),
+    Family("Qwen2.5-VL (windows)", "transformers",
+           _tower("qwen2_5_vl", "Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig", **_QWEN_WIDE,
+                  window_size=16, fullatt_block_indexes=[1]),
+           _hidden, _packed, _ALWAYS, rope=True, table=False, packed=True, mix=_mixed_patches, exports=False),
+    Family("Qwen3-VL", "transformers",
+           _tower("qwen3_vl", "Qwen3VLVisionModel", "Qwen3VLVisionConfig", **_QWEN_WIDE,
+                  num_position_embeddings=16, deepstack_visual_indexes=[0]),
+           _hidden, _packed, _ALWAYS, rope=True, packed=True, mix=_mixed_patches, exports=False),
+    Family("Qwen3.5", "transformers",
+           _tower("qwen3_5", "Qwen3_5VisionModel", "Qwen3_5VisionConfig", **_QWEN_WIDE, num_position_embeddings=16),
+           _hidden, _packed, _ALWAYS, rope=True, packed=True, mix=_mixed_patches, exports=False),
+    Family("GLM-4.1V", "transformers",
+           _tower("glm4v", "Glm4vVisionModel", "Glm4vVisionConfig", **_QWEN_WIDE, image_size=SIZE),
+           _hidden, _packed, _ALWAYS, rope=True, packed=True, mix=_mixed_patches, exports=False),
+    Family("Pixtral", "transformers", _hf("PixtralVisionModel", "PixtralVisionConfig"), _hidden, _pixels, _ALWAYS,
+           rope=True, table=False, packed=True, mix=_mixed_pixels),
+    Family("SAM 3 (windows)", "transformers",
+           _tower("sam3", "Sam3ViTModel", "Sam3ViTConfig", **_VIT, pretrain_image_size=SIZE, window_size=2,
+                  global_attn_indexes=[1]),
+           _hidden, _pixels, rope=True, packed=True, cuts=True),
     Family("CLIP", "open_clip", _open_clip, lambda out: out[0], lambda image: {"image": image},
            drop={"patch_dropout": 0.5}),
 ]  # fmt: skip
@@ -190,6 +282,18 @@ def images(size: tuple[int, int] = (SIZE, SIZE), seed: int = 1) -> Tensor:
     return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed))
 
 
+def find_family(library: str, name: str) -> Family:
+    return next(f for f in FAMILIES if (f.package, f.name) == (library, name))
+
+
+VIT = find_family("timm", "ViT")
+
+
+def encodings(model: nn.Module) -> list[Any]:
+    """The encodings that were attached to a model."""
+    return [layer.encoding for _, layer in attached_layers(model)]
+
+
 FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the test behind it, and whom it is for
     "same start": ("test_starts_as_the_same_function", lambda f: True),
     "gradient to all": ("test_gradient_reaches_every_new_parameter_of_every_layer", lambda f: True),
@@ -197,11 +301,13 @@ FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the t
     "invariant after replace": ("test_replace_makes_the_model_translation_invariant", lambda f: True),
     "other sizes": ("test_resolution_change", lambda f: f.resize is not None),
     "patch dropout": ("test_patch_dropout_keeps_coordinates_with_their_patches", lambda f: f.drop is not None),
-    "depth": ("test_lift", lambda f: True),
-    "linear": ("test_linear_attention", lambda f: not f.masks and not f.windows),
+    "depth": ("test_lift", lambda f: not f.cuts),
+    "linear": ("test_linear_attention", lambda f: not (f.masks or f.windows or (f.packed and not f.cuts))),
     "fold": ("test_fold_changes_nothing", lambda f: not f.windows),
     "save, load": ("test_saved_and_loaded_models_compute_the_same", lambda f: True),
     "compile": ("test_torch_compile_takes_it_whole", lambda f: True),
+    "export": ("test_torch_export_takes_it", lambda f: f.exports),
+    "packed": ("test_packed_images_do_not_see_each_other", lambda f: f.mix is not None),
 }
 
 

@@ -5,24 +5,13 @@ import copy
 import pytest
 import timm
 import torch
-from host_families import FAMILIES, PATCH, SIZE, images
+from host_families import FAMILIES, PATCH, SIZE, VIT, encodings, find_family, images
 from torch import nn
 
 import stringpe
 from cases import perturbed
 from stringpe.basis import Identity, Interleaved
 from stringpe.hosts import attached_layers
-
-
-def family(library, name):
-    return next(f for f in FAMILIES if (f.package, f.name) == (library, name))
-
-
-VIT = family("timm", "ViT")
-
-
-def encodings(model):
-    return [layer.encoding for _, layer in attached_layers(model)]
 
 
 @pytest.mark.parametrize("name", stringpe.names())
@@ -93,7 +82,7 @@ def test_images_that_the_host_pads_to_whole_patches():
 def test_depth_goes_with_its_patch_into_padded_windows():
     from timm.models.vision_transformer_sam import window_partition
 
-    sam = family("timm", "SAM (windows)")
+    sam = find_family("timm", "SAM (windows)")
     model = stringpe.lift(sam.model())
     with torch.no_grad():
         model.depth_lift.scale.fill_(1.0)
@@ -118,113 +107,12 @@ def test_a_tower_of_timm_in_open_clip():
     assert (model.encode_image(images((224, 224))) - before).abs().max() <= 1e-5
 
 
-def test_norms_between_projection_and_encoding():
-    """LayerNorm and gains do not commute with P: it goes to the tokens, and fold says which module is in the way."""
-    model = VIT.model(qk_norm=True)
-    before = VIT.call(model, images())
-    stringpe.attach(model, "cayley")
-    assert (VIT.call(model, images()) - before).abs().max() <= 1e-5
-    perturbed(nn.ModuleList(encodings(model)), 0.3)
-    weights = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=r"cannot fold blocks\.0\.attn.*q_norm, a LayerNorm"):
-        stringpe.fold(model)
-    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-
-
-def test_a_norm_without_gain_commutes_and_folds():
-    model = VIT.model()
-    stringpe.attach(model, "cayley")
-    perturbed(nn.ModuleList(encodings(model)), 0.3)
-    for _, layer in attached_layers(model):
-        layer.q_norm = layer.k_norm = nn.RMSNorm(16, elementwise_affine=False)
-    before = VIT.call(model, images())
-    torch.testing.assert_close(VIT.call(stringpe.fold(model), images()), before, atol=1e-5, rtol=1e-4)
-
-
-def test_grouped_heads_share_the_basis_of_their_key_head():
-    eva = family("timm", "DINOv3")
-    options = {"attn_type": "rope", "qkv_fused": False, "num_heads": 4, "num_kv_heads": 2}
-    model = eva.model(**options)
-    before = eva.call(model, images())
-    stringpe.attach(model, "cayley")
-    assert [e.num_heads for e in encodings(model)] == [2, 2]
-    assert (eva.call(model, images()) - before).abs().max() <= 1e-5
-    perturbed(nn.ModuleList(encodings(model)), 0.3)
-    moved = eva.call(model, images())
-    assert (moved - before).abs().max() > 1e-3
-    torch.testing.assert_close(eva.call(stringpe.fold(model), images()), moved, atol=1e-5, rtol=1e-4)
-
-
-def test_masks_of_the_host_are_obeyed():
-    model = VIT.model()
-    mask = torch.rand(17, 17) > 0.3
-    mask.fill_diagonal_(True)
-    before = model.forward_features(images(), attn_mask=mask)
-    assert (before - model.forward_features(images())).abs().max() > 1e-3
-    stringpe.attach(model, "cayley")
-    assert (model.forward_features(images(), attn_mask=mask) - before).abs().max() <= 1e-5
-
-
-def test_projections_that_are_more_than_a_matrix():
-    """A low-rank adapter around a projection is called, not read: P then multiplies tokens."""
-
-    class Adapted(nn.Module):
-        def __init__(self, base):
-            super().__init__()
-            self.weight, self.bias, self.base = base.weight, base.bias, base
-            self.down, self.up = nn.Linear(32, 2, bias=False), nn.Linear(2, 96, bias=False)
-
-        def forward(self, x):
-            return self.base(x) + self.up(self.down(x))
-
-    model = stringpe.attach(VIT.model(), "cayley")
-    plain = VIT.call(model, images())
-    for _, layer in attached_layers(model):
-        layer.qkv = Adapted(layer.qkv)
-        nn.init.zeros_(layer.qkv.up.weight)
-    torch.testing.assert_close(VIT.call(model, images()), plain, atol=1e-5, rtol=0)
-    for _, layer in attached_layers(model):
-        nn.init.normal_(layer.qkv.up.weight)
-    assert (VIT.call(model, images()) - plain).abs().max() > 1e-3
-    with pytest.raises(ValueError, match=r"qkv, a Adapted, .* merge it into an nn\.Linear first"):
-        stringpe.fold(model)
-
-
-@pytest.mark.parametrize("which", ["timm ViT", "timm SAM (windows)", "transformers ViT"])
-def test_hooks_on_projections_and_attention_are_called(which):
-    """As the host called them before attaching."""
-    one = family(*which.split(" ", 1))
-    model = one.model()
-    for name, module in model.named_modules():
-        if name.endswith(("qkv", "q_proj", "v_proj")):
-            module.register_forward_hook(lambda module, args, out: 1.5 * out)
-        if name.endswith(("attn", "attention")):
-            module.register_forward_pre_hook(lambda module, args: (0.9 * args[0], *args[1:]) if args else None)
-    before = one.call(model, images())
-    assert (before - one.call(one.model(), images())).abs().max() > 1e-3
-    stringpe.attach(model, "cayley")
-    assert (one.call(model, images()) - before).abs().max() <= 1e-5
-    with pytest.raises(ValueError, match=r"with forward hooks|relative position bias"):
-        stringpe.fold(model)
-
-
 def test_a_lifted_model_without_depth_uses_all_its_parameters():
     """Under DDP a parameter without a gradient stops the second step."""
     model = stringpe.lift(VIT.model())
     VIT.call(model, images()).square().sum().backward()
     assert model.depth_lift.scale.grad == 0
     assert model.depth_lift.offset.grad == 0
-
-
-def test_values_go_through_their_module():
-    """An adapter on the values alone is not passed by."""
-    which = family("transformers", "ViT")
-    model = stringpe.attach(which.model(), "cayley")
-    before = which.call(model, images())
-    for _, layer in attached_layers(model):
-        layer.v_proj = nn.Sequential(layer.v_proj, nn.Linear(32, 32))
-    assert (which.call(model, images()) - before).abs().max() > 1e-3
-    stringpe.fold(model)
 
 
 @pytest.mark.parametrize("name", ["rope", "rope_mixed", "cayley", "general"])
@@ -248,7 +136,7 @@ def test_rope_stays_exactly_and_can_be_upgraded(which, name):
 @pytest.mark.parametrize("learnable", [True, False])
 def test_frequencies_of_rope_learn_if_asked(which, learnable):
     """Of a new RoPE behind its gate, and of the one that the model has."""
-    one = family(*which.split(" ", 1))
+    one = find_family(*which.split(" ", 1))
     model = one.model()
     before = one.call(model, images())
     stringpe.attach(model, "rope", learnable=learnable)
@@ -266,7 +154,7 @@ def _skew(encoding):
 
 
 def test_interleaved_layouts_fold_away():
-    mixed = family("timm", "RoPE-ViT mixed")
+    mixed = find_family("timm", "RoPE-ViT mixed")
     model = stringpe.attach(mixed.model(), "rope_mixed")
     assert all(isinstance(e.basis, Interleaved) for e in encodings(model))
     before = mixed.call(model, images())
@@ -276,7 +164,7 @@ def test_interleaved_layouts_fold_away():
 
 
 def test_rope_can_be_replaced():
-    mixed = family("timm", "RoPE-ViT mixed")
+    mixed = find_family("timm", "RoPE-ViT mixed")
     model = stringpe.attach(mixed.model(), "circulant", start="replace")
     assert not any("rope" in name for name, _ in model.named_parameters())
     assert (model.pos_embed[:, 1:] == 0).all()
@@ -288,7 +176,7 @@ def test_rope_can_be_replaced():
 
 
 def test_training_coordinates_of_dinov3_are_drawn_anew():
-    dino = family("transformers", "DINOv3")
+    dino = find_family("transformers", "DINOv3")
     model = stringpe.attach(dino.model(pos_embed_rescale=2.0), "cayley")
     seen = []
     for training in (False, False, True, True):
@@ -339,6 +227,7 @@ def test_coord_dim_3_attaches_and_lifts():
     model(images(), depth=depth)  # a refused call leaves nothing behind
 
 
+@pytest.mark.slow
 def test_a_lifted_model_compiles_whole():
     torch.compiler.reset()
     model = stringpe.lift(VIT.model())
@@ -429,3 +318,35 @@ def test_a_failed_attach_leaves_the_model_as_it_was():
         stringpe.attach(model, "circulant", block_size=5)
     assert not list(attached_layers(model))
     assert torch.equal(VIT.call(model, images()), before)
+
+
+class TestAttentionMaps:
+    """transformers returns attention maps where attention is "eager"; attached models do too."""
+
+    def model(self):
+        family = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "SigLIP"))
+        model = family.model()
+        model.set_attn_implementation("eager")
+        return model
+
+    @pytest.mark.parametrize("asked_before", [False, True])
+    def test_they_are_those_of_the_host_at_the_start(self, asked_before):
+        expected = self.model()(images(), output_attentions=True).attentions
+        model = self.model()
+        if asked_before:
+            model(images(), output_attentions=True)
+        stringpe.attach(model, "cayley")
+        found = model(images(), output_attentions=True).attentions
+        assert len(found) == len(expected) == 2
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+    def test_they_are_those_that_were_used(self):
+        model = stringpe.attach(self.model(), "cayley")
+        for _, layer in attached_layers(model):
+            perturbed(layer.encoding, 0.3)
+        out = model(images(), output_attentions=True)
+        assert all((a.sum(-1) - 1).abs().max() < 1e-5 for a in out.attentions)
+        model.set_attn_implementation("sdpa")
+        torch.testing.assert_close(model(images()).last_hidden_state, out.last_hidden_state, atol=1e-5, rtol=1e-4)
+        assert not model(images(), output_attentions=True).attentions

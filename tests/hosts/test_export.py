@@ -15,6 +15,7 @@ from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),  # torch's exporter, on itself
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
 ]

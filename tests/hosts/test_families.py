@@ -67,13 +67,14 @@ def test_fold_changes_nothing(family):
 def test_replace_makes_the_model_translation_invariant(family):
     model = moved(stringpe.attach(family.model(), "cayley", start="replace"))
     before = family.call(model, images())
-    for layer in dict(attached_layers(model)).values():
-        places = layer.token_coords[0]
-        layer.token_coords = (_Shifted(places),)
+    holders = [m for m in model.modules() if hasattr(m, "token_coords")]
+    places = holders[0].token_coords[0]
+    for holder in holders:
+        holder.token_coords = (_Shifted(places),)
     shifted = family.call(model, images())
     torch.testing.assert_close(shifted, before, atol=2e-5, rtol=1e-4)
-    for layer in dict(attached_layers(model)).values():
-        layer.token_coords = (_Shifted(layer.token_coords[0].places, stretch=2.0),)
+    for holder in holders:
+        holder.token_coords = (_Shifted(places, stretch=2.0),)
     assert (family.call(model, images()) - before).abs().max() > 1e-3  # coordinates do matter
 
 
@@ -81,7 +82,10 @@ class _Shifted:
     """Coordinates with all tokens, prefixes included, moved by the same vector."""
 
     def __init__(self, places, stretch=1.0):
-        self.places, self.stretch = places, stretch
+        self.places, self.stretch, self.handed_on = places, stretch, places.handed_on
+
+    def place(self, ids, windows):
+        return self.places.place(ids, windows=windows) * self.stretch + torch.tensor([32.0, -17.0])
 
     def of_tokens(self, count):
         return self.places.of_tokens(count) * self.stretch + torch.tensor([32.0, -17.0])
@@ -97,8 +101,8 @@ def test_replace_drops_the_absolute_embedding(family):
     if family.table:
         frozen = [p for p in model.parameters() if not p.requires_grad]
         assert any((p == 0).any() for p in frozen)
-    if family.windows:
-        return  # patches of a window are no set: a relative bias stays
+    if family.windows or family.packed:
+        return  # patches of a window are not a set, and packed ones come in an order of their own
     image = images()
     flipped = image.unflatten(3, (GRID, PATCH)).flip(3).flatten(3, 4)  # patches in another order, each as it was
     for _, layer in attached_layers(model):
@@ -114,7 +118,7 @@ def test_replace_drops_the_absolute_embedding(family):
 
 class _Nowhere:
     def __init__(self, places):
-        self.places = places
+        self.places, self.handed_on = places, False
 
     def of_tokens(self, count):
         return self.places.of_tokens(count) * 0
@@ -126,15 +130,34 @@ def test_torch_compile_takes_it_whole(family):
     torch.compiler.reset()
     model = moved(stringpe.attach(family.model(), "cayley"))
     expected = family.call(model, images())
-    whole = not family.masks  # which loops over the sizes of its images in Python
+    whole = not (family.masks or family.packed)  # which loop over the sizes of images in Python
     compiled = torch.compile(model, fullgraph=whole, backend="aot_eager" if family is FAMILIES[0] else "eager")
     torch.testing.assert_close(family.call(compiled, images()), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.exports], ids=lambda f: f"{f.package} {f.name}")
+def test_torch_export_takes_it(family):
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    expected = family.call(model, images())
+    program = torch.export.export(model, (), family.inputs(images()), strict=False).module()
+    torch.testing.assert_close(family.output(program(**family.inputs(images()))), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.mix], ids=lambda f: f"{f.package} {f.name}")
+def test_packed_images_do_not_see_each_other(family):
+    model = moved(stringpe.attach(family.model(), "cayley"))
+    each = [images((SIZE, SIZE))[:1], images(LARGER)[:1], images((16, 48))[:1]]
+    together = family.output(model(**family.mix(each))).flatten(0, -2)
+    alone = [family.call(model, image).flatten(0, -2) for image in each]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-4)
+    (together[: len(alone[0])].square().sum()).backward()
+    assert all(p.grad.abs().max() > 0 for _, layer in attached_layers(model) for p in layer.encoding.parameters())
 
 
 @each
 def test_resolution_change(family):
     if family.resize is None:
-        with pytest.raises(Exception, match=r"size|shape"):
+        with pytest.raises(Exception, match=r"size|shape|coords must be"):
             family.call(stringpe.attach(family.model()), images(LARGER))
         return
     build, call = family.resize
@@ -142,6 +165,8 @@ def test_resolution_change(family):
     before = family.call(model, images(LARGER), **call)
     stringpe.attach(model, "cayley")
     assert (family.call(model, images(LARGER), **call) - before).abs().max() <= 1e-5
+    if family.packed:
+        return  # the host says itself where its patches are
     places = next(iter(dict(attached_layers(model)).values())).token_coords[0]
     rows, columns = LARGER[0] // PATCH, LARGER[1] // PATCH
     coords = places.coords if places.coords.ndim == 2 else places.coords[0, : rows * columns]
@@ -190,7 +215,7 @@ def test_deepcopy_and_gradient_checkpointing(family):
     torch.testing.assert_close(family.call(twin, images()), expected)
     if hasattr(twin, "set_grad_checkpointing"):
         twin.set_grad_checkpointing(True)
-    elif hasattr(twin, "gradient_checkpointing_enable"):
+    elif getattr(twin, "supports_gradient_checkpointing", False):
         twin.gradient_checkpointing_enable()
     gradients = []
     for one in (model, twin):
@@ -208,6 +233,11 @@ def test_lift(family):
     stringpe.lift(model)
     depth = torch.rand(2, SIZE, SIZE) + 0.5
     depth = depth if not family.masks else torch.rand(2, GRID**2 + 2)
+    depth = depth if not family.packed else torch.rand(2 * GRID**2)
+    if family.cuts:
+        with pytest.raises(ValueError, match="in windows that it cuts itself, which depth cannot follow"):
+            family.call(model, images(), depth=depth)
+        return
     assert torch.equal(family.call(model, images()), before)
     out = family.call(model, images(), depth=depth)
     assert torch.equal(out, before)
@@ -222,8 +252,8 @@ def test_lift(family):
 @each
 def test_linear_attention(family):
     model = stringpe.attach(family.model(), "cayley", attention="linear")
-    if family.masks or family.windows:
-        with pytest.raises(ValueError, match="no masks"):
+    if family.masks or family.windows or (family.packed and not family.cuts):
+        with pytest.raises(ValueError, match=r"no masks|no packed sequences"):
             family.call(model, images())
         return
     out = family.call(moved(model), images())

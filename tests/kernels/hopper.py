@@ -10,14 +10,17 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 
-from stringpe.kernels import fused, fused_projection, launch
+from stringpe.kernels import fused, fused_projection, fused_rotation
 
 ALIGNED = [["tt.divisibility", 16]]
 
 
 def main(d: int) -> None:
-    for kernel, planes in ((fused.forward, launch.FORWARD_PLANES), (fused.backward, launch.BACKWARD_PLANES)):
-        tile = launch.tile(d // 2, 1024, 32, 12, shared=True, program_planes=planes)
+    for kernel, planes in (
+        (fused.forward, fused_rotation.FORWARD_PLANES),
+        (fused.backward, fused_rotation.BACKWARD_PLANES),
+    ):
+        tile = fused_rotation.tile(d // 2, 1024, 32, 12, shared=True, program_planes=planes)
         sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}
         signature, constants, hints = {}, {}, {}
         for i, name in enumerate(kernel.arg_names):

@@ -22,7 +22,8 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_fused_*.py")))
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name != "test_kernels.py"))
+@pytest.mark.slow
 def test_in_the_interpreter(file: str) -> None:
     pytest.importorskip("triton")
     run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")
@@ -46,6 +47,7 @@ def test_compiled_for_hopper(d: int) -> None:
 
 
 @pytest.mark.parametrize("d", [32, 64, 128])
+@pytest.mark.slow
 def test_projection_compiled_for_hopper(d: int) -> None:
     """One loop over tiles and channels together; the float32 tile is turned in the threads that hold it."""
     pytest.importorskip("triton")

@@ -1,6 +1,6 @@
 """Times the fused rotation on a GPU against moving its bytes once, and searches better tiles.
 
-    python tests/kernels/tune.py                  every shape, as the heuristic of `launch.tile` cuts it
+    python tests/kernels/tune.py                  every shape, as the heuristic of `fused_rotation.tile` cuts it
     python tests/kernels/tune.py --search 0 3     the best tiles for shapes 0 and 3
 
 The floor is the time of a plain copy of as many bytes: forward reads and writes q and k, backward reads g and y and
@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.testing import do_bench
 
 from stringpe import kernels
-from stringpe.kernels import launch, ops
+from stringpe.kernels import fused_rotation, ops
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Shape:
         theta = torch.randn(self.h, self.c, self.d // 2, device="cuda")
         return qkv[:, :heads], qkv[:, heads : heads + self.h], coords, theta
 
-    def tile(self, planes: int) -> launch.Tile:
-        return launch.tile(self.d // 2, self.n, self.b, self.h, self.shared, planes)
+    def tile(self, planes: int) -> fused_rotation.Tile:
+        return fused_rotation.tile(self.d // 2, self.n, self.b, self.h, self.shared, planes)
 
 
 SHAPES = [
@@ -75,12 +75,12 @@ class Runs:
         self.results = torch.empty_like(self.rotated[0]), torch.empty_like(self.rotated[1])
         self.bytes = self.q.element_size() * (self.q.numel() + self.k.numel())
 
-    def forward(self, tile: launch.Tile | None = None) -> None:
-        launch.forward(self.q, self.k, *self.rotated, self.coords, self.theta, self.groups, tile)
+    def forward(self, tile: fused_rotation.Tile | None = None) -> None:
+        fused_rotation.forward(self.q, self.k, *self.rotated, self.coords, self.theta, self.groups, tile)
 
-    def backward(self, tile: launch.Tile | None = None) -> None:
+    def backward(self, tile: fused_rotation.Tile | None = None) -> None:
         places = (self.coords, self.theta, self.groups)
-        launch.backward(*self.slopes, *self.rotated, *self.results, *places, True, True, tile)
+        fused_rotation.backward(*self.slopes, *self.rotated, *self.results, *places, True, True, tile)
 
     def call(self, train: bool) -> None:
         inputs = [t.detach().requires_grad_(train) for t in (self.q, self.k, self.coords, self.theta)]
@@ -129,12 +129,12 @@ def search(shape: Shape, best: int = 5) -> None:
     """Time every tile that fits, and print the best beside the heuristic's choice."""
     runs = Runs(shape)
     entries = [1, 2, 4, 8, 16] if shape.shared else [1]
-    tiles = [launch.Tile(*t) for t in itertools.product([8, 16, 32, 64], entries, [2, 4, 8])]
+    tiles = [fused_rotation.Tile(*t) for t in itertools.product([8, 16, 32, 64], entries, [2, 4, 8])]
     tiles = [t for t in tiles if t.batch <= shape.b and 2 <= t.tokens * shape.d / 2 / (32 * t.warps) <= 32]
     print(shape)
     for name, run, planes, moves in (
-        ("forward", runs.forward, launch.FORWARD_PLANES, 2),
-        ("backward", runs.backward, launch.BACKWARD_PLANES, 3),
+        ("forward", runs.forward, fused_rotation.FORWARD_PLANES, 2),
+        ("backward", runs.backward, fused_rotation.BACKWARD_PLANES, 3),
     ):
         least, choice = floor(moves * runs.bytes), shape.tile(planes)
         print(f"  {name}: chosen {choice}, {milliseconds(partial(run, choice)) / least:.2f} × floor")

@@ -6,7 +6,7 @@ import torch
 
 from stringpe import box3d
 from stringpe.metrics import average_precision3d as ap3d
-from stringpe.metrics.average_precision3d import Detections, Truths
+from stringpe.metrics.average_precision3d import ScoredBoxes, Truths
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -18,7 +18,7 @@ def cubes(*places, side=1.0):
 
 
 def found(places, labels, scores):
-    return Detections(cubes(*places), torch.tensor(labels, dtype=torch.long), torch.tensor(scores))
+    return ScoredBoxes(cubes(*places), torch.tensor(labels, dtype=torch.long), torch.tensor(scores))
 
 
 def true(places, labels, ignore=None):
@@ -116,7 +116,7 @@ def random_set(seed, images=6, labels=3):
         extra = draw(4, 1.0)
         other = torch.randint(0, labels, (4,), generator=random)
         score = torch.rand(2 * g + 4, generator=random, dtype=torch.float64)
-        detections.append(Detections(torch.cat([noisy, extra]), torch.cat([label, label, other]), score))
+        detections.append(ScoredBoxes(torch.cat([noisy, extra]), torch.cat([label, label, other]), score))
         truths.append(Truths(box, label, torch.rand(g, generator=random) < 0.2))
     return detections, truths
 
@@ -183,7 +183,7 @@ def test_speed():
     """A hundred images with a hundred detections each."""
     detections, truths = random_set(1, images=100, labels=10)
     detections = [
-        Detections(d.box.repeat(8, 1)[:100], d.label.repeat(8)[:100], torch.rand(len(d.score) * 8)[:100])
+        ScoredBoxes(d.box.repeat(8, 1)[:100], d.label.repeat(8)[:100], torch.rand(len(d.score) * 8)[:100])
         for d in detections
     ]
     start = time.perf_counter()

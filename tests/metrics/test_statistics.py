@@ -38,7 +38,7 @@ def test_pairing_cancels_what_seeds_share():
     assert paired(better, baseline).excludes_zero
     assert paired(better, baseline).mean == pytest.approx(1.0)
     apart = t_interval(list(better.values()))
-    assert apart.low < 50 < apart.high  # unpaired, nothing could be told
+    assert apart.low < 50 < apart.high  # unpaired, nothing could be shown
 
 
 def test_pairs_need_a_common_seed():

@@ -113,6 +113,7 @@ def _process(rank):
     return found
 
 
+@pytest.mark.slow
 def test_trap_27_two_processes_agree_with_one(tmp_path):
     found, _ = in_two(_process, tmp_path)
     for kind, loss in LOSSES.items():
@@ -125,7 +126,7 @@ def test_trap_27_two_processes_agree_with_one(tmp_path):
 
 
 def test_the_names_are_those_of_the_recipes():
-    assert tuple(LOSSES) == contrastive_loss.KINDS
+    assert tuple(LOSSES) == contrastive_loss.PAIR_LOSSES
 
 
 @pytest.mark.parametrize("group", [2, 4])

@@ -62,6 +62,7 @@ def photographs(count=4, side=64, seed=0):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.slow
 def test_tokens_keep_their_own_signal_through_all_blocks(encoding, size):
     """Truncated normals of 0.02 keep it, a Xavier start does not: it is what held back every model trained from it."""
     torch.manual_seed(0)

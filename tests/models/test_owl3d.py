@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stringpe import box3d
-from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Found, assign, detection_loss, detections
+from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Found, assign, detection3d_loss, detections
 from stringpe.models.text import TextTower
 from stringpe.models.vit import ViT
 
@@ -87,7 +87,7 @@ class TestDetector:
         for pool in ("mean", "map"):
             model = detector(coord_dim=3, encoding="cayley", pool=pool)
             found = model(torch.randn(2, 3, 32, 32), torch.rand(2, 32, 32) + 1, torch.randint(1, 50, (5, 8)))
-            detection_loss(found, torch.randint(0, 5, (2, 3)), boxes(2, 3)).total.backward()
+            detection3d_loss(found, torch.randint(0, 5, (2, 3)), boxes(2, 3)).total.backward()
             without = [n for n, p in model.named_parameters() if p.grad is None]
             assert without == []
 
@@ -111,7 +111,7 @@ class TestLoss:
 
     def test_a_perfect_answer_costs_nothing(self):
         target = boxes(2, 3)
-        out = detection_loss(perfect(self.labels, target), self.labels, target)
+        out = detection3d_loss(perfect(self.labels, target), self.labels, target)
         assert out.matched.tolist() == [[1, 2, -1], [1, 2, 3]]
         assert out.total.item() == pytest.approx(0, abs=1e-4)
 
@@ -120,7 +120,7 @@ class TestLoss:
         labels, target = torch.tensor([[0], [1]]), boxes(2, 1)
         found = perfect(labels, target)
         found.boxes[0, 1, 0] += 0.1
-        out = detection_loss(found, labels, target)
+        out = detection3d_loss(found, labels, target)
         assert out.box.item() == pytest.approx(0.1 / 2, rel=1e-4)
         assert out.corner.item() == pytest.approx(8 * 0.1 / 2, rel=1e-4)
 
@@ -128,7 +128,7 @@ class TestLoss:
         labels, target = torch.tensor([[0, 1, 2], [1, -1, -1]]), boxes(2, 3)
         found = perfect(labels, target)
         found.boxes[..., 0] += 0.3  # every object of both images is off by the same
-        out = detection_loss(found, labels, target)
+        out = detection3d_loss(found, labels, target)
         assert out.box.item() == pytest.approx(0.3, rel=1e-4)
 
     def test_unmatched_boxes_get_no_gradient_and_padding_is_never_looked_at(self):
@@ -137,7 +137,7 @@ class TestLoss:
         said = found.boxes.clone().requires_grad_()
         strange = target.clone()
         strange[0, 2] = torch.nan
-        out = detection_loss(Found(found.logits, said), self.labels, strange)
+        out = detection3d_loss(Found(found.logits, said), self.labels, strange)
         out.total.backward()
         assert out.total.isfinite()
         assert (said.grad[:, [0, 4, 5]] == 0).all()
@@ -145,16 +145,16 @@ class TestLoss:
     def test_images_without_objects(self):
         labels, target = torch.full((2, 3), -1), torch.zeros(2, 3, 12)
         found = Found(torch.zeros(2, 6, 4, requires_grad=True), boxes(2, 6).requires_grad_())
-        out = detection_loss(found, labels, target)
+        out = detection3d_loss(found, labels, target)
         assert out.box.item() == out.corner.item() == 0
         assert out.label.item() > 0
         out.total.backward()
-        empty = detection_loss(found, labels[:, :0], target[:, :0])
+        empty = detection3d_loss(found, labels[:, :0], target[:, :0])
         assert empty.total.item() == pytest.approx(out.total.item())
 
     def test_more_objects_than_tokens(self):
         labels, target = torch.zeros(1, 9, dtype=torch.long), boxes(1, 9)
-        out = detection_loss(Found(torch.zeros(1, 6, 4), boxes(1, 6)), labels, target)
+        out = detection3d_loss(Found(torch.zeros(1, 6, 4), boxes(1, 6)), labels, target)
         assert (out.matched >= 0).sum() == 6
         assert out.total.isfinite()
 
@@ -163,7 +163,7 @@ class TestLoss:
         said[0, :, 3:9] = 0
         said[0, 1, 3:9] = torch.tensor([1.0, 0, 0, 2, 0, 0])
         said.requires_grad_()
-        out = detection_loss(Found(torch.zeros(1, 6, 4), said), torch.zeros(1, 6, dtype=torch.long), boxes(1, 6))
+        out = detection3d_loss(Found(torch.zeros(1, 6, 4), said), torch.zeros(1, 6, dtype=torch.long), boxes(1, 6))
         out.total.backward()
         assert out.total.isfinite()
         assert said.grad.isfinite().all()
@@ -184,7 +184,7 @@ class TestLoss:
         target = boxes(2, 3)
         losses = []
         for _ in range(30):
-            loss = detection_loss(model(image, None, text), self.labels, target).total
+            loss = detection3d_loss(model(image, None, text), self.labels, target).total
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

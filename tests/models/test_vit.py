@@ -232,6 +232,7 @@ def test_base_is_the_papers():
     assert count == 86_567_656 - 768  # timm's ViT-B/16, whose table has a row for the class token
 
 
+@pytest.mark.slow
 def test_dtype_and_compile():
     net = model(depth="lift").to(torch.bfloat16)
     image, metres = batch()

@@ -21,7 +21,7 @@ def eyes():
 
 @pytest.fixture(scope="module")
 def blind():
-    """Environments without cameras, one a task, kept for a module."""
+    """Environments without cameras, one per task, kept for a module."""
     made = {}
 
     def get(task):

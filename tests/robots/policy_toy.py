@@ -1,9 +1,12 @@
 """Small policies and their recipe, for the tests of this folder."""
 
+from dataclasses import replace
+
 import torch
 
 from stringpe.models.vit import ViT
 from stringpe.recipes.schema import Data, Loop, Model, Optim, Policy, Recipe
+from stringpe.robots.calibration import intrinsics_key, pose_key
 from stringpe.robots.policies.base import Net, Spec
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.energy_policy import EnergyPolicy
@@ -38,7 +41,7 @@ ENERGY = [
 """The changes that make it a recipe of an energy policy."""
 
 
-def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, **options):
+def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, frame="camera", **options):
     """A policy with a ViT of one layer; depth as in `ViT`."""
     torch.manual_seed(0)
     depth = depth or "none"
@@ -50,13 +53,25 @@ def policy(kind="diffusion", encoding="cayley", depth=None, spec=SPEC, net=NET, 
         encoding=encoding,
         coord_dim=3 if "lift" in depth else 2,
         depth=depth,
+        frame=frame if "lift" in depth else "camera",
         image_size=16,
     )
     make = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}[kind]
+    net = replace(net, frame=frame, encoding=encoding)
     return make(ImageEncoder(vit), spec, net, **(KINDS[kind] | options))
 
 
-def batch(count=3, spec=SPEC, net=NET, depth=False, seed=0):
+def calibrations(count, generator):
+    """Random poses (count, 4, 4) with rotations about the optical axis, and the intrinsics of 16 pixels."""
+    angle = torch.rand(count, generator=generator)
+    pose = torch.eye(4).repeat(count, 1, 1)
+    pose[:, 0, 0], pose[:, 1, 1] = angle.cos(), angle.cos()
+    pose[:, 0, 1], pose[:, 1, 0] = -angle.sin(), angle.sin()
+    pose[:, :3, 3] = torch.rand(count, 3, generator=generator)
+    return torch.tensor([[16.0, 0, 8], [0, 16, 8], [0, 0, 1]]).repeat(count, 1, 1), pose
+
+
+def batch(count=3, spec=SPEC, net=NET, depth=False, calibration=False, seed=0):
     """Random observations and actions in LeRobot's keys."""
     generator = torch.Generator().manual_seed(seed)
     found = {
@@ -68,4 +83,6 @@ def batch(count=3, spec=SPEC, net=NET, depth=False, seed=0):
         found[f"observation.images.{camera}"] = torch.rand(count, 3, 16, 16, generator=generator)
         if depth:
             found[f"observation.depth.{camera}"] = 0.5 + torch.rand(count, 16, 16, generator=generator)
+        if calibration:
+            found[intrinsics_key(camera)], found[pose_key(camera)] = calibrations(count, generator)
     return found

@@ -20,8 +20,13 @@ from PIL import Image
 from stand_in import demonstration
 
 from stringpe.robots.data import parquet
-from stringpe.robots.data.dataset import Dataset, Writer, episode_path, pool_statistics, write_meta
-from stringpe.robots.data.parquet import BrokenEpisode, statistics
+from stringpe.robots.data.dataset import Dataset
+from stringpe.robots.data.episodes import episode_path
+from stringpe.robots.data.parquet import BrokenEpisode
+from stringpe.robots.data.statistics import QUANTILES, pool_statistics, summarise
+from stringpe.robots.data.writer import Writer, write_meta
+
+pytestmark = pytest.mark.slow
 
 
 def made(seed=0, steps=7, cameras=("top", "wrist"), depth=True):
@@ -69,27 +74,55 @@ def test_counters_and_meta_are_those_of_lerobot(tmp_path):
     assert table["timestamp"] == pytest.approx([0, 0.02, 0.04, 0.06])
     info = json.loads((tmp_path / "meta/info.json").read_text())
     assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["total_tasks"]) == (
-        "v2.1",
+        "v3.0",
         3,
         12,
         2,
     )
     assert info["splits"] == {"train": "0:3"}
     assert info["features"]["observation.images.top"]["shape"] == [16, 24, 3]
-    tasks = [json.loads(line) for line in (tmp_path / "meta/tasks.jsonl").read_text().splitlines()]
-    assert tasks == [{"task_index": 0, "task": "a"}, {"task_index": 1, "task": "b"}]
-    episodes = [json.loads(line) for line in (tmp_path / "meta/episodes.jsonl").read_text().splitlines()]
-    assert [(e["episode_index"], e["tasks"], e["length"]) for e in episodes] == [
-        (0, ["a"], 4),
-        (1, ["b"], 4),
-        (2, ["a"], 4),
-    ]
+    assert info["features"]["observation.images.top_depth"] == {
+        "dtype": "image",
+        "shape": [16, 24, 1],
+        "names": ["height", "width", "channels"],
+        "info": {"is_depth_map": True, "depth_unit": "mm"},
+    }
+    tasks = pq.read_table(tmp_path / "meta/tasks.parquet")
+    assert tasks.to_pydict() == {"task_index": [0, 1], "task": ["a", "b"]}
+    assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
+    episodes = pq.ParquetFile(tmp_path / "meta/episodes/chunk-000/file-000.parquet").read().to_pydict()
+    assert episodes["episode_index"] == [0, 1, 2]
+    assert episodes["tasks"] == [["a"], ["b"], ["a"]]
+    assert episodes["length"] == [4, 4, 4]
+    assert episodes["data/chunk_index"] == [0, 0, 0]
+    assert episodes["data/file_index"] == [0, 1, 2]
+    assert episodes["dataset_from_index"] == [0, 4, 8]
+    assert episodes["dataset_to_index"] == [4, 8, 12]
+
+
+def test_statistics_are_in_the_stored_unit(tmp_path):
+    """They were in metres beside depth in millimetres, which LeRobot takes for a mean of a thousandth."""
+    frames = made(0, steps=5, cameras=("top",))
+    frames["observation.depth.top"][:] = 0.8
+    frames["observation.depth.top"][:, :8] = 0.4
+    with Writer(tmp_path, fps=50, quality=0) as writer:
+        writer.add(frames, task="pick")
+    stats = json.loads((tmp_path / "meta/stats.json").read_text())
+    deep = stats["observation.images.top_depth"]
+    assert (deep["min"], deep["max"], deep["mean"]) == ([[[400]]], [[[800]]], [[[600]]])
+    assert (deep["q01"], deep["q99"], deep["std"]) == ([[[400]]], [[[800]]], [[[200]]])
+    image = frames["observation.images.top"].reshape(-1, 3) / 255
+    np.testing.assert_allclose(np.ravel(stats["observation.images.top"]["mean"]), image.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(np.ravel(stats["observation.images.top"]["q90"]), np.quantile(image, 0.9, 0), rtol=1e-9)
+    np.testing.assert_allclose(stats["action"]["q10"], np.quantile(frames["action"].astype(float), 0.1, 0), rtol=1e-9)
+    assert stats["action"].keys() == {"min", "max", "mean", "std", "count", *QUANTILES}
+    assert stats.keys() == json.loads((tmp_path / "meta/info.json").read_text())["features"].keys()
 
 
 def test_pooled_statistics_are_those_of_all_frames():
     parts = [made(seed, steps=3 + seed, cameras=()) for seed in range(3)]
     whole = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
-    wanted, found = statistics(whole), pool_statistics([statistics(p) for p in parts])
+    wanted, found = summarise(whole, {}), pool_statistics([summarise(p, {}) for p in parts])
     for key in whole:
         for name in ("min", "max", "mean", "std", "count"):
             np.testing.assert_allclose(found[key][name], wanted[key][name], rtol=1e-6, err_msg=f"{key} {name}")
@@ -103,16 +136,27 @@ def test_a_writer_goes_on_where_another_stopped(tmp_path):
     assert [e.seed for e in Dataset(tmp_path).episodes] == [10, 11]  # without meta/episodes.jsonl
 
 
-def test_lerobots_own_files_without_our_footer_are_read(tmp_path):
+def test_a_folder_of_another_program_is_not_written_to(tmp_path):
     with Writer(tmp_path, fps=50) as writer:
         writer.add(made(0), task="pick")
     path = episode_path(tmp_path, 0)
     pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
-    data = Dataset(tmp_path)
-    assert [(e.task, e.length) for e in data.episodes] == [("pick", 7)]
-    assert data[0]["action"].shape == (7, 14)
     with pytest.raises(ValueError, match="another program"):
         Writer(tmp_path, fps=50)
+
+
+def test_what_is_known_of_a_camera_and_other_arrays_are_kept(tmp_path):
+    intrinsics = [[20.5, 0.0, 12.0], [0.0, 20.5, 8.0], [0.0, 0.0, 1.0]]
+    pose = np.random.default_rng(0).random((7, 4, 4), np.float32)
+    frames = made(0, cameras=("top",)) | {"observation.camera.top.pose": pose}
+    with Writer(tmp_path, fps=50, cameras={"top": {"intrinsics": intrinsics}}) as writer:
+        writer.add(frames, task="pick")
+    data = Dataset(tmp_path)
+    assert data.camera_info("top") == {"intrinsics": intrinsics}
+    assert data.info["features"]["observation.images.top_depth"]["info"]["intrinsics"] == intrinsics
+    np.testing.assert_array_equal(data[0]["observation.camera.top.pose"], pose)
+    with pytest.raises(ValueError, match=r"intrinsics.* there"):
+        Writer(tmp_path, fps=50).add(frames, task="pick")
 
 
 def write_some(folder, seeds):
@@ -136,7 +180,7 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from stand_in import demonstration
-from stringpe.robots.data.dataset import Writer
+from stringpe.robots.data.writer import Writer
 writer = Writer(sys.argv[1], fps=10)
 seed = max(writer.seeds, default=-1)
 while True:
@@ -175,10 +219,10 @@ def test_broken_episodes_are_counted_and_left_out(tmp_path):
     pq.write_table(
         pq.read_table(episode_path(tmp_path, 2)).drop_columns(["observation.images.wrist"]), episode_path(tmp_path, 2)
     )
-    with pytest.warns(RuntimeWarning, match=r"2 of 4 episodes of .* are left out: episode_000001.*not a whole Parquet"):
+    with pytest.warns(RuntimeWarning, match=r"2 of 4 episodes of .* are left out: file-001.*not a whole Parquet"):
         data = Dataset(tmp_path)
     assert [e.number for e in data.episodes] == [0, 3]
-    assert "no column observation.images.wrist" in data.broken["episode_000002.parquet"]
+    assert "no column observation.images.wrist" in data.broken["file-002.parquet"]
     assert Writer(tmp_path, fps=50).add(made(9), task="pick", seed=9) == 4  # a broken one keeps its number
 
 
@@ -242,8 +286,12 @@ def test_other_formats_are_refused_in_words(tmp_path):
     Writer(tmp_path, fps=50).add(made(0), task="pick")
     path = tmp_path / "meta/info.json"
     info = json.loads(path.read_text())
-    path.write_text(json.dumps(info | {"codebase_version": "v3.0"}))
-    with pytest.raises(ValueError, match=r"format v3\.0; only v2\.0 and v2.1 can be read"):
+    path.write_text(json.dumps(info | {"codebase_version": "v1.6"}))
+    with pytest.raises(ValueError, match=r"format v1\.6; v2\.0, v2.1 and v3\.0 can be read"):
+        Dataset(tmp_path)
+    features = {key: value for key, value in info["features"].items() if key != "observation.state"}
+    path.write_text(json.dumps(info | {"features": features}))
+    with pytest.raises(ValueError, match=r"has no observation\.state, which policies need"):
         Dataset(tmp_path)
 
 

@@ -14,6 +14,8 @@ from stringpe.robots.data import demos, video
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.demos import Settings
 
+pytestmark = pytest.mark.slow
+
 TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 
 
@@ -21,9 +23,9 @@ def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
     heard = []
     assert demos.write(tmp_path, 2, TINY, progress=lambda *now: heard.append(now)) == (2, 0)
     assert heard == [(1, 0), (2, 0)]
-    first = (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes()
+    first = (tmp_path / "data/chunk-000/file-000.parquet").read_bytes()
     assert demos.write(tmp_path, 3, TINY) == (3, 0)
-    assert (tmp_path / "data/chunk-000/episode_000000.parquet").read_bytes() == first
+    assert (tmp_path / "data/chunk-000/file-000.parquet").read_bytes() == first
     data = Dataset(tmp_path)
     assert [e.seed for e in data.episodes] == [0, 1, 2]
     assert data.episodes[0].task == "pick up the green block"
@@ -39,7 +41,7 @@ def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
     np.testing.assert_allclose(episode["observation.depth.front"][0], seen["observation.depth.front"], atol=6e-4)
     assert demos.replay(env, 1, episode["action"]) is not None
     env.close()
-    sheet, film = video.show_episode(tmp_path)
+    sheet, film = video.show_episode(data)
     assert sheet.stat().st_size > 100
     assert film.stat().st_size > 100
 
@@ -115,7 +117,7 @@ def start(folder, episodes, jobs=1):
 
 def wait_for_episodes(folder, count, work):
     until = time.monotonic() + 300
-    while len(list(folder.glob("data set/data/chunk-000/episode_*.parquet"))) < count:
+    while len(list(folder.glob("data set/data/chunk-000/file-*.parquet"))) < count:
         assert work.poll() is None
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -158,7 +160,7 @@ def test_nothing_is_lost_when_the_processes_are_killed(tmp_path, eyes):
     wait_for_episodes(tmp_path, 3, work)
     kill(work)
     folder = tmp_path / "data set"
-    there = len(list(folder.glob("data/chunk-000/episode_*.parquet")))
+    there = len(list(folder.glob("data/chunk-000/file-*.parquet")))
     assert there >= 3
     assert demos.write(folder, there + 2, TINY, jobs=2) == (there + 2, 0)
     data = Dataset(folder)
@@ -229,11 +231,9 @@ def test_the_command_names_what_is_wrong(monkeypatch):
         cli.main()
 
 
-def test_without_ffmpeg_a_video_is_a_gif(tmp_path, monkeypatch):
+def test_without_pyav_a_video_is_a_gif(tmp_path, monkeypatch):
     real = video.importlib.util.find_spec
-    monkeypatch.setattr(
-        video.importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else real(name)
-    )
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None if name == "av" else real(name))
     pictures = [np.full((9, 11, 3), shade, np.uint8) for shade in (0, 120, 250)]
     path = video.write_video(tmp_path / "a.mp4", pictures)
     from PIL import Image

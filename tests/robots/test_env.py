@@ -7,8 +7,10 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+import torch
 
 from stringpe import robots
+from stringpe.coords import backproject
 from stringpe.robots.sim import render, simulator
 
 
@@ -33,7 +35,7 @@ def test_things_start_apart_at_rest_and_unfinished(task, blind, home):
         assert info == {"success": False, "stage": 0, "stage_name": "start"}
         for thing in env.task.things:
             assert env.world.speed(thing.name) < 0.05, thing.name
-            assert not env.world.touched(thing.name)
+            assert not env.world.arms_touching(thing.name)
         for _ in range(8):
             _, reward, success, _, _ = env.step(home(env))
         assert reward == 0.0
@@ -86,6 +88,46 @@ def test_depth_is_what_a_ray_measures(eyes):
             gaps.append(abs(hit - depth[row, column]))
     assert np.median(gaps) < 1e-4
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "thing", "options"),
+    [("KukaPick", "green block", {"table_height": 0.05, "pedestal_height": -0.08}), ("MugOnPlate", "plate", {})],
+)
+def test_every_camera_sees_a_thing_at_one_place_in_the_robots_frame(task, thing, options, eyes):
+    env = robots.make(task, size=(96, 128), depth=True, calibration=True, **options)
+    observation, _ = env.reset(seed=3)
+    assert env.observation_space.contains(observation)
+    at = env.world.pose(thing)
+    base = env.data.body(env.robot.base).xpos if env.robot.base else np.zeros(3)
+    assert base[2] == options.get("pedestal_height", 0)
+    seen = 0
+    for camera in env.cameras:
+        depth, k, pose = (torch.from_numpy(observation[key]) for key in (f"observation.depth.{camera}", *keys(camera)))
+        points = backproject(depth[None], k, pose)[0].flatten(0, 1).double().numpy()
+        ray = _labels(env, camera).flatten() == thing
+        seen += bool(ray.sum() > 20)
+        # Its pixels lie on it: within a circle around its middle, just above its underside.
+        away = points[ray] - (at.pos - base)
+        radius = next(t.radius for t in env.task.things if t.name == thing)
+        assert (np.linalg.norm(away[:, :2], axis=1) < radius + 0.005).all()
+        assert (np.abs(away[:, 2]) < 0.06).all()
+    assert seen >= 2  # cameras that look at it from different sides
+    env.close()
+
+
+def keys(camera):
+    return f"observation.camera.{camera}.intrinsics", f"observation.camera.{camera}.pose"
+
+
+def _labels(env, camera):
+    """The thing that every pixel (h, w) of a camera shows, by MuJoCo's own segmentation."""
+    with mujoco.Renderer(env.model, *env.size) as renderer:
+        renderer.enable_segmentation_rendering()
+        renderer.update_scene(env.data, camera)
+        geoms = renderer.render()[..., 0]
+    names = np.array([*(env.model.geom(i).name.split(":")[0] for i in range(env.model.ngeom)), ""])
+    return names[geoms]  # −1 is the sky, the last name
 
 
 @pytest.mark.parametrize("task", ["StorageBin", "KukaPick"])

@@ -29,6 +29,8 @@ from stringpe.training.simulate import (
     table,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Dying(Reach):
     """A simulator that takes its process along."""

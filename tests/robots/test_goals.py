@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from stringpe import robots
-from stringpe.robots.sim import objects
+from stringpe.robots.sim import things
 from stringpe.robots.sim.expert import Expert
 from stringpe.robots.sim.geometry import Pose, about
-from stringpe.robots.sim.goals import HOLD, HandedOver
-from stringpe.robots.sim.task_experts import Job, deliver, insert
+from stringpe.robots.sim.goals import HOLD, HandOver
+from stringpe.robots.sim.task_experts import Placement, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
 DONE = {
@@ -118,18 +118,18 @@ class Hands:
     def __init__(self):
         self.holding, self.on, self.placed = set(), "", False
 
-    def held(self, item):
+    def arms_holding(self, item):
         return self.holding
 
-    touched = held
+    arms_touching = arms_holding
 
-    def carried(self, item, others=()):
+    def is_carried(self, item, others=()):
         return bool(self.holding) and not self.on
 
     def touching(self, item, other):
         return self.on == other
 
-    def free(self, item, away=0.0):
+    def is_free(self, item, away=0.0):
         return not self.holding
 
     def speed(self, item):
@@ -157,7 +157,7 @@ SCRIPTS = {
 def test_a_hand_over_is_a_hand_over(script):
     steps, reached = SCRIPTS[script]
     hands = Hands()
-    goal = HandedOver("pen", lambda world, item: world.on == "container")
+    goal = HandOver("pen", lambda world, item: world.on == "container")
     for hands.holding, hands.on in steps:
         for _ in range(HOLD + 1):
             stage = goal.update(hands)
@@ -178,7 +178,7 @@ def test_an_item_that_was_not_handed_over_does_not_count(task, blind, home):
 def test_one_hand_that_brings_the_pen_does_not_count(blind):
     env = robots.make("HandOverPen", cameras=())
     item = env.task.things[0]
-    env.task = replace(env.task, expert=deliver(Job(item, "container", (0, 0, 0.03), headings=(0.0,), above=0.1)))
+    env.task = replace(env.task, expert=deliver(Placement(item, "container", (0, 0, 0.03), headings=(0.0,), above=0.1)))
     env.reset(seed=0)
     env.move("pen", (-0.05, 0.5, item.rest))
     env.refresh()
@@ -266,7 +266,7 @@ def test_a_low_lift_and_the_wrong_thing_are_not_picked(blind):
         while (action := player.act()) is not None:
             info = env.advance(action)
             assert not info["success"]
-    assert env.world.carried("red can")
+    assert env.world.is_carried("red can")
 
 
 def test_stages_count_up_and_the_reward_is_their_share(blind):
@@ -293,12 +293,12 @@ def test_poses_compose():
 
 def test_every_thing_that_an_expert_takes_can_be_taken():
     for thing in (
-        objects.bowl(),
-        objects.plate(),
-        objects.mug(),
-        objects.glass(),
-        objects.pen(),
-        objects.banana(),
-        objects.peg(),
+        things.bowl(),
+        things.plate(),
+        things.mug(),
+        things.glass(),
+        things.pen(),
+        things.banana(),
+        things.peg(),
     ):
         assert thing.grasps, thing.name

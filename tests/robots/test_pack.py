@@ -8,9 +8,11 @@ import torch
 from PIL import Image
 from stand_in import demonstration
 
-from stringpe.robots.data.dataset import Dataset, Writer, episode_path
+from stringpe.robots.data.dataset import Dataset
+from stringpe.robots.data.episodes import episode_path
 from stringpe.robots.data.hdf5 import import_hdf5
 from stringpe.robots.data.pack import load, pack
+from stringpe.robots.data.writer import Writer
 
 
 @pytest.fixture

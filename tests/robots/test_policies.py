@@ -129,7 +129,7 @@ def test_uint8_and_floats_are_the_same_picture():
     torch.testing.assert_close(model.observe(whole), model.observe(floats), rtol=1e-4, atol=1e-5)
 
 
-def test_cameras_states_and_tasks_are_told_apart():
+def test_cameras_states_and_tasks_are_distinguished():
     model = policy().eval()
     data = batch()
     seen = model.observe(data).mean(1)
@@ -236,7 +236,7 @@ def test_half_precision_is_near(kind):
 
 
 def test_a_demonstration_is_not_ranked_by_its_smoothness(monkeypatch):
-    """Around the right mean, demonstrations and samples of the narrowest proposal are told apart by nothing."""
+    """Around the right mean, demonstrations and samples of the narrowest proposal cannot be distinguished."""
     model, given = policy("energy"), batch(400)
     flat = given["action"][:, :1].expand(-1, NET.chunk, -1)
     log_std = torch.full((400, 1, NET.chunk, SPEC.action_dim), math.log(energy_policy._NOISE))

@@ -17,11 +17,13 @@ from stand_in import Reach, demonstration
 
 from stringpe.metrics.statistics import paired_shares
 from stringpe.recipes.overrides import override
-from stringpe.robots.data.dataset import Writer
+from stringpe.robots.data.writer import Writer
 from stringpe.robots.evaluate import FIRST_SEED, run_trials
 from stringpe.robots.rollout import Setting
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training.launch import train
+
+pytestmark = pytest.mark.slow
 
 
 class Constant:

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import scenes
-from stringpe.scenes.catalogue import KINDS, assemble
 from stringpe.scenes.deterministic import TURN, Dice, cos_sin
 from stringpe.scenes.families import RULES
 from stringpe.scenes.placement import Plot
+from stringpe.scenes.templates import ALL_KINDS, assemble
 
 WORLD = scenes.sample(11, 48)
 
@@ -50,6 +50,35 @@ def test_same_seed_same_scene_whatever_the_batch():
     assert all(equal(WORLD[i : i + 1], one) for i, one in enumerate(single))
     assert equal(scenes.sample(11, [7, 2, 30]), WORLD[torch.tensor([7, 2, 30])])
     assert not torch.equal(scenes.sample(12, 4).centre, WORLD[:4].centre)
+
+
+def test_what_two_views_see_of_an_object_is_at_one_place_in_the_room():
+    frames = scenes.render(scenes.sample(0, 6, views=2), (64, 64))
+    points, world = frames.points(world=True), frames.scenes
+    seen = []
+    for b in range(6):
+        for o in frames.visible[b].nonzero()[:, 0].tolist():
+            surface = points[b][frames.instance[b] == o + 1] - world.centre[b, o]
+            inside = (surface @ world.rotation[b, o]).abs() <= world.size[b, o] / 2 + 2e-3
+            assert inside.all(), (b, o)  # in the object's own box, where the room's layout says that it is
+            seen.append((b // 2, o))
+    assert len(set(seen)) < len(seen)  # some objects are seen by both cameras
+
+
+def test_frames_are_grouped_by_scene():
+    frames = scenes.render(scenes.sample(0, 4, views=2), (16, 16))
+    image, depth, calibration = frames.group(2)
+    assert image.shape == (2, 2, 3, 16, 16)
+    assert image.min() >= -1
+    torch.testing.assert_close(image[1, 0], 2 * frames.rgb[2] - 1)
+    torch.testing.assert_close(depth[1, 1], frames.depth[3])
+    torch.testing.assert_close(calibration.pose[0, 1], frames.pose[1])
+    torch.testing.assert_close(calibration.intrinsics[1, 0], frames.intrinsics[2])
+    for numbers, views in (([1, 2], 2), ([0, 1, 2], 2)):
+        with pytest.raises(
+            ValueError, match=f"not whole groups of 2 views, got the numbers .{numbers[0]}, {numbers[1]}"
+        ):
+            scenes.render(scenes.sample(0, numbers, views=views), (16, 16)).group(2)
 
 
 def test_views_share_the_room_but_not_the_camera():
@@ -98,7 +127,7 @@ def test_no_object_box_meets_another():
         related = (parent[:, None] == keep[None]) | (parent[None] == keep[:, None])
         clash = ~apart & ~related & ~torch.eye(len(keep), dtype=torch.bool)
         names = [
-            (KINDS[int(WORLD.kind[s, keep[i]])].name, KINDS[int(WORLD.kind[s, keep[j]])].name)
+            (ALL_KINDS[int(WORLD.kind[s, keep[i]])].name, ALL_KINDS[int(WORLD.kind[s, keep[j]])].name)
             for i, j in clash.nonzero().tolist()
         ]
         assert not names, f"scene {s}: {names}"
@@ -114,7 +143,7 @@ def test_objects_stay_in_the_room_and_on_what_carries_them():
     standing = there & (WORLD.parent >= 0)
     for s, o in standing.nonzero().tolist():
         p = int(WORLD.parent[s, o])
-        top = KINDS[int(WORLD.kind[s, p])].top
+        top = ALL_KINDS[int(WORLD.kind[s, p])].top
         assert top is not None
         assert WORLD.present[s, p]
         base = WORLD.centre[s, p, 2] + (top.height - 0.5) * WORLD.size[s, p, 2]
@@ -144,8 +173,8 @@ def test_objects_on_trays_do_not_cut_into_them():
             if k[0] > 0:
                 meets &= ~held((own - torch.stack([k[3] * 0, k[3] * 0, k[3]])) * k[:3])
             assert not meets.any(), (
-                KINDS[int(world.kind[s, o])].name,
-                KINDS[int(world.kind[s, world.parent[s, o]])].name,
+                ALL_KINDS[int(world.kind[s, o])].name,
+                ALL_KINDS[int(world.kind[s, world.parent[s, o]])].name,
             )
             checked += 1
     assert checked > 40
@@ -254,7 +283,7 @@ class Recorder(TorchDispatchMode):
 
 
 def test_layouts_use_only_operations_that_all_devices_round_alike():
-    scenes.sample(4, 1)  # the catalogue is built on the CPU, whatever device it then goes to
+    scenes.sample(4, 1)  # the templates are built on the CPU, whatever device it then goes to
     with Recorder() as recorder:
         scenes.sample(4, 16, views=2)
     assert {"mul.Tensor", "sqrt.default", "div.Tensor"} <= recorder.seen

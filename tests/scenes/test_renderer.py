@@ -7,7 +7,7 @@ import torch
 
 from stringpe import scenes
 from stringpe.scenes.cameras import look_at
-from stringpe.scenes.catalogue import KINDS, catalogue
+from stringpe.scenes.templates import ALL_KINDS, load_templates
 
 FRAMES = scenes.render(scenes.sample(21, 16))
 
@@ -46,7 +46,7 @@ def test_ball_silhouette_and_nearest_depth_are_analytic():
 @pytest.mark.parametrize("kind", scenes.kinds())
 def test_each_kind_alone_fills_its_box(kind):
     """Points of the instance lie in the box; looked at from six sides, they touch all six faces."""
-    shelf = catalogue(torch.device("cpu"))
+    shelf = load_templates(torch.device("cpu"))
     for variant in range(int(shelf.variants[scenes.kinds().index(kind)])):
         scene = scenes.single_object(kind, variant)
         low, high = torch.full((3,), 9.0), torch.full((3,), -9.0)
@@ -75,7 +75,7 @@ def test_each_kind_alone_fills_its_box(kind):
 
 
 def test_there_are_kinds_enough():
-    assert len(set(scenes.kinds())) == len(KINDS) >= 24
+    assert len(set(scenes.kinds())) == len(ALL_KINDS) >= 24
 
 
 def test_back_projected_points_lie_in_their_boxes():

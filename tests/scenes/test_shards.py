@@ -58,6 +58,17 @@ def test_shards_hold_what_was_rendered(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {*(p.name for p in paths), "dataset.json", "contact_sheet.png"}
 
 
+def test_two_views_of_a_scene_are_written_with_poses_in_one_frame(tmp_path):
+    (path,) = scenes.write(tmp_path, 4, seed=3, size=(32, 32), shard_size=4, batch=3, views=2)
+    texts = [json.loads(sample["json"]) for _, sample in sorted(read(path).items())]
+    assert [(t["scene"], t["view"]) for t in texts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    frames = scenes.render(scenes.sample(3, 4, views=2), (32, 32))
+    for b, text in enumerate(texts):
+        torch.testing.assert_close(torch.tensor(text["pose"]), frames.pose[b])
+    with pytest.raises(ValueError, match="multiples of it, received 5 and 1000"):
+        scenes.write(tmp_path / "odd", 5, views=2)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its files to the garbage collector
 def test_webdataset_reads_the_shards(tmp_path):
     webdataset = pytest.importorskip("webdataset")
@@ -128,6 +139,7 @@ COMMAND = "import sys; from stringpe import scenes; scenes.write(sys.argv[1], 12
 
 
 @pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.slow
 def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path, kill):
     whole, shared = tmp_path / "whole", tmp_path / "shared"
     scenes.write(whole, 12, size=(48, 48), shard_size=3, batch=1)

@@ -39,7 +39,7 @@ def inside(p, quadric, cavity):
 
 
 def posed(rotation_seed, distance, quadric, cavity, scale=(1.0, 1.0, 1.0)):
-    """One solid, turn_plane at random, at the given depth: the table and the matrix own-from-camera with its offset."""
+    """One solid, turned at random, at the given depth: the table and the matrix own-from-camera with its offset."""
     generator = torch.Generator().manual_seed(rotation_seed)
     q, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
     inverse = q / torch.tensor(scale, dtype=torch.float64)[:, None]

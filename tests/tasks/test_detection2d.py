@@ -9,11 +9,12 @@ from detection_toy import pictures, toy_recipe
 from processes import in_two
 from stringpe.data.boxes2d import load_boxes2d
 from stringpe.data.place import Place
+from stringpe.data.prompts import CLIP_TEMPLATES
 from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
 from stringpe.tasks import detection2d
-from stringpe.tasks.detection2d import TEMPLATES, Detection2D, pick_best, to_results
+from stringpe.tasks.detection2d import Detection2D, pick_best, to_results
 from stringpe.training import evaluate, train
 
 
@@ -36,7 +37,7 @@ def test_it_learns_to_find_what_it_is_asked_for(recipe, tmp_path):
     assert outcome["metrics"]["AP50"] >= outcome["metrics"]["AP"] > 0.03
     again = evaluate(tmp_path)
     assert again["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
-    assert "interval" not in again  # AP is no share of cases
+    assert "interval" not in again  # AP is not a share of cases
 
 
 def test_batches_depend_on_seed_and_step_alone(task):
@@ -137,8 +138,8 @@ def test_evaluation_averages_logits_over_templates(task):
     model = task.model().eval()
     image = torch.rand(1, 3, 64, 64)
     queries = task._queries(model, image)
-    tokens = task._tokens(image.device).unflatten(0, (3, len(TEMPLATES)))
-    each = torch.stack([model(image, tokens[:, t]).logits for t in range(len(TEMPLATES))])
+    tokens = task._tokens(image.device).unflatten(0, (3, len(CLIP_TEMPLATES)))
+    each = torch.stack([model(image, tokens[:, t]).logits for t in range(len(CLIP_TEMPLATES))])
     assert torch.allclose(model(image, queries=queries).logits, each.mean(0), atol=1e-5)
 
 
@@ -148,7 +149,7 @@ def test_lvis_classes_that_are_not_annotated_in_full(recipe, tmp_path):
     data = replace(recipe.data, train=str(tmp_path / "train.tar"), val=str(tmp_path / "val.tar"))
     task = Detection2D(replace(recipe, data=data))
     batch = next(task.batches(0, Place()))
-    asked = batch["query"] // len(TEMPLATES)
+    asked = batch["query"] // len(CLIP_TEMPLATES)
     assert torch.equal(batch["exhaustive"], asked != 1)
     model = task.model().eval()
     assert {"APr", "APc", "APf"} <= set(task.evaluate(model, Place()))

@@ -128,6 +128,7 @@ class TestTask:
             other = create(replace(recipe, loop=replace(recipe.loop, eval_batch=size)))
             assert self.measured(other, Oracle(other, noise=0.1)) == pytest.approx(whole)
 
+    @pytest.mark.slow
     def test_two_processes_count_what_one_counts(self, recipe, tmp_path):
         task = create(recipe)
         whole = task.evaluate(Oracle(task, noise=0.1), Place())

@@ -23,14 +23,17 @@ from stringpe.recipes import check
 from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text
-from stringpe.robots.data.dataset import Writer
+from stringpe.robots.data.writer import Writer
 from stringpe.training import identity, train
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*image encoder starts at random",
-    "ignore::ResourceWarning",  # a stream that is left leaves its file open
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:.*image encoder starts at random",
+        "ignore::ResourceWarning",  # a stream that is left leaves its file open
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
 _NOT_READERS = (dataclasses.__file__, check.__file__, identity.__file__, sources.__file__, "<string>")

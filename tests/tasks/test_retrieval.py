@@ -18,7 +18,7 @@ from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
 from stringpe.tasks.build import load_run
-from stringpe.tasks.retrieval import Retrieval, distinguished
+from stringpe.tasks.retrieval import Retrieval, share_distinguished
 from stringpe.training import evaluate, train
 
 ANIMALS = ("dog", "cat", "horse", "cow", "bird", "fish", "goat", "hen", "frog", "toad", "wolf", "bear")
@@ -290,8 +290,8 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
 def test_captions_distinguish_views_or_do_not():
     image = torch.eye(4)
     text, owner = torch.eye(4)[[0, 1, 3, 2]], torch.tensor([0, 1, 2, 3])
-    assert distinguished(image, text, owner, 2) == 0.5
-    assert distinguished(torch.ones(4, 2), torch.ones(4, 2), owner, 2) == 0  # a tie is no answer
+    assert share_distinguished(image, text, owner, 2) == 0.5
+    assert share_distinguished(torch.ones(4, 2), torch.ones(4, 2), owner, 2) == 0  # a tie is no answer
 
 
 @pytest.mark.parametrize(("encoding", "depth_kind"), [("cayley", "lift"), ("absolute", "lift"), ("circulant", "none")])
@@ -314,7 +314,7 @@ def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
 
 
 def test_a_tiny_run_learns(recipe, tmp_path):
-    """Twelve images of their own shade and word are told apart after a few seconds."""
+    """Twelve images of their own shade and word are distinguished after a few seconds."""
     changes = ["loop.steps=120", "loop.batch_size=12", "augment.crop=1", "augment.colour=0", "augment.flip=false"]
     changes += [
         "model.init=width_scaled",

@@ -3,11 +3,12 @@ import torch
 
 from captioned_files import picture
 from stringpe.data.labelled import image_set
+from stringpe.data.prompts import PHOTO_TEMPLATES
 from stringpe.models.contrastive import Contrastive
 from stringpe.models.text import TextTower
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.models.vit import vit
-from stringpe.tasks.zero_shot import TEMPLATES, zero_shot
+from stringpe.tasks.zero_shot import zero_shot
 
 
 @pytest.fixture
@@ -43,4 +44,4 @@ def test_the_nearest_name_wins(folder, monkeypatch):
     assert wrong["top1"] == 0
     with pytest.raises(ValueError, match="is of class 1, but there are 1 names"):
         zero_shot(model, tokenizer, images, ["dark"], size=16)
-    assert len(TEMPLATES) == 7
+    assert len(PHOTO_TEMPLATES) == 7

@@ -3,9 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +11,13 @@ from stringpe import recipes
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
 from stringpe.training import compare
-from stringpe.training.figures import line_looks, mean_curve, read_curve
 from stringpe.training.findings import conclusions, named_findings, open_questions, verdict
 from stringpe.training.runs import planned, row_changes
 from stringpe.training.sections import Section, as_markdown
 from stringpe.training.table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 from stringpe.training.tuning import Tuning, best
+
+pytestmark = pytest.mark.slow
 
 ROWS = ("none", "absolute", "circulant:block_size=4")
 
@@ -383,62 +382,3 @@ def test_the_report_opens_with_the_question_and_whether_it_was_answered(related)
     assert "<li>as trained: all weights are trained" in page
     assert "step (ms)" not in page  # was not measured
     assert "What the model sees" not in page
-
-
-PARENT = """
-import sys, os
-from pathlib import Path
-from stringpe import recipes
-from stringpe.training import compare
-
-if __name__ == "__main__":
-    endless = ["loop.steps=100000", "loop.log_every=1", "loop.batch_size=2", "data.val_size=4"]
-    recipe = recipes.load("relations", endless)
-    compare(recipe, ["rope", "cayley"], seeds=1, out=sys.argv[1], jobs=2, quiet=True, costs=False)
-"""
-
-
-@pytest.mark.parametrize("number", [9, 15])
-def test_workers_end_with_their_parent_whatever_ended_it(tmp_path, number):
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")], stderr=subprocess.DEVNULL)
-    logs = [tmp_path / f"out/runs/{row}/seed0/metrics.jsonl" for row in ("rope", "cayley")]
-    wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs))
-    workers = children(parent.pid)
-    assert len(workers) >= 2
-    parent.send_signal(number)
-    parent.wait(timeout=20)
-    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
-
-
-def children(process):
-    return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process]
-
-
-def _parent(folder):
-    try:
-        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
-def wait_until(holds, seconds=90):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def test_curves_are_means_over_common_steps(tmp_path):
-    (tmp_path / "m").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "val/top1": 0.5}\n{"step": 3, "loss": null}\n')
-    assert read_curve(tmp_path / "m", "loss") == [(1, 2.0)]
-    steps, mean, low, high = mean_curve([[(1, 2.0), (2, 3.0)], [(1, 4.0)]])
-    assert (steps, mean, low, high) == ([1], [3.0], [2.0], [4.0])
-
-
-def test_rows_of_one_encoding_share_a_colour_and_equal_changes_their_dashes():
-    looks = line_looks(["rope", "cayley", "rope:model.depth=none", "cayley:model.depth=none"])
-    assert len(set(looks.values())) == 4
-    assert looks["rope"][0] == looks["rope:model.depth=none"][0] != looks["cayley"][0]
-    assert looks["rope:model.depth=none"][1] == looks["cayley:model.depth=none"][1] != looks["rope"][1]

@@ -13,6 +13,8 @@ from stringpe.io.files import hold_lock
 from stringpe.training import evaluate, train
 from stringpe.training.identity import digest_data, digest_recipe
 
+pytestmark = pytest.mark.slow
+
 FILES = (
     "pretrained_model/config.json",
     "pretrained_model/model.safetensors",

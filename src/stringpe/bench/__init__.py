@@ -4,6 +4,6 @@ Ours stand beside the usual ways to do the same job (`ways.py`), and beside the 
 same bytes, measured in the same run.
 """
 
-from .report import run
+from .results import run
 
 __all__ = ["run"]

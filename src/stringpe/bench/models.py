@@ -74,13 +74,13 @@ def builders() -> dict[str, Build]:
         return Encoding(SolvedCayley(head_dim, num_heads), Mixed(head_dim, num_heads, coord_dim))
 
     others: dict[str, Build] = {
-        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: _written(way)
+        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: _write_out(way)
         for name, way in WAYS.items()
     }
     return {**ours, "Cayley, folded layer by layer by linalg.solve": layer_by_layer, **others}
 
 
-def _written(way: Way) -> Build:
+def _write_out(way: Way) -> Build:
     return partial(Written, way)
 
 

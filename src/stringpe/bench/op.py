@@ -67,14 +67,14 @@ class Job:
         """Milliseconds to read and write q and k once. On a GPU the faster of a call and a replay: a small copy costs
         the host more, and a large one is slower as a node of a graph (2.8 against 4.2 TB/s on an H200)."""
         target = torch.empty_like(self.packed)
-        return min(timing.median for timing in self._timed(lambda: target.copy_(self.packed)))
+        return min(timing.median for timing in self._time(lambda: target.copy_(self.packed)))
 
     def row(self, name: str, way: Rotation, floor: float, *, gradient: bool = True, backend: str = "") -> Row:
-        forward, forward_call = self._timed(partial(self.forward, way))
-        both, both_call = self._timed(self.both(way)) if gradient else (None, None)
+        forward, forward_call = self._time(partial(self.forward, way))
+        both, both_call = self._time(self.both(way)) if gradient else (None, None)
         return Row(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
 
-    def _timed(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
+    def _time(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
         """The device's share, and a call."""
         call = measure(run, self.device, calls=CALLS)
         replay = graph(run, self.device)  # gone with its memory when this returns
@@ -103,7 +103,7 @@ def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor
 
 def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[Row | LeftOut]:
     """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
-    ready = attempt("every way", str(shape), device, partial(_prepared, shape, dtype, device))
+    ready = attempt("every way", str(shape), device, partial(_prepare, shape, dtype, device))
     if isinstance(ready, LeftOut):
         yield ready
         return
@@ -122,7 +122,7 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         yield row(name, way, gradient=False)
 
 
-def _prepared(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Job, float]:
+def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Job, float]:
     job = Job(shape, dtype, device)
     return job, job.floor()
 
@@ -144,5 +144,5 @@ def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int,
 
 
 def _own_row(shape: Shape, dtype: torch.dtype, device: torch.device) -> Row:
-    job, floor = _prepared(shape, dtype, device)
+    job, floor = _prepare(shape, dtype, device)
     return job.row("ours", ours, floor, backend=backend(job.q))

@@ -195,7 +195,7 @@ class RandomDemos(Task):
         return policy
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
-        from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
+        from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
         from ..robots.policies.observer import hash_words
 
         b, side = place.share(self.recipe.loop.batch_size), self.recipe.data.image_size

@@ -339,7 +339,7 @@ def bench(
         modes: Of the vit part: eager, compiled.
     """
     from ..bench import run
-    from ..bench.report import PARTS
+    from ..bench.results import PARTS
 
     if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
         raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")

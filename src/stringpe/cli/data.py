@@ -17,6 +17,7 @@ def scenes(
     count: Count = 10_000,
     size: tuple[Count, Count] = (128, 128),
     families: tuple[str, ...] = (),
+    views: Count = 1,
     shard_size: Count = 1000,
     seed: int = 0,
     decorated: bool = False,
@@ -32,6 +33,7 @@ def scenes(
         count: Frames in all.
         size: Height and width in pixels.
         families: Of living, tabletop, tables and trays; all by default.
+        views: Cameras per scene: so many frames in a row show the same room, with poses in its frame.
         shard_size: Frames per shard.
         seed: Of the scenes: the same seed gives the same frames.
         decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
@@ -49,13 +51,15 @@ def scenes(
         seed=seed,
         size=size,
         families=families or scenes.FAMILIES,
+        views=views,
         shard_size=shard_size,
         decorated=decorated,
         device=where,
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
     if html:
-        chosen = scenes.sample(seed, 1, families=families or scenes.FAMILIES, decorated=decorated, device=where)
+        kinds = families or scenes.FAMILIES
+        chosen = scenes.sample(seed, 1, families=kinds, views=views, decorated=decorated, device=where)
         print(f"wrote {_show_scene(scenes.render(chosen, size), out / 'scene.html')}")
 
 
@@ -168,7 +172,7 @@ def demos(
     jobs: Natural = 0,
     changes: Changes = (),
 ) -> None:
-    """Record robot demonstrations by a scripted expert: successes only, each checked by replay; LeRobot-style data set.
+    """Record robot demonstrations by a scripted expert: successes only, each checked by replay. LeRobot v3.0.
 
     Settings of the environment are key=value words anywhere: lighting=dim depth_noise=true "target=red can".
     Run it again to resume, or to add episodes.
@@ -189,6 +193,7 @@ def demos(
 
     from ..io.progress import progress
     from ..robots.data import demos
+    from ..robots.data.dataset import Dataset
     from ..robots.data.video import show_episode
 
     out = out or Path("data") / task
@@ -202,7 +207,7 @@ def demos(
             shown = done
 
         done, failed = demos.write(out, episodes, settings, jobs=jobs or os.cpu_count() or 1, progress=tell)
-    sheet, video = show_episode(out)
+    sheet, video = show_episode(Dataset(out))
     print(f"{done} episodes under {out}, {failed} seeds failed; wrote {sheet} and {video}")
 
 
@@ -220,7 +225,7 @@ def pack(
     """Pack robot demonstrations into one file, small and readable with torch and Pillow alone: data.train=FILE.
 
     Args:
-        folder: A LeRobot-style data set.
+        folder: A LeRobot data set, v2.0 to v3.0, with pictures or videos.
         out: The file to write, .safetensors.
         size: Side of the pictures in pixels.
         cameras: Which cameras; all by default.
@@ -238,7 +243,7 @@ def pack(
 
 
 def hdf5(files: tuple[Path, ...], /, out: Path, task: str, fps: float = 50.0, cameras: tuple[str, ...] = ()) -> None:
-    """Import episodes recorded for ACT or ALOHA, one HDF5 file each, into a LeRobot-style data set.
+    """Import episodes recorded for ACT or ALOHA, one HDF5 file each, into a LeRobot v3.0 data set.
 
     Args:
         files: episode_0.hdf5 episode_1.hdf5 …
@@ -251,3 +256,20 @@ def hdf5(files: tuple[Path, ...], /, out: Path, task: str, fps: float = 50.0, ca
 
     added, broken = import_hdf5(files, out, task=task, fps=fps, cameras=cameras)
     print(f"{added} of {len(files)} files added to {out}, {len(broken)} broken")
+
+
+def migrate(source: Path, out: Path, /, quality: Quality = 95) -> None:
+    """Copy a robot data set of any LeRobot format into one of format v3.0, with pictures in place of videos.
+
+    Data sets that stringpe wrote in v2.1 get LeRobot's keys and units of depth, and right statistics. Pictures are
+    copied as they are, seeds are kept, and stringpe data demos goes on in the new folder. Run it again to resume.
+
+    Args:
+        source: A LeRobot data set: v2.0, v2.1 or v3.0.
+        out: Folder of the new data set.
+        quality: Of JPEG images made of videos; 0 is PNG.
+    """
+    from ..robots.data.migrate import migrate
+
+    copied, broken = migrate(source, out, quality=quality)
+    print(f"{copied} episodes under {out}, {broken} broken ones left out")

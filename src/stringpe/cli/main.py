@@ -3,10 +3,12 @@
 import importlib.metadata
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import recipes
+from ..catalogue import names as rotary_names
 from ..io.imports import MismatchedTorchvision, explain_torchvision
 from ..io.registry import suggest
 from . import commands, data
@@ -26,6 +28,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data demos": data.demos,
     "data pack": data.pack,
     "data hdf5": data.hdf5,
+    "data migrate": data.migrate,
     "bench": commands.bench,
     "inspect": commands.inspect,
     "export": commands.export,
@@ -71,7 +74,7 @@ def run(words: Sequence[str]) -> None:
     elif group:
         known = [name.partition(" ")[2] for name in group]
         guess = suggest(words[1], known)
-        raise ValueError(f"{words[0]} makes {', '.join(known)}, not {words[1]!r}: {guess}".rstrip(": "))
+        raise ValueError(f"{words[0]} is followed by {', '.join(known)}, not {words[1]!r}: {guess}".rstrip(": "))
     else:
         known = list(dict.fromkeys(name.partition(" ")[0] for name in COMMANDS))
         guess = suggest(words[0], known)
@@ -99,24 +102,19 @@ def overview(only: Sequence[str] = ()) -> str:
 
 
 def encoding_names() -> list[str]:
-    """What `model.encoding` can be: encodings of the registry, absolute embeddings, LieRE, and none."""
-    from ..encoding import names
-
-    return list(dict.fromkeys([*names(), "absolute", "sincos", "liere", "none"]))
+    """What `model.encoding` can be: everything in the catalogue, and none."""
+    return [*rotary_names(baselines=True), *rotary_names(kind="absolute"), "none"]
 
 
 def _with_names(text: str) -> str:
-    from ..encoding import names
-
-    lists = {"RECIPES": recipes.names(), "ENCODINGS": encoding_names(), "ROTARY": names()}
+    """A docstring with the names that RECIPES, ENCODINGS and ROTARY stand for."""
+    lists = {"RECIPES": recipes.names(), "ENCODINGS": encoding_names(), "ROTARY": rotary_names()}
     for word, known in lists.items():
         text = re.sub(rf"\b{word}\b", ", ".join(known), text)
     return text
 
 
 def _wrapped(title: str, names: Sequence[str]) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(f"{title}: {', '.join(names)}.", 110, subsequent_indent="  ")
 
 

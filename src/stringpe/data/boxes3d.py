@@ -12,7 +12,7 @@ from .. import scenes
 from ..geometry.square import depth_to_square, to_square
 from ..io.pictures import BadSample
 from ..io.problems import Problems
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d
@@ -21,7 +21,7 @@ from .cache import remember
 from .captions import DEPTH, check_aspect, depth_of
 from .loader import read_all
 from .place import Batch
-from .rendered import Frames, render_once, render_split
+from .rendered import FrameColumns, render_once, render_split
 from .sources import check_source
 from .transforms import to_unit
 
@@ -78,7 +78,7 @@ class BoxSet:
         rows = self.rows(index, device)
         return {"image": to_unit(rows.pop("rgb")), **rows}
 
-    def results(self, found: Sequence[Detections], index: Tensor) -> list[dict[str, Any]]:
+    def results(self, found: Sequence[ScoredBoxes], index: Tensor) -> list[dict[str, Any]]:
         """Detections in the images at `index` (the first of them, if there are fewer) as entries of an Omni3D file."""
         entries = []
         for one, i in zip(found, index.tolist(), strict=False):
@@ -108,12 +108,12 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
     return _from_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
 
 
-def _make(data: Data, split: str) -> Frames:
+def _make(data: Data, split: str) -> FrameColumns:
     parts = [_columns(batch) for batch in render_split(data, split, _CHUNKS)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(batch: scenes.Frames) -> Frames:
+def _columns(batch: scenes.Frames) -> FrameColumns:
     """What detection in 3D needs of a batch of frames: those in which an object is seen, seen objects first."""
     enough = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     seen = enough & (batch.visibility >= MIN_VISIBILITY)
@@ -132,7 +132,7 @@ def _columns(batch: scenes.Frames) -> Frames:
     }
 
 
-def _from_scenes(found: Frames) -> BoxSet:
+def _from_scenes(found: FrameColumns) -> BoxSet:
     label = found["label"].long()
     most = int((label >= 0).sum(1).max())
     return BoxSet(
@@ -181,9 +181,9 @@ def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> 
     return BoxSet(
         rgb=torch.stack([image for _, (image, _) in good]),
         depth=torch.stack([depth for _, (_, depth) in good]),
-        box=_padded([p.boxes.float() for p in pictures], most, 0.0),
-        label=_padded([p.labels for p in pictures], most, -1),
-        ignore=_padded([p.ignore for p in pictures], most, False),
+        box=_pad([p.boxes.float() for p in pictures], most, 0.0),
+        label=_pad([p.labels for p in pictures], most, -1),
+        ignore=_pad([p.ignore for p in pictures], most, False),
         intrinsics=intrinsics,
         width=torch.tensor([max(1, round(float(p.width * s))) for p, s in zip(pictures, scale, strict=True)]),
         group=torch.zeros(len(pictures), dtype=torch.long),
@@ -203,7 +203,7 @@ def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: D
     return depth_to_square(far, data.image_size).half()
 
 
-def _padded(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
+def _pad(rows: Sequence[Tensor], most: int, value: float) -> Tensor:
     """Rows of different lengths (g, …) as one table (n, most, …)."""
     out = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), value)
     for place, row in zip(out, rows, strict=True):

@@ -99,7 +99,7 @@ class FolderCaptions(CaptionSet):
         self.paths = [p for p in found if not p.name.lower().endswith((f".{DEPTH}", ".instance.png"))]
         if not self.paths:
             raise ValueError(f"{root} has no images: it needs {', '.join(SUFFIXES)} files with captions")
-        self.listed = _listed(self.root)
+        self.listed = _read_captions(self.root)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -199,7 +199,7 @@ def _record(encoded: bytes | None, name: str) -> dict[str, Any]:
     return record
 
 
-def _listed(root: Path) -> dict[str, list[str]]:
+def _read_captions(root: Path) -> dict[str, list[str]]:
     """Captions by file name, from captions.json, captions.csv or captions.txt in the folder."""
     for name in ("captions.json", "captions.csv", "captions.txt"):
         path = root / name
@@ -223,7 +223,7 @@ def _from_json(value: Any, path: Path) -> dict[str, list[str]]:
             f"{path} must hold an object of captions by file name, a list of rows with file and captions, or COCO's "
             f"images and annotations ({type(error).__name__}: {error})"
         ) from None
-    return _collected(rows, path)
+    return _collect(rows, path)
 
 
 def _from_csv(path: Path) -> dict[str, list[str]]:
@@ -234,10 +234,10 @@ def _from_csv(path: Path) -> dict[str, list[str]]:
     file = next((k for k in _FILE_NAMES if rows and k in rows[0]), None)
     if file is None or "caption" not in rows[0]:
         raise ValueError(f"{path} needs a first line with the columns file and caption")
-    return _collected([(row[file], row["caption"]) for row in rows], path)
+    return _collect([(row[file], row["caption"]) for row in rows], path)
 
 
-def _collected(rows: list[tuple[Any, Any]], path: Path) -> dict[str, list[str]]:
+def _collect(rows: list[tuple[Any, Any]], path: Path) -> dict[str, list[str]]:
     """Rows as captions by file name; what is not a text there is refused with its row."""
     found: dict[str, list[str]] = {}
     for number, (name, caption) in enumerate(rows, 1):

@@ -126,7 +126,7 @@ def _parts(path: Path) -> tuple[list[Any], list[Any], list[Mapping[str, Any]]]:
         ) from None
     twice = [i for i, count in Counter(ids).items() if count > 1]
     if twice:
-        raise ValueError(f"{path} has several categories with the id {twice[0]}: which one a box means cannot be told")
+        raise ValueError(f"{path} has several categories with the id {twice[0]}: which one a box means is not clear")
     return images, rows, sorted(categories, key=lambda c: c["id"])
 
 

@@ -17,8 +17,10 @@ def load_demos(recipe: Recipe, where: str) -> Demos:
     """The demonstrations that data.train or data.val names: folders or packs, several with commas between."""
     check_source("policy", recipe.data)
     paths = [part.strip() for part in where.split(",") if part.strip()]
-    depth = recipe.model.depth != "none"
-    return _load(tuple(paths), cameras(recipe), depth, recipe.data.image_size, recipe.policy.stride, recipe.data.cache)
+    calibration = recipe.policy.frame == "world"
+    depth = calibration or recipe.model.depth != "none"
+    d = recipe.data
+    return _load(tuple(paths), cameras(recipe), depth, calibration, d.image_size, recipe.policy.stride, d.cache)
 
 
 def cameras(recipe: Recipe) -> tuple[str, ...]:
@@ -27,7 +29,15 @@ def cameras(recipe: Recipe) -> tuple[str, ...]:
 
 
 @remember
-def _load(paths: tuple[str, ...], names: tuple[str, ...], depth: bool, size: int, stride: int, cache: str) -> Demos:
+def _load(
+    paths: tuple[str, ...],
+    names: tuple[str, ...],
+    depth: bool,
+    calibration: bool,
+    size: int,
+    stride: int,
+    cache: str,
+) -> Demos:
     parts = []
     for path in paths:
         file = Path(path)
@@ -35,7 +45,7 @@ def _load(paths: tuple[str, ...], names: tuple[str, ...], depth: bool, size: int
             file = _pack_once(file, names, size, stride, cache)
         elif not file.exists():
             raise ValueError(f"there is no data set at {path}: record one with stringpe data demos")
-        parts.append(load(file, cameras=names, depth=depth, size=size))
+        parts.append(load(file, cameras=names, depth=depth, calibration=calibration, size=size))
     return join(parts)
 
 
@@ -55,7 +65,7 @@ def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment
     b, k = image.shape[:2]
     x = image.flatten(0, 1)
     if how.shift:
-        offset = (u[:, : 2 * k].reshape(b * k, 2) * (2 * how.shift + 1)).floor().long() - how.shift
+        offset = _draw_shifts(u, k, how.shift).flatten(0, 1)
         x = shift_images(x, offset)
         if depth is not None:
             depth = shift_images(depth.flatten(0, 1)[:, None], offset)[:, 0].unflatten(0, (b, k))
@@ -63,3 +73,19 @@ def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment
     if how.colour:
         y = colour(y, u[:, 2 * k :].repeat_interleave(k, 0), how.colour)
     return y.unflatten(0, (b, k)), depth
+
+
+def augment_intrinsics(intrinsics: Tensor, u: Tensor, how: Augment) -> Tensor:
+    """Intrinsics (b, k, 3, 3) of cameras that `augment_cameras` has shifted with the same uniforms: the principal point
+    moves with the picture."""
+    if not how.shift:
+        return intrinsics
+    offset = _draw_shifts(u, intrinsics.shape[1], how.shift)
+    moved = intrinsics.clone()
+    moved[..., :2, 2] -= offset.flip(-1)  # rows and columns to x and y; a pixel comes from `offset` further on
+    return moved
+
+
+def _draw_shifts(u: Tensor, cameras: int, most: int) -> Tensor:
+    """Pixels (b, k, 2), rows and columns, by which each camera is shifted, from uniforms (b, …)."""
+    return (u[:, : 2 * cameras].reshape(len(u), cameras, 2) * (2 * most + 1)).floor().long() - most

@@ -2,14 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
 from ..io.problems import Problems
 from .archives import Member, read_samples
-from .sources import expand
+from .sources import SERVES, SOURCES, expand
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -122,12 +122,28 @@ class HuggingFaceSet(ImageSet):
         return convert_picture(self.rows[i]["image"], self.name(i))
 
 
-_SETS: dict[str, type[ImageSet]] = {"shards": ShardSet, "folder": FolderSet, "huggingface": HuggingFaceSet}
+_SETS: dict[str, Callable[[str], ImageSet]] = {
+    "shards": ShardSet,
+    "folder": FolderSet,
+    "huggingface": HuggingFaceSet,
+}
 
 
 def image_set(source: str, where: str) -> ImageSet:
     """The images of a recipe's data.train or data.val."""
-    return _SETS[source](where)  # type: ignore[call-arg]
+    return _SETS[source](where)
+
+
+def register_images(source: str, make: Callable[[str], ImageSet], about: str) -> None:
+    """Let classification read `data.source=<source>`, in memory or by workers.
+
+    make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
+    """
+    if source in SOURCES:
+        raise ValueError(f"there is a data source named {source!r} already: take another name")
+    SOURCES[source] = about
+    SERVES["classification"][source] = SERVES["classification"]["folder"]
+    _SETS[source] = make
 
 
 def picture_kind(kinds: Mapping[str, Any], name: str) -> str:

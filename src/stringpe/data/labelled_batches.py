@@ -242,7 +242,7 @@ def load_labelled(data: Data, split: str) -> tuple[Columns, tuple[str, ...]]:
         reasons = torch.frombuffer(bytearray(json.dumps(bad).encode()), dtype=torch.uint8)
         return {**images._asdict(), "label": label, "reasons": reasons}
 
-    if not data.cache or data.source != "shards":  # the content of folders and hubs is not told by one size and date
+    if not data.cache or data.source != "shards":  # one size and date do not identify the content of a folder or hub
         made = make()
     else:
         where, limit = getattr(data, split), data.train_size if split == "train" else data.val_size

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..geometry import box3d
 from ..io.files import read_json
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 
 ORDER = (0, 4, 6, 2, 1, 5, 7, 3)
 """Corner k of Omni3D is corner ORDER[k] of `box3d.corners`."""
@@ -83,12 +83,12 @@ def read(path: str | PathLike[str]) -> Omni3D:
             label, image_id = place.get(annotation["category_id"]), annotation["image_id"]
             if label is None or image_id not in rows:
                 raise Unusable(f"its category {annotation['category_id']} or its image {image_id} is not here")
-            ignore = _ignored(annotation)
+            ignore = _is_ignored(annotation)
             rows[image_id].append((_box(annotation, problems), label, ignore))
         except (Unusable, KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
             if not isinstance(why, Unusable):
                 problems.append(f"{_name(annotation)}: not an annotation ({type(why).__name__}: {why})")
-            elif not _flagged(annotation):  # else the file itself says that the box is not valid
+            elif not _is_unreliable(annotation):  # else the file itself says that the box is not valid
                 problems.append(f"{_name(annotation)}: {why}")
     images = tuple(_picture(image, rows[number]) for number, image in pictures.items())
     return Omni3D(tuple(n for _, n in categories), tuple(i for i, _ in categories), images, tuple(problems))
@@ -143,7 +143,7 @@ def dataset(images: Iterable[Picture], names: Sequence[str], ids: Sequence[int] 
     return {"info": info, "images": pictures, "categories": categories, "annotations": annotations}
 
 
-def results(found: Detections, image_id: int, intrinsics: Tensor, ids: Sequence[int]) -> list[dict[str, Any]]:
+def results(found: ScoredBoxes, image_id: int, intrinsics: Tensor, ids: Sequence[int]) -> list[dict[str, Any]]:
     """The detections of one image as entries of an Omni3D results file, a JSON list."""
     entries = []
     for box, label, score in zip(found.box, found.label.tolist(), found.score.tolist(), strict=True):
@@ -197,7 +197,7 @@ def _categories(entries: Sequence[Any], path: str | PathLike[str]) -> list[tuple
         if type(number) is not int or not isinstance(name, str):
             raise ValueError(f"{path}: every category needs a whole number as id and a text as name, got {entry!r:.60}")
         if number in found:
-            raise ValueError(f"{path}: several categories have the id {number}: which one a box means cannot be told")
+            raise ValueError(f"{path}: several categories have the id {number}: which one a box means is not clear")
         found[number] = name
     return sorted(found.items())
 
@@ -265,17 +265,17 @@ def _numbers(value: Any, shape: tuple[int, ...]) -> Tensor | None:
     return found if found.shape == shape and bool(found.isfinite().all()) else None
 
 
-def _flagged(annotation: Mapping[str, Any]) -> bool:
+def _is_unreliable(annotation: Mapping[str, Any]) -> bool:
     """Whether the file itself calls the box unreliable."""
     return not annotation.get("valid3D", True) or bool(annotation.get("behind_camera", False))
 
 
-def _ignored(annotation: Mapping[str, Any]) -> bool:
+def _is_ignored(annotation: Mapping[str, Any]) -> bool:
     """Omni3D's rules for objects that are there but not counted; −1 stands for "not known"."""
     cut, seen = annotation.get("truncation", -1), annotation.get("visibility", -1)
     hidden = cut >= _MOST_CUT or 0 <= seen <= _LEAST_VISIBLE
     nothing = 0 in (annotation.get("lidar_pts", -1), annotation.get("segmentation_pts", -1))
-    return _flagged(annotation) or hidden or nothing or annotation.get("depth_error", -1) > 0.5
+    return _is_unreliable(annotation) or hidden or nothing or annotation.get("depth_error", -1) > 0.5
 
 
 def _picture(image: Mapping[str, Any], rows: Sequence[tuple[Tensor, int, bool]]) -> Picture:

@@ -165,7 +165,7 @@ class PairBatches:
             return
         assert self.texts is not None
         words = self.texts.to(place.device)
-        requests = _grouped(
+        requests = _request_groups(
             Order(self.examples // self.group, batch // self.group, recipe.seed), self.group, start, place
         )
         for step, (found, index, _) in enumerate(self.loader.batches(requests, place, _as_they_are), start):
@@ -311,7 +311,7 @@ def _augment(found: Batch, tokens: Tensor, u: Tensor, recipe: Recipe) -> Batch:
     return batch if depth is None else batch | {"depth": depth.float()}
 
 
-def _grouped(order: Order, group: int, start: int, place: Place) -> Iterator[Request]:
+def _request_groups(order: Order, group: int, start: int, place: Place) -> Iterator[Request]:
     """Requests for whole groups of images, whose numbers the order gives."""
     for groups, step in training_requests(order, start, place):
         yield Request((groups[:, None] * group + torch.arange(group)).flatten(), step)

@@ -51,7 +51,7 @@ class Place:
             )
         return total // self.world
 
-    def gathered(self, rows: Tensor) -> Tensor:
+    def gather_rows(self, rows: Tensor) -> Tensor:
         """The rows of all processes one after the other; every process must have equally many."""
         if self.world == 1:
             return rows

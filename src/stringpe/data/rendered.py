@@ -16,18 +16,20 @@ MIN_SHARE = 0.01
 
 _CHUNK = {"cpu": 64, "cuda": 1024}
 
-Frames = dict[str, Tensor]
+FrameColumns = dict[str, Tensor]
 """rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres; instance (n, S, S) uint8, 0 the room and i + 1 object i;
 kind (n, o) int16, −1 where there is no object, or too little of it is seen."""
 
 
 @remember
-def load_frames(data: Data, split: str) -> Frames:
+def load_frames(data: Data, split: str) -> FrameColumns:
     """The split's frames, from the cache or rendered now."""
     return render_once("scenes", data, split, _make, __file__)
 
 
-def render_once(what: str, data: Data, split: str, make: Callable[[Data, str], Frames], source: str) -> Frames:
+def render_once(
+    what: str, data: Data, split: str, make: Callable[[Data, str], FrameColumns], source: str
+) -> FrameColumns:
     """What `make` makes of a split, from its file in the cache, which is written if it is not there. `source`: the file
     of `make`. The name of the cache's file tells everything that the frames depend on, the code of the renderer and of
     their maker included."""
@@ -37,7 +39,7 @@ def render_once(what: str, data: Data, split: str, make: Callable[[Data, str], F
     return load_or_make(data.cache, name, lambda: make(data, split))
 
 
-def draw_places(chosen: Frames, u: Tensor) -> Tensor:
+def draw_places(chosen: FrameColumns, u: Tensor) -> Tensor:
     """Pixels (b, q), numbered row by row, from uniforms (b, q): each seen object of a frame is equally likely, then
     each of its pixels."""
     instance, kind = chosen["instance"].flatten(1).long(), with_room(chosen["kind"])
@@ -52,7 +54,7 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _make(data: Data, split: str) -> Frames:
+def _make(data: Data, split: str) -> FrameColumns:
     parts = [_columns(batch) for batch in render_split(data, split, _CHUNK)]
     widest = max(part["kind"].shape[1] for part in parts)
     for part in parts:
@@ -75,7 +77,7 @@ def render_split(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scen
             advance(len(numbers))
 
 
-def _columns(batch: scenes.Frames) -> Frames:
+def _columns(batch: scenes.Frames) -> FrameColumns:
     """The columns of a batch, without the frames in which no object is seen."""
     seen = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     some = seen.any(1)

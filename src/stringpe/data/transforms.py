@@ -32,8 +32,13 @@ def uniforms(seed: int, step: int, batch: int, place: Place, columns: int = _COL
 
 
 def to_unit(image: Tensor) -> Tensor:
-    """uint8 to float in [−1, 1]."""
+    """0 … 255 to float in [−1, 1]."""
     return image.float() / 127.5 - 1
+
+
+def to_bytes(image: Tensor) -> Tensor:
+    """Floats in [−1, 1] to uint8: the inverse of `to_unit`."""
+    return ((image + 1) * 127.5).round().to(torch.uint8)
 
 
 class Windows(NamedTuple):

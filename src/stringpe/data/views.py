@@ -18,12 +18,12 @@ from torch import Tensor
 from .. import scenes
 from ..io.progress import progress
 from ..recipes.schema import Data
-from ..scenes.catalogue import KINDS
 from ..scenes.descriptions import noun
+from ..scenes.templates import ALL_KINDS
 from .cache import remember
 from .order import derive
 from .pairs import Pairs
-from .rendered import Frames, render_once
+from .rendered import FrameColumns, render_once
 
 NEARER = scenes.RELATIONS.index("nearer than")
 MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
@@ -38,7 +38,7 @@ Fact = tuple[int, int]
 
 
 @remember
-def _load(data: Data, split: str) -> tuple[Frames, list[list[str]]]:
+def _load(data: Data, split: str) -> tuple[FrameColumns, list[list[str]]]:
     found = render_once("views", data, split, _make, __file__)
     return found, json.loads(found["captions"].numpy().tobytes())
 
@@ -68,7 +68,7 @@ def find_facts(frames: scenes.Frames) -> list[list[Fact]]:
 
 def number_names(frames: scenes.Frames) -> Tensor:
     """(b, o): a number for what each object would be called; objects of one name have one number."""
-    coloured = torch.tensor([kind.coloured for kind in KINDS], device=frames.kind.device)[frames.kind.clamp(min=0)]
+    coloured = torch.tensor([kind.coloured for kind in ALL_KINDS], device=frames.kind.device)[frames.kind.clamp(min=0)]
     return frames.kind * len(scenes.COLOURS) + torch.where(coloured, frames.colour, 0)
 
 
@@ -89,7 +89,7 @@ def write_sentences(found: list[Fact], nouns: Sequence[str], dice: random.Random
     return ours, theirs
 
 
-def _make(data: Data, split: str) -> Frames:
+def _make(data: Data, split: str) -> FrameColumns:
     count = data.train_size if split == "train" else data.val_size
     if count < 2 or count % 2:
         raise ValueError(

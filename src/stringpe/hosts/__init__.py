@@ -73,7 +73,7 @@ def _describe_unsupported(model: nn.Module) -> str:
     known = "; ".join(f"{h.package}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
     return (
         f"attach does not know {type(model).__name__}: its attention is {classes}. Supported are {known}. "
-        f"For other models use stringpe.Attention, or call an encoding on q and k yourself"
+        f"For other models use stringpe.Attention, or stringpe.Projections in an attention class of your own"
     )
 
 

@@ -16,9 +16,11 @@ from ..encoding import Encoding
 from ..frequencies import Given, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
+from ..own_projections import owned_layers
 from ..projection import MultiHead
-from .attention import KINDS, HostAttention
-from .description import Grid, Layer, Rope, Tower
+from .attention import ATTENTION_KINDS, HostAttention
+from .description import Grid, Layer, Rope
+from .rotary import CoordsForAngles, find_rotaries, read_rotary
 from .token_coords import DropPatches, TokenCoords
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -59,14 +61,16 @@ def attach(
     _check(model, encoding, coord_dim, start, attention)
     for found in hosts.find_towers(model):
         layers = [layer for layer, _ in found.layers.values()]
-        rope = found.tower.rope(found.module, layers) if start == "same" else None
-        if rope is None:
-            encodings = [_create(encoding, sizes, start, options) for sizes in map(_sizes, found.layers.values())]
+        rope = _read_rope(found, layers, units) if start == "same" or found.tower.rotary else None
+        if rope is None or start == "replace":
+            sizes = ({"coord_dim": found.tower.axes, **_sizes(entry)} for entry in found.layers.values())
+            encodings = [_create(encoding, one, start, options) for one in sizes]
             _put_in(found, encodings, Grid(units), attention)
         else:
             _put_in(found, _carry_over(found, rope, encoding, options), rope.grid, attention)
-        if start == "replace" and found.tower.table and hosts.has_path(found.module, found.tower.table):
-            _drop_table(found.module, found.tower)
+        for table in found.tower.table.split() if start == "replace" else ():
+            if hosts.has_path(found.module, table):
+                _drop_table(found.module, table, found.tower.prefix_rows(found.module))
     arguments = {"encoding": encoding, "start": start, "attention": attention, "units": units, **options}
     record(model, "attach", arguments)
     return lift(model) if coord_dim == 3 else model
@@ -77,7 +81,7 @@ def _check(model: nn.Module, encoding: str, coord_dim: int, start: str, attentio
     for what, value, allowed in (
         ("coord_dim", coord_dim, (2, 3)),
         ("start", start, ("same", "replace")),
-        ("attention", attention, KINDS),
+        ("attention", attention, ATTENTION_KINDS),
     ):
         if value not in allowed:
             raise ValueError(f"{what} must be one of {', '.join(map(str, allowed))}, got {value!r}")
@@ -93,19 +97,39 @@ def carry_rope(model: Model, rope: Rope, encoding: str) -> Model:
     return model
 
 
+def _read_rope(found: hosts.FoundTower, layers: list[nn.Module], units: str) -> Rope | None:
+    """The RoPE of a tower, or None."""
+    tower = found.tower
+    if not tower.rotary:
+        return tower.rope(found.module, layers)
+    if units != "index":
+        raise ValueError(f"this model says itself where its patches are, in indices: drop units={units!r}")
+    first, *_ = find_rotaries(found.module, tower.rotary).values()
+    head_dim: Any = layers[0].head_dim
+    return read_rotary(first, head_dim, tower.axes, len(layers))
+
+
 def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, attention: str) -> None:
     """Put encodings into the attention of a tower, and hooks where its coordinates come from."""
     module, tower = found.module, found.tower
     patches = module.get_submodule(tower.patches)
-    size: Any = patches.stride if isinstance(patches, nn.Conv2d) else None
+    size: Any = patches.stride if isinstance(patches, nn.Conv2d) else getattr(patches, "patch_size", None)
+    size = size if isinstance(size, tuple) else None
     coords = TokenCoords(grid, size)
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
         weight = next(layer.parameters())
-        module.set_submodule(name, HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention))
-    if isinstance(patches, nn.Conv2d):
+        ours = HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention)
+        if parts.pair and type(layer).__module__.startswith("transformers."):
+            hosts.transformers.record_maps(ours)
+        module.set_submodule(name, ours)
+    if tower.rotary:
+        coords.handed_on = True
+        for path in find_rotaries(module, tower.rotary):
+            module.set_submodule(path, CoordsForAngles(coords))
+    elif isinstance(patches, nn.Conv2d):
         patches.register_forward_hook(coords.read_grid)
     else:
-        patches.register_forward_hook(coords.read_sizes, with_kwargs=True)
+        patches.register_forward_hook(getattr(coords, tower.reader), with_kwargs=True)
     if tower.rope_path:
         setattr(module, tower.rope_path, None)
     if tower.dropout:
@@ -119,7 +143,7 @@ def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
 
 
 def _create(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:
-    one = _build(encoding, {"coord_dim": 2, **sizes, **options})
+    one = _build(encoding, {**sizes, **options})
     if start == "same":
         one.frequencies = Gated(one.frequencies, start=START)
     return one
@@ -144,7 +168,7 @@ def _carry_over(found: hosts.FoundTower, rope: Rope, encoding: str, options: dic
         )
     encodings = []
     for theta, sizes in zip(rope.theta, map(_sizes, found.layers.values()), strict=True):
-        one = _build(encoding, {**sizes, **options})
+        one = _build(encoding, {"coord_dim": theta.shape[-2], **sizes, **options})
         if not one.basis.starts_at_identity:
             raise ValueError(
                 f"this model has RoPE, whose planes are not those of a {encoding} basis: attach 'rope', 'rope_mixed', "
@@ -169,12 +193,12 @@ def _follow_dropout(module: nn.Module, path: str, coords: TokenCoords) -> None:
 
 
 @torch.no_grad()
-def _drop_table(module: nn.Module, tower: Tower) -> None:
+def _drop_table(module: nn.Module, path: str, prefix_rows: int) -> None:
     """Zero the rows of the patches and freeze the table. The rows of prefix tokens stay: they say nothing of places."""
-    parent, _, name = tower.table.rpartition(".")
+    parent, _, name = path.rpartition(".")
     held: Any = getattr(module.get_submodule(parent), name)
     table: Any = held.weight if isinstance(held, nn.Embedding) else held
-    table[..., tower.prefix_rows(module) :, :] = 0
+    table[..., prefix_rows:, :] = 0
     table.requires_grad_(False)
 
 
@@ -235,6 +259,7 @@ def fold(model: Model) -> Model:
         for name, m in model.named_modules()
         if isinstance(m, (MultiHead, HostAttention)) and isinstance(m.encoding, Encoding)
     ]
+    holders += owned_layers(model)
     _check_reach(model, [layer.encoding for _, layer in holders])
     layers = [(name, layer) for name, layer in holders if not isinstance(layer.encoding.basis, Identity)]
     for name, layer in layers:
@@ -259,8 +284,8 @@ def _check_reach(model: nn.Module, held: list[Encoding]) -> None:
         if isinstance(module, Encoding) and id(module) not in own and not isinstance(module.basis, Identity):
             raise ValueError(
                 f"cannot fold {name or 'an encoding alone'}: it is not called by stringpe.Attention or an attached "
-                f"layer, so its projections are not known. Use stringpe.Attention, or write Pᵀ W yourself with "
-                f"stringpe.projection.fold_projection"
+                f"layer, so its projections are not known. Use stringpe.Attention, or stringpe.Projections in an "
+                f"attention class of your own"
             )
     if not held:
         raise ValueError(

@@ -53,7 +53,8 @@ class Grid:
         """(…, n, 2) indices on a grid of height × width, numbers or (b, 1) tensors, to coordinates (…, n, 2)."""
         sizes = (height, width)
         if self.over != "separate":
-            sizes = (max(sizes),) * 2 if self.over == "max" else (min(sizes),) * 2
+            both = torch.stack([torch.as_tensor(size, device=plane.device) for size in sizes])
+            sizes = ((both.amax(0) if self.over == "max" else both.amin(0)),) * 2
         columns = [self._axis(plane[..., k], sizes[k], k) for k in (0, 1)]
         coords = torch.stack(columns, dim=-1)
         if training and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
@@ -102,12 +103,17 @@ class Tower:
     """Where a vision tower keeps what attaching needs; all are paths from the tower.
 
     patches: the convolution that makes patches, whose output has the shape of the grid; or, where images come as
-        patches with their sizes (`spatial_shapes`), the module that is called with both.
-    table: the absolute position embedding, a parameter or an nn.Embedding; "" where there is none.
+        patches, the module that is called with them.
+    reader: in the second case, the method of `TokenCoords` that reads that call.
+    table: the absolute position embedding, a parameter or an nn.Embedding; several with spaces between them, of which
+        those that exist count; "" where there is none.
     prefix_rows: how many of its first rows belong to tokens in front of the patches.
     blocks: where the self-attention layers are; "" is the whole tower.
     dropout: patch dropout; "" where there is none.
     rope: reads the host's RoPE. rope_path: what to remove once it is ours; "" to leave it, unused.
+    rotary: the name of the module, or modules, that turn position ids into cosines and sines for attention, as
+        `stringpe.hosts.rotary` says; "" where there is none. Then nothing is asked of `patches`.
+    axes: coordinates that position ids have.
     """
 
     patches: str
@@ -117,6 +123,9 @@ class Tower:
     dropout: str = ""
     rope: Callable[[nn.Module, list[nn.Module]], Rope | None] = no_rope
     rope_path: str = ""
+    rotary: str = ""
+    axes: int = 2
+    reader: str = "read_sizes"
 
 
 @dataclass(frozen=True)

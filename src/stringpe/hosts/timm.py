@@ -1,5 +1,6 @@
-"""timm: VisionTransformer (ViT, DeiT, SigLIP, CLIP, DINOv2), Eva (EVA-02, DINOv3, Perception Encoder, RoPE-ViT) and
-VisionTransformerSAM, whose attention is in windows."""
+"""timm: VisionTransformer (ViT, DeiT, SigLIP, CLIP, DINOv2), Eva (EVA-02, DINOv3, Perception Encoder, RoPE-ViT),
+NaFlexVit, which takes images of different sizes as padded patches, and VisionTransformerSAM, whose attention is in
+windows."""
 
 from typing import Any
 
@@ -71,6 +72,15 @@ HOST = Host(
     towers={
         "VisionTransformer": Tower("patch_embed.proj", "pos_embed", _prefix_rows, "blocks", "patch_drop"),
         "Eva": Tower("patch_embed.proj", "pos_embed", _prefix_rows, "blocks", "patch_drop", _eva_rope, "rope"),
+        "NaFlexVit": Tower(
+            "embeds",
+            "embeds.pos_embed embeds.pos_embed_y embeds.pos_embed_x",
+            blocks="blocks",
+            dropout="patch_drop",
+            rope=_eva_rope,
+            rope_path="rope",
+            reader="read_patch_coords",
+        ),
         "VisionTransformerSAM": Tower("patch_embed.proj", "pos_embed", blocks="blocks", rope=_sam_rope),
     },
     layers={"Attention": Layer(bias=_relative_bias), "AttentionRope": Layer(), "EvaAttention": Layer()},

@@ -29,6 +29,7 @@ class TokenCoords:
         self.image_size: tuple[int, int] | None = None  # of the image that came with the depth
         self.coords: Tensor | None = None
         self.size: tuple[int, int] | None = None
+        self.handed_on = False  # whether the host hands coordinates to attention, in place of its cosines and sines
 
     def of_tokens(self, count: int) -> Tensor:
         """Coordinates of all `count` tokens, (n, c) or (b, n, c)."""
@@ -79,6 +80,34 @@ class TokenCoords:
         measured = self.grid.measure(plane, height, width, training=module.training)
         self.coords = self._with_depth(measured, output.shape[0], None)
 
+    def read_patch_coords(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Forward hook of an embedding that is called with images, whose grid it returns beside the tokens, or with
+        patches and their patch_coord (b, n, 2), rows first. Padding is at the origin; masks keep it out of
+        attention."""
+        tokens, size = output
+        given = kwargs.get("patch_coord")
+        if given is None:
+            height, width = self.size = tuple(size)
+            self.image_size = self.image_size or tuple(args[0].shape[-2:])
+            plane = grid(height, width, device=tokens.device)
+            measured = self.grid.measure(plane, height, width, training=module.training)
+        else:
+            plane = given.to(tokens.device).float()
+            rows, columns = (plane.amax(1) + 1)[..., None].unbind(1)  # (b, 1) each
+            measured = self.grid.measure(plane, rows, columns, training=module.training)
+        self.coords = self._with_depth(measured, tokens.shape[0], size)
+
+    def place(self, ids: Tensor, *, windows: bool) -> Tensor:
+        """Coordinates of packed tokens from their position ids (N, c), with the third one of a lifted model."""
+        ids = ids.flatten(0, -2)
+        if self.lift is None:
+            return ids
+        if windows:
+            raise ValueError("this model attends in windows that it cuts itself, which depth cannot follow")
+        if self.depth is not None and self.depth.ndim == 1:
+            self.depth = self.depth[None]
+        return self._with_depth(ids, 1, None).reshape(ids.shape[0], -1)
+
     def keep_patches(self, index: Tensor) -> None:
         """Patch dropout kept these patches: (b, k)."""
         coords = self._known.expand(index.shape[0], -1, -1)
@@ -127,6 +156,7 @@ class TokenCoords:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copy = type(self)(self.grid, self.patch_size)
+        copy.handed_on = self.handed_on
         memo[id(self)] = copy
         copy.lift = deepcopy(self.lift, memo)
         return copy

@@ -1,5 +1,6 @@
 """transformers: ViT, DeiT, CLIP, SigLIP, SigLIP2, DINOv2 (with registers), DINOv3, OWL-ViT and OWLv2, alone or within
-larger models (CLIPModel, SiglipModel, OwlViTForObjectDetection, DepthAnythingForDepthEstimation, …)."""
+larger models (CLIPModel, SiglipModel, OwlViTForObjectDetection, DepthAnythingForDepthEstimation, …); and the vision
+towers with axial RoPE over packed images or windows: those of Qwen-VL, GLM-V, ERNIE-VL, Pixtral and SAM 3."""
 
 import math
 from typing import Any
@@ -25,12 +26,30 @@ def _two_prefixes(tower: nn.Module) -> int:
     return 2
 
 
+def record_maps(layer: nn.Module) -> None:
+    """Let transformers' `output_attentions=True` collect the maps of a layer that took the place of its own, which it
+    would know by class."""
+    try:
+        from transformers.utils.output_capturing import install_output_capuring_hook
+    except ImportError:  # another release, which collects them in another way
+        return
+    if not any(hook.__name__ == "output_capturing_hook" for hook in layer._forward_hooks.values()):
+        install_output_capuring_hook(layer, "attentions", 1)
+
+
 _VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_prefix)
 _DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_prefixes)
 _CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_prefix)
 _SIGLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", blocks="encoder")
 _SIGLIP2 = Tower("embeddings", "embeddings.position_embedding", blocks="encoder")  # images of any shape, as patches
 _DINOV3 = Tower("embeddings.patch_embeddings", rope=_dinov3_rope)
+_QWEN = Tower("patch_embed.proj", blocks="blocks", rotary="rotary_pos_emb")
+_QWEN3 = Tower("patch_embed.proj", "pos_embed", blocks="blocks", rotary="rotary_pos_emb")
+_GLM = Tower("patch_embed.proj", "embeddings.position_embedding", blocks="blocks", rotary="rotary_pos_emb")
+_PIXTRAL = Tower("patch_conv", blocks="transformer", rotary="patch_positional_embedding")
+_SAM3 = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", blocks="layers",
+              rotary="rotary_emb")  # fmt: skip
+_PACKED = Layer(dropout="attention_dropout")
 _O = Layer(heads="num_attention_heads", out="o_proj", dropout="attention_dropout", pair=True)
 _OUT = Layer(out="out_proj", dropout="dropout", pair=True)
 
@@ -50,6 +69,14 @@ HOST = Host(
         "Siglip2VisionModel": _SIGLIP2,
         "OwlViTVisionTransformer": _CLIP,
         "Owlv2VisionTransformer": _CLIP,
+        "Qwen2VisionTransformerPretrainedModel": _QWEN,
+        "Qwen2_5_VisionTransformerPretrainedModel": _QWEN,
+        "Qwen3VLVisionModel": _QWEN3,
+        "Qwen3_5VisionModel": _QWEN3,
+        "Glm4vVisionModel": _GLM,
+        "Ernie4_5_VLMoeVisionTransformerPretrainedModel": _QWEN,
+        "PixtralVisionModel": _PIXTRAL,
+        "Sam3ViTModel": _SAM3,
     },
     layers={
         "ViTAttention": _O,
@@ -62,5 +89,13 @@ HOST = Host(
         "Siglip2Attention": _OUT,
         "OwlViTAttention": _OUT,
         "Owlv2Attention": _OUT,
+        "VisionAttention": _PACKED,
+        "Qwen2_5_VLVisionAttention": _PACKED,
+        "Qwen3VLVisionAttention": _PACKED,
+        "Qwen3_5VisionAttention": _PACKED,
+        "Glm4vVisionAttention": _PACKED,
+        "Ernie4_5_VLMoeVisionAttention": _PACKED,
+        "PixtralAttention": Layer(out="o_proj", dropout="dropout", pair=True),
+        "Sam3ViTRoPEAttention": _O,
     },
 )

@@ -38,17 +38,21 @@ def decode_picture(content: bytes, name: str, *, upright: bool = False) -> "Imag
     return _decode(content, name, convert)
 
 
-def decode_deep(content: bytes, name: str) -> Tensor:
-    """The values (H, W) of a picture with one channel of 16 bits as int32, or BadSample with `name`."""
+def decode_deep(content: bytes, name: str, *, tiff: bool = False) -> Tensor:
+    """The values (H, W) of a picture with one channel of 16 bits as int32, or BadSample with `name`.
+
+    tiff: take TIFF files too, where they hold one channel of 16 bits, or of float32, which stays float32."""
 
     def convert(image: "Image") -> "Image":
+        if image.mode == "F" and tiff:
+            return image
         if not image.mode.startswith("I"):
             raise ValueError(f"it is an image of mode {image.mode}, not 16-bit")
         return image.convert("I")
 
-    image = _decode(content, name, convert)
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.int32)
-    return flat.view(image.height, image.width)
+    image = _decode(content, name, convert, (*FORMATS, "TIFF") if tiff else FORMATS)
+    kind = torch.float32 if image.mode == "F" else torch.int32
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=kind).view(image.height, image.width)
 
 
 def convert_picture(image: "Image", name: str) -> "Image":
@@ -61,17 +65,19 @@ def convert_picture(image: "Image", name: str) -> "Image":
         raise BadSample(f"{name}: {error}") from error
 
 
-def _decode(content: bytes, name: str, convert: Callable[["Image"], "Image"]) -> "Image":
+def _decode(
+    content: bytes, name: str, convert: Callable[["Image"], "Image"], formats: tuple[str, ...] = FORMATS
+) -> "Image":
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=formats) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(_too_large(image))
             image.load()
             return convert(image)
     except UnidentifiedImageError:
-        raise BadSample(f"{name}: not a picture that can be read ({', '.join(FORMATS)})") from None
+        raise BadSample(f"{name}: not a picture that can be read ({', '.join(formats)})") from None
     except Exception as error:
         # Plugins raise OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError, struct.error, zlib.error and
         # Pillow's own DecompressionBombError, which have no common ancestor but this one.

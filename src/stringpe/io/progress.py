@@ -13,12 +13,14 @@ job that has not said anything for a while, such as a step that takes a minute.
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+
+T = TypeVar("T")
 
 LINE_EVERY = 5.0
 """Seconds between lines of a job that moves."""
@@ -129,6 +131,14 @@ def working(what: str, *, late: bool = False, quiet: bool = False) -> Iterator[J
         if not (late or quiet) and _bars is None:
             _print(f"{what} …")
         yield job
+
+
+def track(items: Iterable[T], what: str, total: int = 0, unit: str = "") -> Iterator[T]:
+    """The items, with progress: of `total` units, or, where their number is not known, of a job that is working."""
+    with progress(what, total, unit=unit) if total else working(what) as job:
+        for item in items:
+            yield item
+            job(1) if total else job.stage("")
 
 
 def duration(seconds: float) -> str:

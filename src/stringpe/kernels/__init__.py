@@ -4,7 +4,7 @@
     rotate_packed(qk, coords, frequencies)     the same, as a projection leaves them side by side
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
     project(x, weight, bias, coords, frequencies)  the projection to queries and keys, rotated before they reach memory
-    inverse(a)                                 many small inverses without pivoting
+    invert(a)                                  many small inverses without pivoting
     unavailable(x)                             why a kernel cannot rotate x, or None
     can_project(x, dtype, frequencies)         whether `project` takes x, multiplied in this dtype
 
@@ -19,11 +19,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from . import inverse as _inverse
-from .ops import heads_of as heads_of  # these register the operators
+from . import inverse
+from .ops import heads_of as heads_of  # both modules register operators
 
+LARGEST_INVERSE = inverse.LARGEST
 _TRITON = find_spec("triton") is not None
-LARGEST_INVERSE = _inverse.LARGEST
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -55,7 +55,7 @@ def project(
     return projected
 
 
-def inverse(a: Tensor) -> Tensor:
+def invert(a: Tensor) -> Tensor:
     """A⁻¹ for a (count, d, d), float32, whose symmetric part is positive definite, so that no pivot vanishes."""
     inverted: Tensor = torch.ops.stringpe.inverse.default(a)
     return inverted

@@ -96,7 +96,7 @@ def forward(
     C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
     BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `launch.forward`."""
+    """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `fused_rotation.forward`."""
     head, _, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
     coords += chunk * BATCH * r_b
     theta += head * t_h
@@ -129,7 +129,7 @@ def backward(
     BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """dq, dk, and this program's share of dr in coord_sums (h, chunks, n, c) and of dΘ in theta_sums (chunks · blocks,
-    h, c, d/2); see `launch.backward`. q and k are the outputs of forward."""
+    h, c, d/2); see `fused_rotation.backward`. q and k are the outputs of forward."""
     ANGLES: tl.constexpr = coord_sums is not None or theta_sums is not None
     head, block, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
     coords += chunk * BATCH * r_b

@@ -4,7 +4,7 @@
     q = RoPE(r Θ) (W_q x + b_q)        k = RoPE(r Θ) (W_k x + b_k)
 
 A tile is TOKENS tokens by the queries and the keys of HEADS heads, so that one set of angles turns both. The product
-leaves channels j and j + d/2 of a token in the same thread: to split a tile into its planes moves nothing. A program
+leaves channels j and j + d/2 of a token in the same thread: splitting a tile into its planes moves nothing. A program
 walks over tiles, and its loops over tiles and over channels of x are flattened into one, so that the first loads of a
 tile hide behind the epilogue of the one before. Imports triton; for GPUs with a tensor memory accelerator.
 """
@@ -78,7 +78,7 @@ def kernel(
     TOKENS: tl.constexpr, DEPTH: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """x (tokens, DIM), weight (2, heads · d, DIM), q and k (tokens, heads · d) are descriptors. PROGRAMS of 0 is for
-    the interpreter, which loops over constants only and has no half precision: a program a tile, in float32."""
+    the interpreter, which loops over constants only and has no half precision: one program per tile, in float32."""
     if PROGRAMS == 0:
         _tile(
             tl.program_id(0), x, weight, bias, coords, theta, q, k, tokens, n, heads, r_n, r_c, t_h, t_c, t_d,

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-def launch(a: Tensor) -> Tensor:
+def invert(a: Tensor) -> Tensor:
     """A⁻¹ for contiguous or strided a (count, d, d), float32."""
     count, d, _ = a.shape
     a = a.contiguous()

@@ -16,7 +16,7 @@ library.define("stringpe::inverse", "(Tensor a) -> Tensor", tags=(torch.Tag.pt2_
 def _(a: Tensor) -> Tensor:
     from . import gauss_jordan  # triton, only now
 
-    return gauss_jordan.launch(a)
+    return gauss_jordan.invert(a)
 
 
 @library.register_fake("stringpe::inverse")

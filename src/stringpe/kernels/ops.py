@@ -78,29 +78,29 @@ def dense_like(x: Tensor) -> Tensor:
 
 @library.impl("stringpe::rotate_pair", "default")
 def _(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    from . import launch  # triton, only now
+    from . import fused_rotation  # triton, only now
 
     q_out, k_out = dense_like(q), dense_like(k)
-    launch.forward(q, k, q_out, k_out, coords, frequencies, groups)
+    fused_rotation.forward(q, k, q_out, k_out, coords, frequencies, groups)
     return q_out, k_out
 
 
 @library.impl("stringpe::rotate_one", "default")
 def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
-    from . import launch
+    from . import fused_rotation
 
     out = dense_like(x)
-    launch.forward(x, None, out, None, coords, frequencies, groups)
+    fused_rotation.forward(x, None, out, None, coords, frequencies, groups)
     return out
 
 
 @library.impl("stringpe::rotate_packed", "default")
 def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    from . import launch
+    from . import fused_rotation
 
     q, k = heads_of(qk, frequencies, groups)
     q_out, k_out = dense_like(q), dense_like(k)
-    launch.forward(q, k, q_out, k_out, coords, frequencies, groups)
+    fused_rotation.forward(q, k, q_out, k_out, coords, frequencies, groups)
     return q_out, k_out
 
 
@@ -116,12 +116,12 @@ def _(
     need_coords: bool,
     need_frequencies: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from . import launch
+    from . import fused_rotation
 
     d_qk = _packed_like(q, k)
     needs = (need_coords, need_frequencies)
     views = heads_of(d_qk, frequencies, groups)
-    return d_qk, *launch.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
+    return d_qk, *fused_rotation.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
 
 
 @library.impl("stringpe::rotate_pair_backward", "default")
@@ -136,11 +136,11 @@ def _(
     need_coords: bool,
     need_frequencies: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from . import launch
+    from . import fused_rotation
 
     dq, dk = dense_like(q), dense_like(k)
     needs = (need_coords, need_frequencies)
-    return dq, dk, *launch.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
+    return dq, dk, *fused_rotation.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
 
 
 @library.impl("stringpe::rotate_one_backward", "default")
@@ -153,11 +153,11 @@ def _(
     need_coords: bool,
     need_frequencies: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from . import launch
+    from . import fused_rotation
 
     dx = dense_like(x)
     needs = (need_coords, need_frequencies)
-    return dx, *launch.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
+    return dx, *fused_rotation.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
 
 
 @library.impl("stringpe::project", "default")

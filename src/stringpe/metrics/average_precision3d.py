@@ -26,7 +26,7 @@ _CHUNK = 256  # images matched together
 _RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
-class Detections(NamedTuple):
+class ScoredBoxes(NamedTuple):
     """What was found in one image: boxes (d, 12), their labels (d,) and scores (d,)."""
 
     box: Tensor
@@ -64,7 +64,7 @@ class Evaluation:
 
 
 def evaluate(
-    detections: Sequence[Detections], truths: Sequence[Truths], *, thresholds: Sequence[float] = THRESHOLDS
+    detections: Sequence[ScoredBoxes], truths: Sequence[Truths], *, thresholds: Sequence[float] = THRESHOLDS
 ) -> Evaluation:
     """AP3D of detections in images 0, 1, … against the truths of the same images."""
     return accumulate(match(detections, truths, thresholds=thresholds), thresholds=thresholds)
@@ -72,7 +72,7 @@ def evaluate(
 
 @torch.no_grad()
 def match(
-    detections: Sequence[Detections],
+    detections: Sequence[ScoredBoxes],
     truths: Sequence[Truths],
     *,
     thresholds: Sequence[float] = THRESHOLDS,
@@ -132,16 +132,16 @@ def _check_finite(values: Sequence[Tensor], what: str) -> None:
         )
 
 
-def _best(found: Detections, most: int) -> Detections:
+def _best(found: ScoredBoxes, most: int) -> ScoredBoxes:
     """The detections in order of score, at most `most` per label."""
     order = found.score.argsort(descending=True, stable=True)
     label = found.label[order]
     rank = ((label[:, None] == label) & torch.ones(len(label), len(label), device=label.device).tril().bool()).sum(1)
     order = order[rank <= most]
-    return Detections(found.box[order], found.label[order], found.score[order])
+    return ScoredBoxes(found.box[order], found.label[order], found.score[order])
 
 
-def _overlaps(detections: Sequence[Detections], truths: Sequence[Truths]) -> list[Tensor]:
+def _overlaps(detections: Sequence[ScoredBoxes], truths: Sequence[Truths]) -> list[Tensor]:
     """IoU (d, g) of every image, 0 where labels differ; all pairs that can meet at all go through one batch."""
     rows, columns = [], []
     tables, places = [], []
@@ -167,7 +167,7 @@ def _near(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _greedy(
-    found: Sequence[Detections], truths: Sequence[Truths], tables: Sequence[Tensor], thresholds: Sequence[float]
+    found: Sequence[ScoredBoxes], truths: Sequence[Truths], tables: Sequence[Tensor], thresholds: Sequence[float]
 ) -> list[Matched]:
     """Each detection, best first, takes the free truth that it overlaps most; ignored ones only if no other will do.
     All images and thresholds take their turns together: b images, t thresholds, at most d detections and g truths."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..coords import Calibration
 from .initialise import fan_in_
 from .text import TextTower
 from .tokenizer import Tokenizer
@@ -67,13 +68,22 @@ class Contrastive(nn.Module):
     def width(self) -> int:
         return self.text.width
 
-    def forward(self, image: Tensor, tokens: Tensor, depth: Tensor | None = None) -> Embeddings:
-        """image (b, 3, H, W), tokens (k, n) and depth (b, H, W) in metres or None."""
-        return Embeddings(self.embed_image(image, depth), self.embed_text(tokens), self.scale.exp(), self.bias)
+    def forward(
+        self,
+        image: Tensor,
+        tokens: Tensor,
+        depth: Tensor | None = None,
+        calibration: Calibration | None = None,
+    ) -> Embeddings:
+        """image (b, 3, H, W), tokens (k, n) and depth (b, H, W) in metres or None. For an image tower in the world
+        frame also calibration, and perhaps several views per sample: image (b, v, 3, H, W), depth (b, v, H, W)."""
+        seen = self.embed_image(image, depth, calibration)
+        return Embeddings(seen, self.embed_text(tokens), self.scale.exp(), self.bias)
 
-    def embed_image(self, image: Tensor, depth: Tensor | None = None) -> Tensor:
+    def embed_image(self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None) -> Tensor:
         """Unit vectors (b, width), float32."""
-        return F.normalize(self.projection(self.image.features(image, depth).pooled).float(), dim=-1)
+        pooled = self.image.features(image, depth, calibration=calibration).pooled
+        return F.normalize(self.projection(pooled).float(), dim=-1)
 
     def embed_text(self, tokens: Tensor) -> Tensor:
         """Unit vectors (k, width), float32."""

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..rotate import full_precision
 
-KINDS = ("siglip", "clip")
+PAIR_LOSSES = ("siglip", "clip")
 
 
 def siglip(

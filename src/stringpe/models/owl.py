@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..coords import Calibration
 from ..geometry.boxes import giou, iou, to_corners
 from .initialise import fan_in_, initialise, zero_
 from .text import TextTower
@@ -162,8 +163,10 @@ class Detector(nn.Module, ABC):
         """Side of a patch, of which image sides are multiples."""
 
     @abstractmethod
-    def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
-        """Tokens (b, n, dim) of images in [−1, 1], row by row, and the size of their grid."""
+    def see(
+        self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """Tokens (b, n, dim) of images in [−1, 1], row by row and view after view, and the size of their grid."""
 
     @abstractmethod
     def read(self, text: Tensor) -> Tensor:
@@ -178,8 +181,12 @@ class Detector(nn.Module, ABC):
         index: Tensor | None = None,
         mask: Tensor | None = None,
         depth: Tensor | None = None,
+        calibration: Calibration | None = None,
     ) -> Detections:
         """Detect in images (b, 3, H, W) in [−1, 1], with depth (b, H, W) in metres or None, what text or queries name.
+
+        calibration: for an image tower in the world frame, perhaps with several views per sample: image (b, v, 3, H, W)
+        and depth (b, v, H, W). The tokens' boxes are then those of the first view, of the second, and so on.
 
         text: token numbers (k, n). index: (b, q), which of the k texts are an image's queries; by default all are.
         queries: embeddings in place of text, (q, e) or (b, q, e), used as they are: unit vectors, or means of them.
@@ -189,7 +196,7 @@ class Detector(nn.Module, ABC):
         if queries is None:
             assert text is not None
             queries = self.queries(text)
-        tokens, size = self.see(image, depth)
+        tokens, size = self.see(image, depth, calibration)
         named = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
         boxes, objectness = self._boxes(tokens, size), self._objectness(tokens)
         return Detections(named.logits, boxes, named.embeddings, objectness, queries)
@@ -219,7 +226,8 @@ class Detector(nn.Module, ABC):
     def _boxes(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
         with torch.autocast(tokens.device.type, enabled=False):  # bf16 would move a box by half a percent
             moved = self.box_head(tokens.to(self.class_head.project.weight.dtype))
-            return (moved + patch_bias(size, self.anchor, tokens.device)).sigmoid()
+            bias = patch_bias(size, self.anchor, tokens.device)
+            return (moved + bias.repeat(tokens.shape[1] // len(bias), 1)).sigmoid()  # the same in every view
 
     def _objectness(self, tokens: Tensor) -> Tensor | None:
         if self.objectness_head is None:
@@ -247,8 +255,10 @@ class OwlViT(Detector):
     def patch_size(self) -> int:
         return self.image.patch_size
 
-    def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
-        features = self.image.features(image, depth)
+    def see(
+        self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
+    ) -> tuple[Tensor, tuple[int, int]]:
+        features = self.image.features(image, depth, calibration=calibration)
         return features.tokens, features.size
 
     def read(self, text: Tensor) -> Tensor:

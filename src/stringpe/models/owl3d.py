@@ -2,10 +2,13 @@
 
     detector = Detector3D(vit, text)
     found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
-    loss = detection_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
+    loss = detection3d_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
 
 A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
 offset to the patch is added, and the model does not know the camera.
+
+A ViT in the world frame (frame="world") takes calibrated cameras, one view or several per sample, and its boxes are in
+the world frame. A centre is then predicted relative to its token's point: moving the world moves the boxes with it.
 """
 
 import math
@@ -15,16 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..coords import Calibration
 from ..geometry import box3d
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from .initialise import fan_in_
 from .owl import ClassHead, unit
 from .owl_loss import class_target, focal, focal_cost, match, take
 from .text import TextTower
 from .vit import ViT
+from .world import world_points
 
 START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
 """Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
+
+START_AT_POINT = (0.0, 0.0, 0.0, *START[3:])
+"""The same at the token's own point, in the world frame."""
 
 _ELEMENTS = 2**26  # differences between predictions and objects that are formed at a time
 
@@ -92,14 +100,21 @@ class Detector3D(nn.Module):
         super().__init__()
         self.image, self.text = image.trunk(), text
         self.class_head = ClassHead(image.dim, text.width, factor=factor)
-        self.box_head = BoxHead3D(image.dim)
+        self.box_head = BoxHead3D(image.dim, start=START if image.frame == "camera" else START_AT_POINT)
 
-    def forward(self, image: Tensor, depth: Tensor | None, queries: Tensor) -> Found:
+    def forward(
+        self, image: Tensor, depth: Tensor | None, queries: Tensor, calibration: Calibration | None = None
+    ) -> Found:
         """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
-        templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them."""
-        tokens = self.image.features(image, depth).tokens
+        templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them. calibration: in the
+        world frame, where image and depth may also be (b, v, 3, H, W) and (b, v, H, W)."""
+        tokens = self.image.features(image, depth, calibration=calibration).tokens
         embeddings = queries if queries.is_floating_point() else self.embed(queries)
-        return Found(self.class_head(tokens, embeddings, normalised=True).logits, self.box_head(tokens))
+        boxes = self.box_head(tokens)
+        if depth is not None and calibration is not None:
+            points = world_points(depth, calibration, self.image.patch_size)
+            boxes = torch.cat([boxes[..., :3] + points, boxes[..., 3:]], dim=-1)
+        return Found(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
 
     def embed(self, queries: Tensor) -> Tensor:
         """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
@@ -118,7 +133,7 @@ def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
     return _match(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
 
 
-def detection_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
+def detection3d_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
     """The paper's loss for objects with labels (b, m), −1 where there is none, and boxes (b, m, 12).
 
     Focal over all tokens and queries, L1 over the 12 numbers, and L1 over the 24 coordinates of the corners, in their
@@ -156,10 +171,10 @@ def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def detections(found: Found, most: int = 100) -> list[Detections]:
+def detections(found: Found, most: int = 100) -> list[ScoredBoxes]:
     """The `most` best pairs of token and query per image, with probabilities as scores and proper rotations."""
     scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
     best = scores.topk(min(most, scores.shape[1]), dim=1)
     token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
     boxes = box3d.complete(take(found.boxes.float(), token))
-    return [Detections(*rows) for rows in zip(boxes, label, best.values, strict=True)]
+    return [ScoredBoxes(*rows) for rows in zip(boxes, label, best.values, strict=True)]

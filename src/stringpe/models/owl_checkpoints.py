@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..coords import Calibration
 from ..io.files import read_json
 from .owl import BoxHead, Detector
 from .tokenizer import Tokenizer
@@ -61,9 +62,11 @@ class TransformersOwl(Detector):
         """The side of the squares that the checkpoint was trained on; other sizes work too."""
         return int(self.config.vision_config.image_size)
 
-    def see(self, image: Tensor, depth: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
-        if depth is not None:
-            raise ValueError("OWL-ViT checkpoints of transformers take no depth: pass the image alone")
+    def see(
+        self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
+    ) -> tuple[Tensor, tuple[int, int]]:
+        if depth is not None or calibration is not None:
+            raise ValueError("OWL-ViT checkpoints of transformers take no depth or calibration: pass the image alone")
         patch = self.patch_size
         if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % patch or image.shape[3] % patch:
             raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {patch}, got {tuple(image.shape)}")

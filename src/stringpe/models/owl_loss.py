@@ -55,7 +55,7 @@ def detection_loss(
     positive = (index >= 0).float()  # (b, m)
     count = positive.sum(1).clamp(min=1)  # (b,)
     target = class_target(found.logits, index, truth.labels)
-    known = _known(found, truth, mask, exhaustive) | (target > 0)
+    known = _mark_known_negatives(found, truth, mask, exhaustive) | (target > 0)
     classes = (focal(found.logits, target) * known).sum((1, 2))
     if found.objectness is not None:
         classes = classes + focal(found.objectness, target.amax(2)).sum(1)
@@ -84,7 +84,7 @@ def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _known(found: Detections, truth: Truth, mask: Tensor | None, exhaustive: Tensor | None) -> Tensor:
+def _mark_known_negatives(found: Detections, truth: Truth, mask: Tensor | None, exhaustive: Tensor | None) -> Tensor:
     """(b, n, q): whether an unmatched token is known not to show a query."""
     known = torch.ones_like(found.logits, dtype=torch.bool)
     for good in (mask, exhaustive):

@@ -12,8 +12,8 @@ from .blocks import through
 
 
 class Features(NamedTuple):
-    """What a ViT returns: patch tokens (b, n, dim), row by row on the grid of `size` patches, one pooled vector
-    (b, dim), and the patches' coordinates (n, c) or (b, n, c)."""
+    """What a ViT returns: patch tokens (b, n, dim), row by row on the grid of `size` patches and view after view, one
+    pooled vector (b, dim), and the patches' coordinates (n, c) or (b, n, c)."""
 
     tokens: Tensor
     pooled: Tensor

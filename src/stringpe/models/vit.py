@@ -15,15 +15,17 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
-from ..coords import UNITS, grid, valid_depth, with_prefix
+from ..coords import Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..linear_attention import LinearAttention
 from .blocks import MapPool, as_blocks, stack, through
 from .depth import DepthLift, check_depth, judge_depth, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .packed import Features, Inputs, PackedFeatures, pack_features
-from .positions import absolute_embedding, build_encodings, check_encoding
+from .positions import absolute_embedding, build_encodings
 from .stem import build_stem
+from .vit_options import agree, check_choices, check_sizes
+from .world import WorldLift, check_frame, merge_views, world_normals
 
 SIZES = {  # dim, layers, heads
     "test": (32, 2, 2),
@@ -33,8 +35,6 @@ SIZES = {  # dim, layers, heads
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
-DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
-POOLS = ("mean", "cls", "map")
 
 
 class ViT(nn.Module):
@@ -49,6 +49,9 @@ class ViT(nn.Module):
         patches; "normals", surface normals as a second set of tokens through the same embedding; "lift+channel" or
         "lift+normals". A lift alone shows differences of depth, a channel shows depth itself. A model that takes depth
         also runs without it.
+    frame: of lifted coordinates: "camera", (row, column, depth), or "world", metric points in one frame for all
+        cameras (`stringpe.models.world`). A model in the world frame takes calibration with its depth, and images of
+        one view (b, 3, H, W) or of several (b, v, 3, H, W), whose patches all attend to each other.
     coord_dim: 2, or 3 for (row, column, depth). It follows from `depth`, and depth="lift" follows from coord_dim=3:
         give either.
     pool: "mean" over patches, "cls" (a class token at the origin) or "map" (attention pooling).
@@ -75,6 +78,7 @@ class ViT(nn.Module):
         share_layers: bool = False,
         coord_dim: int | None = None,
         depth: str | None = None,
+        frame: str = "camera",
         num_classes: int = 0,
         head_bias: float = 0.0,
         pool: str = "mean",
@@ -89,16 +93,17 @@ class ViT(nn.Module):
         stem: str = "patch",
     ):
         super().__init__()
-        _check_choices(encoding, pool, units, attention)
-        coord_dim, depth = _agree(encoding, coord_dim, depth)
+        check_choices(encoding, pool, units, attention, frame)
+        coord_dim, depth = agree(encoding, coord_dim, depth, frame)
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
-        _check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
+        check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
-        self.depth, self.pool, self.units, self.head_bias = depth, pool, units, head_bias
+        self.depth, self.frame, self.pool, self.units, self.head_bias = depth, frame, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
         self.patch, self.depth_patch = build_stem(stem, dim, patch_size, depth="channel" in depth)
-        self.lift = DepthLift(patch_size, units) if "lift" in depth else None
+        lift = WorldLift(patch_size) if frame == "world" else DepthLift(patch_size, units)
+        self.lift = lift if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
         self.prefix = nn.Parameter(torch.empty(1, self.front, dim)) if self.front else None
@@ -130,10 +135,11 @@ class ViT(nn.Module):
         self,
         image: Tensor | Sequence[Tensor],
         depth: Tensor | Sequence[Tensor] | None = None,
+        calibration: Calibration | None = None,
         *,
         patch_mask: Tensor | Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Logits (b, num_classes), or pooled features (b, dim) without classes.
+        """Logits (b, num_classes), or pooled features (b, dim) without classes. calibration: in the world frame only.
 
         Images of different sizes go in as a sequence of (3, H, W), with a sequence of depths (H, W): their patches are
         packed into one sequence (NaViT), and each image's result is that of the image alone. patch_mask: boolean
@@ -141,11 +147,19 @@ class ViT(nn.Module):
         """
         if isinstance(image, (list, tuple)) or patch_mask is not None:
             return self.head(self.packed_features(image, depth, patch_mask=patch_mask).pooled)
-        return self.head(self.features(image, depth).pooled)  # type: ignore[arg-type]
+        return self.head(self.features(image, depth, calibration=calibration).pooled)  # type: ignore[arg-type]
 
-    def features(self, image: Tensor, depth: Tensor | None = None, *, coords: Tensor | None = None) -> Features:
-        """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own."""
-        inputs = self.tokenise(image, depth, coords=coords)
+    def features(
+        self,
+        image: Tensor,
+        depth: Tensor | None = None,
+        *,
+        coords: Tensor | None = None,
+        calibration: Calibration | None = None,
+    ) -> Features:
+        """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own.
+        calibration: of the cameras, in the world frame only."""
+        inputs = self.tokenise(image, depth, coords=coords, calibration=calibration)
         x = self.norm(through(self.blocks, inputs.tokens, inputs.places))
         return self.read_out(x, inputs)
 
@@ -157,21 +171,32 @@ class ViT(nn.Module):
         patch_mask: Sequence[Tensor] | Tensor | None = None,
     ) -> PackedFeatures:
         """Tokens, pooled vectors and coordinates of images of different sizes, as in `forward`."""
+        if self.frame == "world":
+            raise ValueError("packed images have no calibration: pass images of one size, or use frame='camera'")
         return pack_features(self, images, depths, patch_mask)
 
-    def tokenise(self, image: Tensor, depth: Tensor | None = None, *, coords: Tensor | None = None) -> Inputs:
+    def tokenise(
+        self,
+        image: Tensor,
+        depth: Tensor | None = None,
+        *,
+        coords: Tensor | None = None,
+        calibration: Calibration | None = None,
+    ) -> Inputs:
         """What goes into the blocks: patches, prefix and normals at their coordinates."""
-        self._check_input(image, depth)
+        check_frame(self.frame, image, depth, calibration)
+        pictures, metres = merge_views(image, 3), None if depth is None else merge_views(depth, 2)
+        self._check_input(pictures, metres)
         self._check_coords(coords)
-        size = (image.shape[2] // self.patch_size, image.shape[3] // self.patch_size)
-        tokens = self._embed(image, depth)
-        own = self.coordinates(size, depth, image.device)
+        size = (image.shape[-2] // self.patch_size, image.shape[-1] // self.patch_size)
+        tokens = self._embed(pictures, metres).reshape(image.shape[0], -1, self.dim)
+        own = self.coordinates(size, depth, image.device, calibration)
         coords = own if coords is None else coords
         if self.absolute is not None:
             tokens = tokens + self._absolute_embedding(coords, size).to(tokens.dtype)
         places = coords
         if self.fuse is not None and depth is not None:
-            tokens, places = self._with_normals(tokens, places, depth)
+            tokens, places = self._with_normals(tokens, places, depth, calibration)
         if self.prefix is not None:
             prefix = self.prefix.expand(tokens.shape[0], -1, -1).to(tokens.dtype)
             tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
@@ -186,8 +211,16 @@ class ViT(nn.Module):
             x = self.fuse(torch.cat([x[:, :patches], normals], dim=-1))
         return Features(x, self._pool(front, x), inputs.coords, inputs.size)
 
-    def coordinates(self, size: tuple[int, int], depth: Tensor | None, device: torch.device) -> Tensor:
+    def coordinates(
+        self,
+        size: tuple[int, int],
+        depth: Tensor | None,
+        device: torch.device,
+        calibration: Calibration | None = None,
+    ) -> Tensor:
         """The patches' own coordinates for a grid of `size`: (n, c), or (b, n, 3) where depth lifts them."""
+        if isinstance(self.lift, WorldLift):
+            return self.lift(depth, calibration)
         if self.lift is not None and depth is not None:
             return self.lift(depth)
         plane = grid(*size, units=self.units, device=device)
@@ -209,10 +242,13 @@ class ViT(nn.Module):
             return self.patch(torch.cat([image, channel], dim=1)).flatten(2).mT
         return (self.patch(image) + self.depth_patch(channel)).flatten(2).mT
 
-    def _with_normals(self, tokens: Tensor, coords: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+    def _with_normals(
+        self, tokens: Tensor, coords: Tensor, depth: Tensor, calibration: Calibration | None
+    ) -> tuple[Tensor, Tensor]:
         """The paper's section 4.4: normals through the same embedding, concatenated; both sets at the same coords."""
         assert self.kind is not None
-        normals = self.patch(surface_normals(depth.float()).to(tokens.dtype)).flatten(2).mT
+        seen = surface_normals(depth.float()) if calibration is None else world_normals(depth, calibration)
+        normals = self.patch(seen.to(tokens.dtype)).flatten(2).mT.reshape(tokens.shape)
         return torch.cat([tokens + self.kind[0], normals + self.kind[1]], dim=1), torch.cat([coords, coords], dim=-2)
 
     def _absolute_embedding(self, coords: Tensor, size: tuple[int, int]) -> Tensor:
@@ -263,43 +299,3 @@ def vit(name: str, **options: Any) -> ViT:
 def _fill_holes(depth: Tensor) -> Tensor:
     """Depth with its holes at zero."""
     return torch.where(valid_depth(depth), depth, 0)
-
-
-def _agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None) -> tuple[int, str]:
-    """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
-    if depth is not None and depth not in DEPTHS:
-        raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")
-    if coord_dim is None and depth is None and isinstance(encoding, PositionEncoding):
-        coord_dim = encoding.coord_dim
-    if depth is None:
-        depth = "lift" if coord_dim == 3 else "none"
-    if coord_dim is None:
-        coord_dim = 3 if "lift" in depth else 2
-    if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
-        raise ValueError(
-            f"coord_dim={coord_dim} contradicts depth={depth!r}: 3 coordinates go with 'lift' (or 'lift+…') and 2 with "
-            f"the others; give one of the two and leave the other out"
-        )
-    if isinstance(encoding, PositionEncoding) and encoding.coord_dim != coord_dim:
-        raise ValueError(
-            f"the encoding was built with coord_dim={encoding.coord_dim}, depth={depth!r} gives patches {coord_dim} "
-            f"coordinates: build the encoding with coord_dim={coord_dim}"
-        )
-    if coord_dim == 3 and encoding == "none":
-        raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel'")
-    return coord_dim, depth
-
-
-def _check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str) -> None:
-    check_encoding(encoding)
-    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, ("softmax", "linear"))}
-    for what, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
-
-
-def _check_sizes(*, registers: int, **sizes: int) -> None:
-    wrong = [f"{name}={value}" for name, value in sizes.items() if value < 1]
-    wrong += [f"registers={registers}"] if registers < 0 else []
-    if wrong:
-        raise ValueError(f"a ViT needs positive sizes, got {', '.join(wrong)}")

@@ -1,4 +1,4 @@
-"""Flickr8k: 6,000 images with five captions each at 128 px; retrieval from scratch, in 840 steps a run.
+"""Flickr8k: 6,000 images with five captions each at 128 px; retrieval from scratch, in 840 steps per run.
 
     stringpe train flickr8k data.train=flickr8k-train.tar data.val=flickr8k-test.tar model.encoding=cayley \\
         --out runs/flickr8k-cayley

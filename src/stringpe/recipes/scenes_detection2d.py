@@ -7,7 +7,7 @@ Data: 3,000 + 600 frames at 64 px, the ones of the recipe scenes, rendered on th
 folder. 57 classes, each frame asked about those it shows and 20 others.
 Time: the six runs of the first command took 1,345 s on two CPU cores with much else running on them.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): absolute 0.16 ± 0.02, RoPE 0.14 ± 0.10, Cayley
-0.13 ± 0.45 % AP; about 0.5 % AP50. It shows that everything works. 400 steps from random towers are no training of a
+0.13 ± 0.45 % AP; about 0.5 % AP50. It shows that everything works. 400 steps from random towers do not train a
 detector, and these numbers say nothing about encodings.
 """
 

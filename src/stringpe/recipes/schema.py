@@ -153,7 +153,8 @@ class Policy:
     stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
     frames of episodes, on which everything else depends and of which an episode has only one. held_out: share of the
     episodes that validate, where data.val is not given. simulate: a robot task, "" for none, in which every evaluation
-    also tries the policy `trials` times."""
+    also tries the policy `trials` times. frame: "camera", or "world" for calibrated cameras whose patches meet in the
+    robot's frame, by depth: see `robots.policies.observer`."""
 
     kind: str = one_of("diffusion", "energy")
     cameras: str = ""
@@ -180,6 +181,7 @@ class Policy:
     held_out: float = 0.1
     simulate: str = ""
     trials: int = bounded(20, least=1)
+    frame: str = one_of("camera", "world")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""VOC2007 at 112 px: open-vocabulary detection of 20 classes with a small OWL-ViT, in 4,600 steps a run.
+"""VOC2007 at 112 px: open-vocabulary detection of 20 classes with a small OWL-ViT, in 4,600 steps per run.
 
     stringpe train voc2007 data.train=voc2007-train.tar data.val=voc2007-val.tar model.encoding=cayley \\
         --out runs/voc2007-cayley

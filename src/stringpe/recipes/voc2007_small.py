@@ -5,9 +5,9 @@
     stringpe compare voc2007_small … 'model.start=runs/flickr8k-small/runs/{encoding}/seed{seed}' --encodings …
 
 Towers are those of `flickr8k_small`, with random weights unless model.start names runs of it.
-Time: 105 s of one CPU core a run; side by side on two cores.
+Time: 105 s of one CPU core per run; side by side on two cores.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): AP absolute 0.31 ± 0.33, RoPE 0.14 ± 0.11,
-Cayley 0.25 ± 0.61 %; AP50 0.5 to 1 %. It shows that everything works. 600 steps from random towers are no training of a
+Cayley 0.25 ± 0.61 %; AP50 0.5 to 1 %. It shows that everything works. 600 steps from random towers do not train a
 detector, and these numbers say nothing about encodings.
 """
 

@@ -8,23 +8,24 @@
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from ..io.registry import look_up
 
-__all__ = ["make", "shifts", "tasks"]
+__all__ = ["make", "register", "shifts", "tasks"]
 
 
 def tasks() -> tuple[str, ...]:
     """Names of all tasks."""
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     return tuple(TASKS)
 
 
 def shifts(task: str) -> tuple[dict[str, Any], ...]:
     """Changes of the environment that a task's demonstrations do not show: options of `make`, one set per shift."""
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     found = look_up("task", task, TASKS).shifts
     if not found:
@@ -41,6 +42,7 @@ def make(
     size: tuple[int, int] = (128, 128),
     cameras: tuple[str, ...] | None = None,
     depth: bool = False,
+    calibration: bool = False,
     **options: Any,
 ) -> Any:
     """The environment of a task, a gymnasium.Env: see `RobotEnv` for observations, actions and rewards.
@@ -52,18 +54,35 @@ def make(
         size: Height and width of the pictures.
         cameras: All of the robot by default; none with ().
         depth: Whether observations include depth.
+        calibration: Whether observations include intrinsics and poses of the cameras, which policies in the world frame
+            need. An environment of your own is given this argument only where it is true.
         options: `max_steps`; for the KUKA tasks those of `kuka_tasks.make`.
     """
     given = {"seed": seed, "size": size, "cameras": cameras, "depth": depth, **options}
+    if calibration:
+        given["calibration"] = True
     if ":" in task:
         return _find_function(task)(**given)
-    from .sim.catalogue import TASKS
+    from .sim.task_table import TASKS
 
     entry = look_up("task", task, TASKS)
     unknown = [key for key in options if key not in entry.options]
     if unknown:
         raise ValueError(f"{task} has no option {unknown[0]!r}: it has {', '.join(entry.options)}")
     return entry.make(**given)
+
+
+def register(name: str, make: Callable[..., Any], *, options: tuple[str, ...] = ("max_steps",)) -> None:
+    """Make a task known by name: to `make`, and to the commands that record demonstrations and evaluate policies.
+
+    make: its environment, called with the arguments of `make` by keyword. options: those that it takes of its own.
+    """
+    from .sim.robot_task import TaskEntry
+    from .sim.task_table import TASKS
+
+    if name in TASKS:
+        raise ValueError(f"there is a task named {name!r} already: take another name")
+    TASKS[name] = TaskEntry(name, make, options)
 
 
 def _find_function(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from .data.parquet import IMAGES
+from .data.columns import IMAGES
 from .data.video import write_video
 
 ENVIRONMENTS = 8

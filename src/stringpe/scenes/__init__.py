@@ -8,18 +8,18 @@
     scenes.write("data/scenes", count=10_000)                      # WebDataset shards
 
 A scene is data (`Scenes`); the layout makes it from (seed, index), and the renderer makes frames from it. In the code,
-in that order: families, rooms, placement, layout; catalogue, ray_casting, shading, renderer; descriptions, shards.
+in that order: families, rooms, placement, layout; templates, ray_casting, shading, renderer; descriptions, shards.
 
 World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in pixels with pixel centres at + ½, depth = z.
 """
 
-from .catalogue import kinds
 from .descriptions import RELATIONS, Seen, captions, in_view, relations, seen
 from .layout import sample, single_object
 from .object_kinds import COLOURS, MATERIALS, PATTERNS
 from .renderer import render, stream
 from .scene import FAMILIES, Frames, Scenes
 from .shards import contact_sheet, draw_boxes, write
+from .templates import kinds
 
 __all__ = [
     "COLOURS",

@@ -36,7 +36,7 @@ class Obstacles:
     """Upright boxes (b, o) that a camera must not stand in and should not stare at."""
 
     centre: Tensor  # (b, o, 3)
-    half: Tensor  # (b, o, 3) as they stand: along the turn_plane x, the turn_plane y, and up
+    half: Tensor  # (b, o, 3) as they stand: along the turned x, the turned y, and up
     yaw: Tensor  # (b, o)
     present: Tensor  # (b, o)
 
@@ -52,7 +52,8 @@ class Obstacles:
 
 
 def _best(eye: Tensor, target: Tensor, room: Tensor, obstacles: Obstacles, margin: float) -> Tensor:
-    """(b, 3): the first candidate (b, n, 3) that stands free and has nothing close before it, else the freest one."""
+    """(b, 3): the first candidate (b, n, 3) that stands free and has nothing close before it, else the one with the
+    most room around it."""
     b, n, _ = eye.shape
     steps = constant((0.0, 0.15, 0.3, 0.45, 0.6), eye.device)
     sight = eye[:, :, None] + (target[:, None, None] - eye[:, :, None]) * steps[:, None]  # (b, n, 5, 3)

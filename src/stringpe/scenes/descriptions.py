@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .catalogue import KINDS, kinds
 from .object_kinds import COLOURS, MATERIALS, PATTERNS
 from .scene import FAMILIES, Frames
+from .templates import ALL_KINDS, kinds
 
 RELATIONS = ("left of", "right of", "behind", "in front of", "on", "nearer than")
 
@@ -145,8 +145,8 @@ def phrase(thing: Seen, detail: float = 0.0) -> str:
 
 def noun(kind: int, colour: int, extra: str = "") -> str:
     """A noun phrase for a kind and a colour, by number: "a red striped mug"."""
-    coloured = KINDS[kind].coloured  # a plant in a red pot is not a red plant
-    words = [_COLOURS[colour] if coloured else "", extra if coloured else "", KINDS[kind].name]
+    coloured = ALL_KINDS[kind].coloured  # a plant in a red pot is not a red plant
+    words = [_COLOURS[colour] if coloured else "", extra if coloured else "", ALL_KINDS[kind].name]
     return _add_article(" ".join(word for word in words if word))
 
 

@@ -89,7 +89,7 @@ def root(x: Tensor) -> Tensor:
 
 
 def turn_plane(vector: Tensor, angle: Tensor) -> Tensor:
-    """The plane vector (..., 2) turn_plane counter-clockwise by `angle` (...) in 1024ths of a turn."""
+    """The plane vector (..., 2) turned counter-clockwise by `angle` (...) in 1024ths of a turn."""
     c, s = cos_sin(angle).unbind(-1)
     x, y = vector.unbind(-1)
     return torch.stack([c * x - s * y, s * x + c * y], -1)

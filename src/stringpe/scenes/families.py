@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .catalogue import kind_number, kind_numbers
 from .rooms import AREAS
 from .scene import FAMILIES
+from .templates import kind_number, kind_numbers
 
 LIVING = ("lounge", "dining", "office", "reading")
 """The areas of a living room; every family fills the rest of its rooms with them."""

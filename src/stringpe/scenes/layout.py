@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from . import cameras
-from .catalogue import catalogue, kind_number
 from .deterministic import TURN, Dice, constant
 from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rules, gather_rules, pools
 from .object_kinds import PATTERNS
 from .placement import Clutter, Items, draw_items, rotations, scatter, tops
 from .rooms import SLOTS, Furniture, draw_light, draw_surfaces, furnish
 from .scene import FAMILIES, Scenes
+from .templates import kind_number, load_templates
 
 OBJECTS = 48
 """Object slots of every scene; the few scenes that draw more objects lose the last ones, which carry nothing."""
@@ -98,16 +98,16 @@ def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
     present = torch.cat([group.present for group in groups], 1)
     order = (~present).byte().argsort(dim=1, stable=True)[:, :OBJECTS]
 
-    def packed(columns: list[Tensor]) -> Tensor:
+    def pack(columns: list[Tensor]) -> Tensor:
         column = torch.cat(columns, 1)
         return column.gather(1, order.view(*order.shape, *[1] * (column.dim() - 2)).expand(-1, -1, *column.shape[2:]))
 
     names = list(Items.__dataclass_fields__)
-    items = Items(**{name: packed([getattr(group.items, name) for group in groups]) for name in names})
-    parent = packed([group.parent for group in groups])
+    items = Items(**{name: pack([getattr(group.items, name) for group in groups]) for name in names})
+    parent = pack([group.parent for group in groups])
     moved = present.cumsum(1) - 1  # where a present object went
     parent = torch.where(parent >= 0, moved.gather(1, parent.clamp(min=0)), -1)
-    at, yaw, bottom = (packed([getattr(group, name) for group in groups]) for name in ("at", "yaw", "bottom"))
+    at, yaw, bottom = (pack([getattr(group, name) for group in groups]) for name in ("at", "yaw", "bottom"))
     return _Objects(items, at, yaw, bottom, present.gather(1, order), parent)
 
 
@@ -224,7 +224,7 @@ def single_object(
 
     `azimuth` (radians) turns the camera around the object; `height` is the slope of the view from above.
     """
-    shelf = catalogue(torch.device("cpu"))
+    shelf = load_templates(torch.device("cpu"))
     row = kind_number(kind)
     if not 0 <= variant < int(shelf.variants[row]):
         raise ValueError(f"{kind} has {int(shelf.variants[row])} variants, received variant={variant}: count from 0")

@@ -36,7 +36,7 @@ COLOURS: dict[str, RGB] = {
     "grey": (0.50, 0.51, 0.53),
     "black": (0.09, 0.09, 0.10),
 }
-"""Named colours in sRGB; each object wears a small jitter of one of them."""
+"""Named colours in sRGB; each object gets one of them with a small jitter."""
 
 PATTERNS = ("plain", "stripes", "checks", "dots", "grain", "speckle", "planks", "tiles")
 """Procedural textures. A pattern mixes the surface's own colour with a second one."""
@@ -147,7 +147,7 @@ class Part:
         hx, hy, _ = self._own_half()
         return replace(self, cavity=(hx / (hx - wall), hy / (hy - wall), 0.98, 0.0))
 
-    def placed(self) -> tuple[Tensor, Tensor]:
+    def place(self) -> tuple[Tensor, Tensor]:
         """Object from own coordinates: the matrix (3, 3) and the centre (3,), in metres."""
         frame = torch.tensor(_FRAMES[self.axis], dtype=torch.float64).T
         half = torch.tensor(self._own_half(), dtype=torch.float64)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import catalogue
 from .deterministic import TURN, Dice, cos_sin, turn_plane
 from .object_kinds import COLOURS
+from .templates import load_templates
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def colour_table(device: torch.device) -> Tensor:
 
 def draw_items(dice: Dice, kind: Tensor) -> Items:
     """An object of each kind in (b, o)."""
-    shelf = catalogue(kind.device)
+    shelf = load_templates(kind.device)
     o = kind.shape[1]
     template = shelf.first[kind] + dice.below(shelf.variants[kind], o)
     low, high = shelf.scale[kind].unbind(-1)
@@ -68,7 +68,7 @@ def draw_items(dice: Dice, kind: Tensor) -> Items:
 
 
 def rotations(yaw: Tensor, lying: Tensor) -> Tensor:
-    """World from object (..., 3, 3): turn_plane by `yaw` (1024ths of a turn) about the vertical; lying puts y up."""
+    """World from object (..., 3, 3): turned by `yaw` (1024ths of a turn) about the vertical; lying puts y up."""
     c, s = cos_sin(yaw).unbind(-1)
     zero, one = torch.zeros_like(c), torch.ones_like(c)
     upright = torch.stack([c, -s, zero, s, c, zero, zero, zero, one], -1)
@@ -80,7 +80,7 @@ class Plot:
     """n independent rectangles [−half, half] that fill up one item at a time, all n in step, up to `room_for` items.
 
     Each item comes with a few candidate poses and takes the first that stays inside and keeps `gap` metres from
-    everything placed before. Two turn_plane rectangles are apart exactly if one of their four edge directions separates
+    everything placed before. Two rotated rectangles are apart exactly if one of their four edge directions separates
     them.
     """
 
@@ -166,7 +166,7 @@ def tops(
     def of(column: Tensor) -> Tensor:
         return column.gather(1, slots.view(*slots.shape, *[1] * (column.dim() - 2)).expand(-1, -1, *column.shape[2:]))
 
-    offer = catalogue(at.device).top[of(items.kind)]  # (b, s, 3)
+    offer = load_templates(at.device).top[of(items.kind)]  # (b, s, 3)
     extent = of(items.extent)
     return Tops(
         of(at),
@@ -207,14 +207,14 @@ def scatter(dice: Dice, where: Tops, kind: Tensor, packing: Tensor, wanted: Tens
     base = where.yaw.view(-1, 1).expand(-1, n)
     at = turn_plane(torch.stack(spots, 1), base) + where.at.view(-1, 1, 2)
 
-    def spread(column: Tensor) -> Tensor:
+    def repeat_column(column: Tensor) -> Tensor:
         return column[..., None].expand(-1, -1, n).reshape(b, s * n)
 
     return Clutter(
         items,
         at.view(b, s * n, 2),
         ((torch.stack(yaws, 1) + base) % TURN).view(b, s * n),
-        spread(where.height),
-        spread(where.owner),
+        repeat_column(where.height),
+        repeat_column(where.owner),
         torch.stack(founds, 1).view(b, s * n),
     )

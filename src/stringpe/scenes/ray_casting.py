@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..geometry.box_overlap import CORNER_SIGNS
-from .catalogue import Assembly
 from .scene import Scenes
 from .solids import Solids, entry
+from .templates import Assembly
 
 TILE = 8
 """Tiles are 8 × 8 pixels."""
@@ -29,7 +29,7 @@ _ROUND = {"cpu": 2048, "cuda": 1 << 18}
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TilePairs:
     """Overlapping (tile, solid) pairs, sorted by tile and then by solid; both are numbered through the whole batch."""
 
     tile: Tensor  # (n,)
@@ -76,12 +76,12 @@ def overlaps(low: Tensor, high: Tensor, solid_low: Tensor, solid_high: Tensor) -
     return mask
 
 
-def list_pairs(mask: Tensor) -> Pairs:
+def list_pairs(mask: Tensor) -> TilePairs:
     """The true entries of (b, t, p) as a list."""
     _, tiles, solids = mask.shape
     flat = mask.flatten().nonzero()[:, 0]
     tile = flat // solids
-    return Pairs(tile, flat % solids + tile // tiles * solids)
+    return TilePairs(tile, flat % solids + tile // tiles * solids)
 
 
 def to_tiles(image: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def first_hits(scenes: Scenes, assembly: Assembly, size: tuple[int, int]) -> Hit
 
 def light_reaches(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> Tensor:
     """(b, t, 64) bool: the light reaches the point. `points` (3, b, t, 64) in the world; `facing` (b, t, 64) are the
-    ones whose surface is turn_plane to the light at all.
+    ones whose surface is turned to the light at all.
 
     The light is a pinhole that looks straight down, above every object: shadows are first hits once more.
     """

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .catalogue import kind_number
 from .deterministic import TURN, Dice, constant, turn_plane
 from .object_kinds import COLOURS, PATTERNS
 from .placement import Items, Plot, colour_table, draw_items
+from .templates import kind_number
 
 _TRIES = 6
 _WALL = 0.08
@@ -144,7 +144,7 @@ class Furniture:
         return Furniture(items, self.at[rows], self.yaw[rows], self.present[rows])
 
 
-def split(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split_room(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Split rooms (b, 3) into up to 2 × 2 areas: centre (b, 4, 2), half size (b, 4, 2) and whether it exists (b, 4)."""
     many = (room[:, :2] > 4.6) & dice.chance(0.85, 2) & divided[:, None]  # (b, 2)
     half = torch.where(many, room[:, :2] / 4, room[:, :2] / 2)[:, None].expand(-1, 4, -1)
@@ -161,7 +161,7 @@ def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furnitur
     """
     b = len(room)
     table = _programme_table(room.device)
-    centre, half, exists = split(room, dice, divided)
+    centre, half, exists = split_room(room, dice, divided)
     # The back of an area is one of the walls it touches: ±y (quarter 0 or 2) or ±x (3 or 1), outwards.
     sideways = dice.chance(0.5, 4)
     outward = torch.where(centre == 0, dice.uniform(4, 2, low=-1.0, high=1.0), centre)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..coords import backproject
+from ..coords import Calibration, backproject
 from ..geometry.box_overlap import CORNER_SIGNS
 
 FAMILIES = ("living", "tabletop", "tables", "trays")
@@ -33,7 +33,7 @@ class Scenes:
     # objects
     present: Tensor  # (b, o) bool
     kind: Tensor  # (b, o) index into kinds()
-    template: Tensor  # (b, o) which variant, as a row of the catalogue
+    template: Tensor  # (b, o) which variant, as a row of `templates.Templates`
     colour: Tensor  # (b, o) index into COLOURS
     material: Tensor  # (b, o) index into MATERIALS
     pattern: Tensor  # (b, o) index into PATTERNS
@@ -128,9 +128,22 @@ class Frames:
         local = CORNER_SIGNS(self.size.dtype, self.size.device) * 0.5 * self.size[..., None, :]  # (b, o, 8, 3)
         return local @ self.rotation.transpose(-1, -2) + self.centre[..., None, :]
 
-    def points(self) -> Tensor:
-        """(b, h, w, 3): every pixel lifted to its 3D point in the camera frame."""
-        return backproject(self.depth, self.intrinsics)
+    def points(self, *, world: bool = False) -> Tensor:
+        """(b, h, w, 3): every pixel lifted to its 3D point in the camera frame, or in the room's."""
+        return backproject(self.depth, self.intrinsics, self.pose if world else None)
+
+    def group(self, views: int) -> tuple[Tensor, Tensor, Calibration]:
+        """What a model in the world frame takes, with so many views per scene: images (b, v, 3, h, w) in [−1, 1], depth
+        (b, v, h, w) in metres, and the calibration of the cameras. For frames of `sample(…, views=views)`."""
+        scene = self.scenes.index // views
+        if len(self) % views or not (scene.view(-1, views) == scene[::views, None]).all():
+            raise ValueError(
+                f"these frames are not whole groups of {views} views, got the numbers {self.scenes.index.tolist()}: "
+                f"sample them with views={views}, from a multiple of {views} on"
+            )
+        image, depth = (x.unflatten(0, (-1, views)) for x in (2 * self.rgb - 1, self.depth))
+        calibration = Calibration(*(m.unflatten(0, (-1, views)) for m in (self.intrinsics, self.pose)))
+        return image, depth, calibration
 
 
 def _boxes_2d(instance: Tensor, objects: int) -> tuple[Tensor, Tensor]:

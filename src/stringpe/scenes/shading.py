@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .catalogue import Assembly
 from .object_kinds import PATTERNS
 from .ray_casting import Hits
 from .scene import Scenes
+from .templates import Assembly
 
 _PLAIN, _STRIPES, _CHECKS, _DOTS, _GRAIN, _SPECKLE, _PLANKS, _TILES = range(len(PATTERNS))
 
@@ -60,7 +60,7 @@ class Surface:
         return _unit(scenes.light.T[:, self.scene] - self.point)
 
     def facing(self, scenes: Scenes) -> Tensor:
-        """(n,) bool: the surface is turn_plane towards the light."""
+        """(n,) bool: the surface is turned towards the light."""
         return _dot(self.normal, self.to_light(scenes)[0]) > 0
 
 

@@ -6,6 +6,9 @@ Each sample `000000042` holds
 - instance.png: 8-bit, 0 the room, i + 1 the object with "slot": i;
 - json: camera (K in pixels with pixel centres at + ½, pose as world from camera), the visible objects with names,
   attributes and boxes in the camera frame (x right, y down, z forward), the relations between them, captions.
+
+With several views per scene, consecutive samples show the same room from different cameras: "scene" and "view" in the
+json say which. Their poses are in one frame, the room's.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ _POLL, _PATIENCE = 0.2, 600.0
 """Seconds between looks at what another process writes, and after which a process that writes nothing is reported."""
 
 
-def describe(frames: Frames) -> list[dict[str, Any]]:
-    """The annotation of every frame as plain data."""
+def describe(frames: Frames, views: int = 1) -> list[dict[str, Any]]:
+    """The annotation of every frame as plain data. views: per scene, as in `sample`."""
     table = relations(frames).cpu()
     texts = captions(frames)
     result = []
@@ -55,6 +58,8 @@ def describe(frames: Frames) -> list[dict[str, Any]]:
             {
                 "seed": frames.scenes.seed,
                 "index": int(frames.scenes.index[b]),
+                "scene": int(frames.scenes.index[b]) // views,
+                "view": int(frames.scenes.index[b]) % views,
                 "family": FAMILIES[int(frames.scenes.family[b])],
                 "size": list(frames.depth.shape[1:]),
                 "intrinsics": frames.intrinsics[b].tolist(),
@@ -68,12 +73,12 @@ def describe(frames: Frames) -> list[dict[str, Any]]:
     return result
 
 
-def _files(frames: Frames) -> Iterator[tuple[str, bytes]]:
+def _files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files of a batch, sample after sample."""
     rgb = (frames.rgb * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
     depth = (frames.depth / DEPTH_STEP).round().clamp(0, 65535).to(torch.int32).cpu()
     instance = frames.instance.to(torch.uint8).cpu()
-    for b, text in enumerate(describe(frames)):
+    for b, text in enumerate(describe(frames, views)):
         key = f"{text['index']:09d}"
         yield f"{key}.rgb.png", png(rgb[b])
         yield f"{key}.depth.png", png(depth[b], depth_step=DEPTH_STEP)
@@ -90,6 +95,7 @@ class _DataSet:
     seed: int
     size: tuple[int, int]
     families: tuple[str, ...]
+    views: int
     shard_size: int
     decorated: bool
     device: torch.device | str
@@ -97,7 +103,7 @@ class _DataSet:
 
     def settings(self) -> dict[str, Any]:
         """Everything that the content of the shards depends on."""
-        names = ("count", "seed", "size", "families", "shard_size", "decorated")
+        names = ("count", "seed", "size", "families", "views", "shard_size", "decorated")
         return {name: getattr(self, name) for name in names} | {"renderer": _hash_sources()}
 
     def shards(self) -> dict[Path, range]:
@@ -106,14 +112,14 @@ class _DataSet:
         return {self.out / f"scenes-{number:06d}.tar": span for number, span in enumerate(spans)}
 
     def make(self, indices: Sequence[int]) -> Frames:
-        scenes = sample(self.seed, indices, families=self.families, decorated=self.decorated, device=self.device)
-        return render(scenes, self.size)
+        options = {"families": self.families, "views": self.views, "decorated": self.decorated, "device": self.device}
+        return render(sample(self.seed, indices, **options), self.size)  # type: ignore[arg-type]
 
     def write_shard(self, path: Path, span: range, advance: Callable[[int], None]) -> None:
         with new_file(path) as draft, tarfile.open(draft, "w") as tar:
             for start in range(span.start, span.stop, self.batch):
                 frames = self.make(range(start, min(start + self.batch, span.stop)))
-                for name, content in _files(frames):
+                for name, content in _files(frames, self.views):
                     entry = tarfile.TarInfo(name)
                     entry.size = len(content)  # times stay 0: the same seed gives the same bytes
                     tar.addfile(entry, io.BytesIO(content))
@@ -127,6 +133,7 @@ def write(
     seed: int = 0,
     size: tuple[int, int] = (128, 128),
     families: Sequence[str] = FAMILIES,
+    views: int = 1,
     shard_size: int = 1000,
     decorated: bool = False,
     device: torch.device | str = "cpu",
@@ -134,9 +141,9 @@ def write(
 ) -> list[Path]:
     """Write frames 0 .. count − 1 to `out` as shards, a contact sheet and dataset.json; returns the shards.
 
-    seed, families, decorated: as in `sample`. It may be stopped and called again: finished shards stay as they are, an
-    unfinished one starts over. Several processes may write to one folder: each shard is written by one of them, and all
-    return when every shard is there.
+    seed, families, views, decorated: as in `sample`; whole scenes go into one shard. It may be stopped and called
+    again: finished shards stay as they are, an unfinished one starts over. Several processes may write to one folder:
+    each shard is written by one of them, and all return when every shard is there.
     """
     if count < 1 or shard_size < 1 or batch < 1:
         raise ValueError(
@@ -145,7 +152,13 @@ def write(
         )
     check_families(families)
     check_size(size)
-    data = _DataSet(Path(out), count, seed, (size[0], size[1]), tuple(families), shard_size, decorated, device, batch)
+    if views < 1 or count % views or shard_size % views:
+        raise ValueError(
+            f"every scene has {views} views, so that count and shard_size must be multiples of it, "
+            f"received {count} and {shard_size}"
+        )
+    shape = (size[0], size[1])
+    data = _DataSet(Path(out), count, seed, shape, tuple(families), views, shard_size, decorated, device, batch)
     claim_folder(data.out, data.settings(), file="dataset.json", what="data set")
     shards = data.shards()
     missing = {path: span for path, span in shards.items() if not path.exists()}

@@ -9,7 +9,9 @@ from ..models.vit import ViT
 from ..recipes.schema import Model, Recipe
 
 
-def backbone(model: Model, *, image_size: int, num_classes: int = 0, head_bias: float = 0.0) -> ViT:
+def backbone(
+    model: Model, *, image_size: int, num_classes: int = 0, head_bias: float = 0.0, frame: str = "camera"
+) -> ViT:
     """A ViT, or a ViTD where the recipe has depth.
 
     "none" has no coordinates to lift depth into and gets it as a channel instead, so that it sees the same data.
@@ -24,6 +26,7 @@ def backbone(model: Model, *, image_size: int, num_classes: int = 0, head_bias: 
         encoding_options=model.encoding_options,
         share_layers=model.share_layers,
         depth="channel" if model.encoding == "none" and "lift" in model.depth else model.depth,
+        frame=frame,
         pool=model.pool,
         registers=model.registers,
         units=model.units,

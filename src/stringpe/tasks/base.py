@@ -15,7 +15,6 @@ from ..data.place import Batch, Place
 from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
-from ..models.text import TextTower
 from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
 from ..recipes.schema import Loop, Model, Optim, Recipe
@@ -187,24 +186,12 @@ class TextTask(Task):
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
-        from .build import start_owl
+        from .build import build_text_tower, start_owl
 
         if start_owl(recipe) is not None:
             return  # the towers are those of transformers
         super().check_model(recipe)
-        text = recipe.text
-        TextTower(
-            vocab=2,
-            dim=text.dim,
-            layers=1,
-            num_heads=text.heads,
-            context=text.context,
-            encoding=text.encoding,
-            encoding_options=text.encoding_options,
-            pool=text.pool,
-            width=text.width,
-            padding=0,
-        )
+        build_text_tower(recipe, vocab=2, padding=0, layers=1)
 
     def model(self) -> nn.Module:
         """The model that training begins with; its towers, or all of it, come from `model.start`."""

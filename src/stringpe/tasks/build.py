@@ -9,10 +9,10 @@ A task class says how its model is built from a recipe and `Parts` (`Task.build`
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ..coords import grid
 from ..io import checkpoint as checkpoints
 from ..io.files import read_json
 from ..models.contrastive import Contrastive
+from ..models.depth import DepthLift
 from ..models.owl import ClassHead
 from ..models.owl_checkpoints import KINDS, load_owl, load_owl_tokenizer
 from ..models.stem import prefixes
@@ -31,7 +32,7 @@ from ..models.vit import ViT
 from ..recipes.overrides import override
 from ..recipes.schema import Data, Recipe
 from . import create, task_class
-from .backbone import backbone
+from .backbone import backbone, start_new
 from .base import OWL, Parts, Task
 
 _SHAPES = {
@@ -42,6 +43,8 @@ _MAY_BE_NEW = ("lift.", "fuse.", "kind", "prefix")  # what a ViT may lack to sta
 _ALSO_NEW = ("head.", "map_pool.")
 _TABLE = "absolute.weight"
 
+Detector = TypeVar("Detector", bound=nn.Module)
+
 
 class Loaded(NamedTuple):
     """A trained model, ready to be used, with its recipe and parts."""
@@ -51,26 +54,40 @@ class Loaded(NamedTuple):
     parts: Parts
 
 
-def build_towers(recipe: Recipe, tokenizer: Tokenizer, bias: float = 0.0) -> Contrastive:
-    """The image tower and the text tower that a recipe describes, with random weights. bias: start of the pair bias."""
+def build_text_tower(recipe: Recipe, *, vocab: int, padding: int, layers: int | None = None) -> TextTower:
+    """The text tower that a recipe describes, with random weights; `layers` in place of the recipe's."""
     text = recipe.text
-    tower = TextTower(
-        vocab=len(tokenizer),
+    return TextTower(
+        vocab=vocab,
         dim=text.dim,
-        layers=text.layers,
+        layers=text.layers if layers is None else layers,
         num_heads=text.heads,
         context=text.context,
         encoding=text.encoding,
         encoding_options=text.encoding_options,
         pool=text.pool,
         width=text.width,
-        padding=tokenizer.padding,
+        padding=padding,
         mlp_ratio=text.mlp_ratio,
         dropout=text.dropout,
         drop_path=text.drop_path,
     )
+
+
+def build_towers(recipe: Recipe, tokenizer: Tokenizer, bias: float = 0.0) -> Contrastive:
+    """The image tower and the text tower that a recipe describes, with random weights. bias: start of the pair bias."""
+    tower = build_text_tower(recipe, vocab=len(tokenizer), padding=tokenizer.padding)
     image = backbone(recipe.model, image_size=recipe.data.image_size)
     return Contrastive(image, tower, bias=bias)
+
+
+def build_detector(kind: Callable[..., Detector], recipe: Recipe, parts: Parts) -> Detector:
+    """The detector that a recipe describes, at the start of its training: heads of this kind on two new towers."""
+    assert parts.tokenizer is not None
+    towers = build_towers(recipe, parts.tokenizer)
+    model = kind(towers.image, towers.text, factor=recipe.loss.factor)
+    start_new(model, recipe)
+    return model
 
 
 def load_run(path: str | Path, task: str = "") -> Loaded:
@@ -261,7 +278,7 @@ def start_vit(vit: ViT, weights: Mapping[str, Tensor], where: str) -> None:
                 f"{where} has {name} of {tuple(found.shape)}, this model needs {tuple(tensor.shape)}: "
                 f"set model.* as that run had it"
             )
-    if vit.lift is not None and (lifted or f"{prefix}lift.scale" not in weights):
+    if isinstance(vit.lift, DepthLift) and (lifted or f"{prefix}lift.scale" not in weights):
         nn.init.zeros_(vit.lift.scale)
 
 

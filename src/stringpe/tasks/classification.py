@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from ..data.labelled_batches import LabelledBatches
 from ..data.place import Batch, Place
+from ..data.transforms import to_bytes
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
 from .base import Parts, Sample, Task, average
-from .objective import KINDS, cross_entropy, mixup, soft_targets, weighted_sums
+from .objective import CLASS_LOSSES, cross_entropy, mixup, soft_targets, weighted_sums
 
 
 class Classification(Task):
@@ -21,8 +22,8 @@ class Classification(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in CLASS_LOSSES:
+            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.feed = LabelledBatches(recipe)
 
     @property
@@ -57,7 +58,7 @@ class Classification(Task):
 
     def samples(self, count: int) -> list[Sample]:
         batch = next(self.feed.val(Place(), count))
-        images = ((batch["image"] + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        images = to_bytes(batch["image"]).permute(0, 2, 3, 1)
         return [Sample(i, f"class {c}") for i, c in zip(images[:count], batch["label"].tolist(), strict=False)]
 
     def counters(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation
 from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
-from ..data.prompts import prompt_tokens, prompts
+from ..data.prompts import CLIP_TEMPLATES, prompt_tokens, prompts
 from ..data.queries import draw_queries
 from ..data.transforms import colour, to_unit
 from ..geometry.square import from_square
@@ -24,20 +24,8 @@ from ..models.owl_checkpoints import empty_owl
 from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import start_new
 from .base import Parts, Sample, TextTask, broadcast
-from .build import build_towers, choose_tokenizer, start_owl
-
-TEMPLATES = (
-    "itap of a {}.",
-    "a bad photo of the {}.",
-    "a origami {}.",
-    "a photo of the large {}.",
-    "a {} in a video game.",
-    "art of the {}.",
-    "a photo of the small {}.",
-)
-"""CLIP's seven. Training puts every query into one at random, evaluation averages the logits over all."""
+from .build import build_detector, choose_tokenizer, start_owl
 
 TOP = 300
 """How many pairs of token and class the results of an image hold."""
@@ -77,17 +65,13 @@ class Detection2D(TextTask):
     @cached_property
     def tokenizer(self) -> Tokenizer:
         names = self.train_set.coco.names
-        return choose_tokenizer(self.recipe, [text for row in prompts(names, TEMPLATES) for text in row])
+        return choose_tokenizer(self.recipe, [text for row in prompts(names, CLIP_TEMPLATES) for text in row])
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         if parts.owl is not None:
             return empty_owl(parts.owl)
-        assert parts.tokenizer is not None
-        both = build_towers(recipe, parts.tokenizer)
-        model = OwlViT(both.image, both.text, factor=recipe.loss.factor)
-        start_new(model, recipe)
-        return model
+        return build_detector(OwlViT, recipe, parts)
 
     @cached_property
     def parts(self) -> Parts:
@@ -152,7 +136,7 @@ class Detection2D(TextTask):
                 queries = self._queries(model, image[:1])
             number = torch.where(weight > 0, index, -1).to(place.device)
             parts.append(pick_best(model(image, queries=queries), number))
-        rows = place.gathered(torch.cat(parts)).cpu()
+        rows = place.gather_rows(torch.cat(parts)).cpu()
         return to_results(rows, coco.pictures, coco.ids)
 
     def samples(self, count: int) -> list[Sample]:
@@ -178,11 +162,11 @@ class Detection2D(TextTask):
         """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
         negative, partial = (_any_in_mosaic(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
         asked = draw_queries(truth, weight, self.recipe.data.negatives, u, negative)
-        template = (v.gather(1, asked.classes) * len(TEMPLATES)).long().clamp(max=len(TEMPLATES) - 1)
+        template = (v.gather(1, asked.classes) * len(CLIP_TEMPLATES)).long().clamp(max=len(CLIP_TEMPLATES) - 1)
         exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
         boxes, labels, valid, crowd = asked.truth
         return {
-            "query": asked.classes * len(TEMPLATES) + template,
+            "query": asked.classes * len(CLIP_TEMPLATES) + template,
             "mask": asked.mask,
             "exhaustive": exhaustive,
             "boxes": boxes,
@@ -200,15 +184,15 @@ class Detection2D(TextTask):
     @cached_property
     def _prompts(self) -> Tensor:
         names = self.train_set.coco.names
-        return prompt_tokens(self.tokenizer, names, self.context, TEMPLATES).flatten(0, 1)
+        return prompt_tokens(self.tokenizer, names, self.context, CLIP_TEMPLATES).flatten(0, 1)
 
     def _queries(self, model: nn.Module, image: Tensor) -> Tensor:
         """Query embeddings (classes, e) of the validation classes, whose logits are means over the templates. Read by
         whole calls of the model, beside one image: a wrapped model can do nothing else."""
-        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, self.context, TEMPLATES)
+        tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, self.context, CLIP_TEMPLATES)
         parts = tokens.flatten(0, 1).to(image.device).split(_PART)
         read = torch.cat([model(image, part).queries for part in parts])
-        return read.unflatten(0, (-1, len(TEMPLATES))).mean(1)
+        return read.unflatten(0, (-1, len(CLIP_TEMPLATES))).mean(1)
 
 
 def pick_best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:

@@ -21,12 +21,11 @@ from ..data.transforms import augment
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
-from ..models.owl3d import Detector3D, Found, assign, detection_loss, detections
+from ..models.owl3d import Detector3D, Found, assign, detection3d_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import start_new
 from .base import Parts, Sample, TextTask, add_up
-from .build import build_towers, choose_tokenizer
+from .build import build_detector, choose_tokenizer
 
 
 class Detection3D(TextTask):
@@ -47,7 +46,7 @@ class Detection3D(TextTask):
         super().__init__(recipe)
         self.depth = recipe.model.depth != "none"
         if recipe.data.queries < 1:
-            raise ValueError(f"data.queries is the number of objects an image in training, got {recipe.data.queries}")
+            raise ValueError(f"data.queries is the number of objects per image in training, got {recipe.data.queries}")
         self.train_set = load_boxes3d(recipe.data, "train", self.depth)
         self.names = self.train_set.names
 
@@ -74,11 +73,7 @@ class Detection3D(TextTask):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        assert parts.tokenizer is not None
-        both = build_towers(recipe, parts.tokenizer)
-        model = Detector3D(both.image, both.text, factor=recipe.loss.factor)
-        start_new(model, recipe)
-        return model
+        return build_detector(Detector3D, recipe, parts)
 
     @cached_property
     def parts(self) -> Parts:
@@ -111,8 +106,8 @@ class Detection3D(TextTask):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         queries = self._queries(batch["image"].device)
         one = queries.index_select(1, batch["template"][:1])[:, 0]  # no value leaves the device
-        found = self._found(model, batch, one)
-        return detection_loss(found, batch["label"], batch["box"]).total
+        found = self._find(model, batch, one)
+        return detection3d_loss(found, batch["label"], batch["box"]).total
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         kept = self.val_set
@@ -121,7 +116,7 @@ class Detection3D(TextTask):
         entries: list[dict[str, Any]] = []
         for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
             batch = kept.batch(index, place.device)
-            found = self._found(model, batch, self._queries(place.device))
+            found = self._find(model, batch, self._queries(place.device))
             counted = (batch["label"] >= 0) & ~batch["ignore"] & (weight > 0).to(place.device)[:, None]
             for name, value in self._sums(found, batch, counted).items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
@@ -164,7 +159,7 @@ class Detection3D(TextTask):
         problems = len(self.train_set.problems)
         return {"problems": float(problems)} if problems else {}
 
-    def _found(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
+    def _find(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
         found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)
         return found
 

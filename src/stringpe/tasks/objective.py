@@ -9,7 +9,7 @@ from torch import Tensor
 from ..data.order import derive
 from ..recipes.schema import Loss
 
-KINDS = ("softmax", "sigmoid")
+CLASS_LOSSES = ("softmax", "sigmoid")
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -25,7 +25,7 @@ def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
         return -(target * logits.log_softmax(-1)).sum(-1)
     if loss.kind == "sigmoid":
         return F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
-    raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {loss.kind!r}")
+    raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {loss.kind!r}")
 
 
 def mixup(image: Tensor, target: Tensor, alpha: float, seed: int, step: int) -> tuple[Tensor, Tensor]:

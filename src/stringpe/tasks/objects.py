@@ -15,13 +15,13 @@ from .. import scenes
 from ..data.loader import shares
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
-from ..data.rendered import Frames, draw_places, load_frames, with_room
+from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
-from ..data.transforms import to_unit
+from ..data.transforms import to_bytes, to_unit
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new
 from .base import Parts, Sample, Task, average
-from .objective import KINDS, cross_entropy, soft_targets, weighted_sums
+from .objective import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
 
 
 class Namer(nn.Module):
@@ -58,8 +58,8 @@ class Objects(Task):
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         check_source("objects", recipe.data)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind is one of {', '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in CLASS_LOSSES:
+            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
         self.frames = load_frames(recipe.data, "train")
@@ -103,7 +103,7 @@ class Objects(Task):
         batch, _ = next(self._validation(Place(), count))
         shown = []
         for image, query, label in zip(batch["image"], batch["query"], batch["label"], strict=True):
-            pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0)
+            pixels = to_bytes(image).permute(1, 2, 0)
             shown.append(Sample(_draw_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
         return shown[:count]
 
@@ -120,7 +120,7 @@ class Objects(Task):
             yield ask(chosen, u[index].to(place.device)), weight.to(place.device)
 
 
-def ask(chosen: Frames, u: Tensor) -> Batch:
+def ask(chosen: FrameColumns, u: Tensor) -> Batch:
     """Image in [−1, 1], depth, query (b, q, 2) and label (b, q); `draw_places` draws the queries from u (b, q)."""
     instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]
     place = draw_places(chosen, u)  # (b, q)

@@ -14,20 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from .. import robots
-from ..data.demos import augment_cameras, load_demos
+from ..data.demos import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares
 from ..data.order import Order, derive, generator
 from ..data.place import Batch, Place
 from ..data.transforms import uniforms
 from ..recipes.schema import Recipe
+from ..robots.calibration import intrinsics_key, pose_key
+from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
 from ..robots.data.pack import Demos
-from ..robots.data.parquet import ACTION, DEPTH, IMAGES, STATE
 from ..robots.evaluate import run_trials
 from ..robots.policies.base import FLAT, Spec
 from ..robots.policies.observer import hash_words
 from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
-from .policy_model import KINDS, SIGLIP, new_policy
+from .policy_model import SIGLIP, new_policy, option_keys
 
 NEAR = 0.05
 """As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
@@ -54,11 +55,12 @@ class PolicyTask(Task):
         *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
         *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
         *("policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials"),
+        "policy.frame",
     )
 
     @classmethod
     def keys(cls, recipe: Recipe) -> tuple[str, ...]:
-        return (*super().keys(recipe), *KINDS[recipe.policy.kind])
+        return (*super().keys(recipe), *option_keys(recipe.policy.kind))
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
@@ -113,7 +115,8 @@ class PolicyTask(Task):
             index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
             u = u[:, :columns]
             image, depth = augment_cameras(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
-            yield self._batch(kept, index, image, depth, said)
+            k = None if kept.intrinsics is None else augment_intrinsics(kept.intrinsics[index], u, how)
+            yield self._batch(kept, index, image, depth, k, said)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         loss: Tensor = model(batch)
@@ -143,11 +146,12 @@ class PolicyTask(Task):
         return found
 
     def _success(self, model: nn.Module, place: Place) -> float:
-        """The share of trials in simulation that succeed, with the weights of now."""
+        """The share of trials in simulation that succeed, with the current weights."""
         if place.world > 1:
             raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
         p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size
-        env = partial(robots.make, p.simulate, size=(size, size), cameras=d.cameras, depth=d.depth is not None)
+        sees = {"depth": d.depth is not None, "calibration": p.frame == "world"}
+        env = partial(robots.make, p.simulate, size=(size, size), cameras=d.cameras, **sees)
         seeds = range(FIRST_TRIAL, FIRST_TRIAL + p.trials)
         bare = cast(Planner, getattr(model, "module", model))
         return sum(trial.success for trial in run_trials(Setting(env, lambda: bare), seeds)) / len(seeds)
@@ -163,7 +167,15 @@ class PolicyTask(Task):
     def counters(self) -> dict[str, float]:
         return {"broken_episodes": float(self.demos.broken)} if self.demos.broken else {}
 
-    def _batch(self, kept: Demos, index: Tensor, image: Tensor, depth: Tensor | None, said: Tensor) -> Batch:
+    def _batch(
+        self,
+        kept: Demos,
+        index: Tensor,
+        image: Tensor,
+        depth: Tensor | None,
+        intrinsics: Tensor | None,
+        said: Tensor,
+    ) -> Batch:
         steps = kept.seen[index]
         batch = {STATE: kept.state[steps], ACTION: kept.chunks(steps, self.recipe.policy.chunk)}
         batch["task"] = said[kept.task[steps]]
@@ -171,6 +183,8 @@ class PolicyTask(Task):
             batch[IMAGES + name] = image[:, i]
             if depth is not None:
                 batch[DEPTH + name] = depth[:, i]
+            if intrinsics is not None and kept.pose is not None:
+                batch[intrinsics_key(name)], batch[pose_key(name)] = intrinsics[:, i], kept.pose[index, i]
         return batch
 
     def _validation(self, frames: Tensor, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -179,7 +193,8 @@ class PolicyTask(Task):
         for share, weight in shares(len(frames), size, place):
             index = frames[share]
             depth = None if kept.depth is None else kept.depth[index]
-            batch = self._batch(kept, index, kept.image[index], depth, said)
+            k = None if kept.intrinsics is None else kept.intrinsics[index]
+            batch = self._batch(kept, index, kept.image[index], depth, k, said)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
 
 

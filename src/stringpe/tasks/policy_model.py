@@ -1,6 +1,8 @@
 """From a recipe to a policy, new or from a checkpoint, and where its image encoder starts."""
 
+import inspect
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import nn
 
 from ..io.checkpoint import read_model
 from ..io.imports import explain_torchvision
+from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from ..robots.policies.base import Net, RobotPolicy, Spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
@@ -20,14 +23,14 @@ from .build import fill_in, load_run, refuse_other_shapes, start_vit
 SIGLIP = "siglip:"
 """`policy.encoder` that begins with it names a folder of transformers."""
 
-KINDS = {
-    "diffusion": ("policy.train_steps", "policy.sample_steps", "policy.repeats", "policy.prediction"),
-    "energy": (
-        *("policy.modes", "policy.negatives", "policy.candidates"),
-        *("policy.langevin_steps", "policy.langevin_rate"),
-    ),
-}
-"""The kinds of policies, and the keys that only a policy of this kind reads."""
+POLICIES: dict[str, Callable[..., RobotPolicy]] = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}
+"""The kinds of policies. The options of each, its keyword parameters, are keys of the recipe: policy.repeats, …"""
+
+
+def option_keys(kind: str) -> tuple[str, ...]:
+    """The keys of a recipe that only a policy of this kind reads."""
+    parameters = inspect.signature(look_up("policy.kind", kind, POLICIES)).parameters.values()
+    return tuple(f"policy.{p.name}" for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 def new_policy(recipe: Recipe, spec: Spec, *, pretrained: bool = True) -> RobotPolicy:
@@ -48,29 +51,12 @@ def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
         chunk=p.chunk,
         execute=p.execute,
         blind=p.blind,
+        frame=p.frame,
+        encoding=recipe.model.encoding,
+        encoding_options=recipe.model.encoding_options,
     )
-    if p.kind == "diffusion":
-        return DiffusionPolicy(
-            encoder,
-            spec,
-            net,
-            train_steps=p.train_steps,
-            sample_steps=p.sample_steps,
-            repeats=p.repeats,
-            prediction=p.prediction,
-        )
-    if p.kind == "energy":
-        return EnergyPolicy(
-            encoder,
-            spec,
-            net,
-            modes=p.modes,
-            negatives=p.negatives,
-            candidates=p.candidates,
-            langevin_steps=p.langevin_steps,
-            langevin_rate=p.langevin_rate,
-        )
-    raise ValueError(f"policy.kind is diffusion or energy, got {p.kind!r}")
+    options = {key.removeprefix("policy."): getattr(p, key.removeprefix("policy.")) for key in option_keys(p.kind)}
+    return POLICIES[p.kind](encoder, spec, net, **options)
 
 
 def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
@@ -85,7 +71,9 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True) -> ImageEncoder:
     where, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
     if where.startswith(SIGLIP):
         return _siglip(Path(where.removeprefix(SIGLIP)), recipe, freeze, pretrained)
-    vit = backbone(recipe.model, image_size=recipe.data.image_size)
+    takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
+    world = recipe.policy.frame == "world" and takes_points
+    vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
     start_new(vit, recipe)
     if pretrained and where:
         old, weights = read_model(Path(where))

@@ -16,7 +16,7 @@ from ..geometry import box3d
 from ..geometry.draw_boxes import COLOURS
 from ..geometry.square import depth_to_square, to_square
 from ..io.pictures import BadSample
-from ..metrics.average_precision3d import Detections
+from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl3d import Detector3D, detections
 from .build import Loaded
 from .predict import Finding, Predictor, Query
@@ -49,7 +49,7 @@ class Predictor3D(Predictor):
         best = suppress(detections(found, most=4 * wanted.top)[0], wanted.nms)
         camera = camera_matrix(image, wanted)
         chosen = [i for i, score in enumerate(best.score.tolist()) if score >= wanted.threshold][: wanted.top]
-        kept = Detections(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
+        kept = ScoredBoxes(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
         entries = omni3d.results(kept, 0, camera, range(len(wanted.texts)))
         return [
             {
@@ -127,7 +127,7 @@ def camera_matrix(image: "Image", wanted: Query) -> Tensor:
     return torch.tensor([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
-def suppress(found: Detections, most: float) -> Detections:
+def suppress(found: ScoredBoxes, most: float) -> ScoredBoxes:
     """Keep the best of detections of one label that overlap by an IoU of more than `most`."""
     order = found.score.argsort(descending=True)
     box, label, score = found.box[order], found.label[order], found.score[order]
@@ -143,4 +143,4 @@ def suppress(found: Detections, most: float) -> Detections:
             if good[i]:
                 good &= ~rival[i]
         box, label, score = box[good], label[good], score[good]
-    return Detections(box, label, score)
+    return ScoredBoxes(box, label, score)

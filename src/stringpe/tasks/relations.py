@@ -101,7 +101,7 @@ class PointTransformers(nn.Module):
         if self.added is not None:
             x = x + _ADDED_SCALE * self.added(coords).transpose(0, 1).reshape(s, b * n, -1)
         side_by_side = coords.transpose(1, 2).flatten(2)  # (b, n, s·3)
-        thetas, bases = self._formed()
+        thetas, bases = self._form()
         for block, theta, basis in zip(self.blocks, thetas, bases, strict=True):
             assert isinstance(block, nn.ParameterDict)
             y = self._normal(x)
@@ -111,7 +111,7 @@ class PointTransformers(nn.Module):
             x = x + torch.bmm(up, block["down"].mT)
         return torch.bmm(self._normal(x), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
 
-    def _formed(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def _form(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
         None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)

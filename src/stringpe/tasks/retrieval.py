@@ -12,7 +12,7 @@ from ..data.pairs import PairBatches
 from ..data.place import Batch, Place
 from ..metrics.recall import recall
 from ..models.contrastive import Embeddings, start_bias
-from ..models.contrastive_loss import KINDS, clip, siglip, within
+from ..models.contrastive_loss import PAIR_LOSSES, clip, siglip, within
 from ..recipes.schema import Recipe
 from .backbone import start_new
 from .base import Parts, Sample, TextTask, broadcast
@@ -32,8 +32,8 @@ class Retrieval(TextTask):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in KINDS:
-            raise ValueError(f"loss.kind for retrieval is {' or '.join(KINDS)}, got {recipe.loss.kind!r}")
+        if recipe.loss.kind not in PAIR_LOSSES:
+            raise ValueError(f"loss.kind for retrieval is {' or '.join(PAIR_LOSSES)}, got {recipe.loss.kind!r}")
         if recipe.loop.accumulate != 1:
             raise ValueError(
                 f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
@@ -83,7 +83,7 @@ class Retrieval(TextTask):
             shares = recall(image, text, owner)
             found = {"mean_recall": float(shares.pop("mean")), **{name: float(share) for name, share in shares.items()}}
             if self.feed.val.group > 1:
-                found["views"] = distinguished(image, text, owner, self.feed.val.group)
+                found["views"] = share_distinguished(image, text, owner, self.feed.val.group)
             found["count"] = float(len(image))
         return broadcast(found, place)
 
@@ -110,12 +110,12 @@ class Retrieval(TextTask):
             owner = torch.where(real.repeat_interleave(most), owner, -1)
             for part, value in zip(parts, (found.image, found.text, number, owner), strict=True):
                 part.append(value.to(place.device))
-        image, text, number, owner = (place.gathered(torch.cat(part)) for part in parts)
+        image, text, number, owner = (place.gather_rows(torch.cat(part)) for part in parts)
         order = number.argsort()[int((number < 0).sum()) :]  # padding out, the rest as in the set
         return image[order], text[owner >= 0], owner[owner >= 0]
 
 
-def distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) -> float:
+def share_distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) -> float:
     """The share of captions that score best with their own image among the `group` images that belong together."""
     first = owner // group * group
     rivals = first[:, None] + torch.arange(group, device=owner.device)  # (m, group)

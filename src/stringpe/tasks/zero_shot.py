@@ -13,20 +13,11 @@ import torch
 
 from ..data.images import stretch_image
 from ..data.labelled import ImageSet
+from ..data.prompts import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample
 from ..models.contrastive import Contrastive, class_embeddings
 from ..models.tokenizer import Tokenizer
-
-TEMPLATES = (
-    "a photo of a {}.",
-    "a photo of the {}.",
-    "a picture of a {}.",
-    "a close-up of a {}.",
-    "there is a {} in the photo.",
-    "a {}.",
-    "the {}.",
-)
 
 
 @torch.no_grad()
@@ -37,7 +28,7 @@ def zero_shot(
     names: Sequence[str],
     *,
     size: int,
-    templates: Sequence[str] = TEMPLATES,
+    templates: Sequence[str] = PHOTO_TEMPLATES,
     batch: int = 64,
 ) -> dict[str, float]:
     """Shares "top1" and "top5" of images whose label, an index into `names`, is among the nearest names, over "count"

@@ -35,13 +35,15 @@ Results = Mapping[str, Mapping[str, "Result"]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A policy to evaluate. folder: of its checkpoint, <step>/pretrained_model. weights: their digest."""
+    """A policy to evaluate. folder: of its checkpoint, <step>/pretrained_model. weights: their digest. depth,
+    calibration: whether it needs them."""
 
     folder: Path
     label: str
     spec: Spec
     depth: bool
     weights: str
+    calibration: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def read_candidate(checkpoint: Path, label: str) -> Candidate:
         raise ValueError(
             f"{checkpoint} holds weights that are not finite ({damaged[0]}): evaluate another checkpoint of the run"
         )
-    return Candidate(folder, label, spec, recipe.model.depth != "none", digest_weights(weights))
+    world = recipe.policy.frame == "world"
+    return Candidate(folder, label, spec, world or recipe.model.depth != "none", digest_weights(weights), world)
 
 
 def setting_name(task: str, options: Mapping[str, Any]) -> str:
@@ -143,7 +146,12 @@ def _plan(
         for candidate in candidates:
             spec = candidate.spec
             size = (spec.image_size, spec.image_size)
-            env = partial(robots.make, task, size=size, cameras=spec.cameras, depth=candidate.depth, **options)
+            sees: dict[str, Any] = {
+                "cameras": spec.cameras,
+                "depth": candidate.depth,
+                "calibration": candidate.calibration,
+            }
+            env = partial(robots.make, task, size=size, **sees, **options)
             check_env(env, spec.action_dim, spec.state_dim)
             own = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
             yield name, candidate, env, own / place

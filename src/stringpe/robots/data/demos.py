@@ -16,7 +16,7 @@ from ...io.files import claim_folder
 from .. import make
 from ..evaluate import end_with_parent
 from .claims import Claims
-from .dataset import Writer, write_meta
+from .writer import Writer, write_meta
 
 if TYPE_CHECKING:
     from ..sim.env import RobotEnv
@@ -42,7 +42,8 @@ class Settings:
     def env(self) -> "RobotEnv":
         """The environment with its cameras."""
         cameras = self.cameras or None
-        return make(self.task, size=self.size, cameras=cameras, depth=self.depth, **self.options)
+        deep = self.depth
+        return make(self.task, size=self.size, cameras=cameras, depth=deep, calibration=deep, **self.options)
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
@@ -78,7 +79,8 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
     observation, info = env.reset(seed=seed)
     rows: list[dict[str, Any]] = []
     for action in actions:
-        row = dict(observation) | {"action": action}
+        row = {key: value for key, value in observation.items() if not key.endswith(".intrinsics")}
+        row |= {"action": action}
         observation, reward, success, _, info = env.step(action)
         rows.append(row | {"next.reward": np.float32(reward), "next.done": success})
     if not info["success"]:
@@ -89,7 +91,7 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
 def write(
     out: Path, episodes: int, settings: Settings, *, jobs: int = 1, progress: Progress = lambda done, failed: None
 ) -> tuple[int, int]:
-    """Write demonstrations to a LeRobot-style folder until it holds `episodes`; those that are there already count.
+    """Write demonstrations to a LeRobot data set until it holds `episodes`; those that are there already count.
 
     Seeds are taken in order from `settings.seed`, as many as it takes, so that the episodes do not depend on `jobs` or
     on how many processes fill the folder at the same time. Returns how many episodes the folder holds and how many
@@ -157,7 +159,8 @@ class _Worker:
     def __init__(self, out: Path, episodes: int, settings: Settings):
         self.settings, self.env = settings, settings.env()
         robot = self.env.robot.name
-        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality)
+        cameras = {camera: {"intrinsics": self.env.intrinsics(camera).tolist()} for camera in self.env.cameras}
+        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality, cameras=cameras)
         self.claims = Claims(out, settings.seed, episodes, lambda: self.writer.seeds)
 
     def make_episode(self) -> bool | None:

@@ -13,8 +13,9 @@ import numpy as np
 from ...io.problems import Problems
 from ...io.progress import progress
 from . import parquet
-from .dataset import Writer
-from .parquet import ACTION, IMAGES, STATE, BrokenEpisode
+from .columns import ACTION, IMAGES, STATE, check
+from .parquet import BrokenEpisode
+from .writer import Writer
 
 
 def import_hdf5(
@@ -54,7 +55,7 @@ def import_hdf5(
 
 
 def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
-    """One file as `parquet.Frames`."""
+    """One file as an episode in memory: see `columns`."""
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as missing:
@@ -75,7 +76,7 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
     except Exception as error:  # h5py raises all kinds for damaged files
         raise BrokenEpisode(f"{path.name} cannot be read ({type(error).__name__}: {error})") from None
     try:
-        parquet.check(found)
+        check(found)
     except ValueError as error:
         raise BrokenEpisode(f"{path.name}: {error}") from None
     return found

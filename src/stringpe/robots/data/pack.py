@@ -9,6 +9,7 @@ The file holds state and action of every step, and of every `stride`-th step the
 
 import io
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +24,12 @@ from torch import Tensor
 
 from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
-from ...io.progress import progress
+from ...io.progress import track
+from ..calibration import fit_intrinsics, pose_key
 from . import parquet
+from .columns import ACTION, DEPTH, IMAGES, STATE
 from .dataset import Dataset
-from .parquet import ACTION, DEPTH, IMAGES, STATE, BrokenEpisode
+from .parquet import BrokenEpisode
 
 FORMAT = "stringpe demonstrations 1"
 
@@ -36,7 +39,8 @@ class Demos:
     """Demonstrations in memory. n steps, m of them with pictures, k cameras.
 
     state (n, s), action (n, a) float32; episode (n,) and task (n,) int64; seen (m,) int64: the steps with pictures;
-    image (m, k, 3, S, S) uint8; depth (m, k, S, S) float16 in metres, or None. broken: episodes that were left out.
+    image (m, k, 3, S, S) uint8; depth (m, k, S, S) float16 in metres, or None; intrinsics (m, k, 3, 3) in pixels of
+    these pictures and pose (m, k, 4, 4) of the cameras, or None. broken: episodes that were left out.
     """
 
     state: Tensor
@@ -46,6 +50,8 @@ class Demos:
     seen: Tensor
     image: Tensor
     depth: Tensor | None
+    intrinsics: Tensor | None
+    pose: Tensor | None
     cameras: tuple[str, ...]
     tasks: tuple[str, ...]
     fps: float
@@ -94,40 +100,49 @@ def pack(
     blobs: dict[str, list[bytes]] = {key: [] for key in keys}
     tasks: dict[str, int] = {}
     first = 0
+    intrinsics, still = _known_cameras(data, names, size)
+    poses = {pose_key(name): list[Any]() for name in names if pose_key(name) in data.columns}
 
     def read(number: int) -> dict[str, Any]:
-        found = data.encoded(number, [STATE, ACTION, *keys])
-        return found | {
-            key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key][::stride]] for key in keys
-        }
+        found = data.encoded(number, [STATE, ACTION, *keys, *poses], stride=stride)
+        return found | {key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key]] for key in keys}
 
-    with progress(f"packing {data.folder}", len(data), unit="episodes") as advance:
-        for count, (episode, found) in enumerate(data.good(read)):
-            length = len(found[ACTION])
-            parts["state"].append(torch.from_numpy(found[STATE]))
-            parts["action"].append(torch.from_numpy(found[ACTION]))
-            parts["episode"].append(torch.full((length,), count))
-            parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
-            parts["seen"].append(first + torch.arange(0, length, stride))
-            for key in keys:
-                blobs[key] += found[key]
-            first += length
-            advance(1)
+    for count, (episode, found) in enumerate(track(data.good(read), f"packing {data.folder}", len(data), "episodes")):
+        length = len(found[ACTION])
+        parts["state"].append(torch.from_numpy(found[STATE]))
+        parts["action"].append(torch.from_numpy(found[ACTION]))
+        parts["episode"].append(torch.full((length,), count))
+        parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
+        parts["seen"].append(first + torch.arange(0, length, stride))
+        for key in keys:
+            blobs[key] += found[key]
+        for key, each in poses.items():
+            each.append(torch.as_tensor(found[key][::stride]).reshape(-1, 4, 4).float())
+        first += length
     if not first:
         raise ValueError(f"{data.folder} has no readable episode: record some, for example with stringpe data demos")
     tensors = {name: torch.cat(each) for name, each in parts.items()}
     for key in keys:
         tensors[key] = torch.from_numpy(np.frombuffer(b"".join(blobs[key]), np.uint8).copy())
         tensors[f"{key}.ends"] = torch.tensor([len(b) for b in blobs[key]]).cumsum(0)
-    about: dict[str, Any] = {"cameras": names, "size": size}
+    tensors |= {key: torch.cat(each) for key, each in poses.items()}
+    about: dict[str, Any] = {"cameras": names, "size": size, "intrinsics": intrinsics, "poses": still}
     about |= {"depths": [k.removeprefix(DEPTH) for k in keys if k.startswith(DEPTH)]}
     about |= {"tasks": list(tasks), "fps": data.fps, "broken": len(data.broken), "depth_step": depth_step}
     write_tensors(Path(path), tensors, {"format": FORMAT, "about": json.dumps(about)})
     return Path(path)
 
 
-def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, size: int = 0) -> Demos:
-    """Decode a packed file. cameras: which, in what order, all by default; depth: load it too; size: refuse others."""
+def load(
+    path: str | Path,
+    *,
+    cameras: Sequence[str] = (),
+    depth: bool = False,
+    calibration: bool = False,
+    size: int = 0,
+) -> Demos:
+    """Decode a packed file. cameras: which, in what order, all by default; depth, calibration: load them too; size:
+    refuse others."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -143,12 +158,15 @@ def load(path: str | Path, *, cameras: Sequence[str] = (), depth: bool = False, 
             step = about["depth_step"]
             metres = torch.stack([_decode_all(file, DEPTH + n, about["size"]) * step for n in names], 1).half()
         plain = {name: file.get_tensor(name) for name in ("state", "action", "episode", "task", "seen")}
+        intrinsics, pose = _read_calibration(file, path, names, about, len(image)) if calibration else (None, None)
     if about["broken"]:
         warnings.warn(f"{about['broken']} broken episodes were left out of {path} when it was made", RuntimeWarning, 2)
     return Demos(
         **plain,
         image=image.contiguous(),
         depth=metres,
+        intrinsics=intrinsics,
+        pose=pose,
         cameras=names,
         tasks=tuple(about["tasks"]),
         fps=about["fps"],
@@ -168,7 +186,9 @@ def join(parts: Sequence[Demos]) -> Demos:
     tasks = tuple(dict.fromkeys(t for p in parts for t in p.tasks))
     steps = [0, *np.cumsum([len(p.state) for p in parts]).tolist()]
     episodes = [0, *np.cumsum([int(p.episode.max()) + 1 for p in parts]).tolist()]
-    depth = [p.depth for p in parts if p.depth is not None]
+    depth, intrinsics, pose = (
+        [getattr(p, name) for p in parts if getattr(p, name) is not None] for name in ("depth", "intrinsics", "pose")
+    )
     return Demos(
         state=torch.cat([p.state for p in parts]),
         action=torch.cat([p.action for p in parts]),
@@ -177,11 +197,50 @@ def join(parts: Sequence[Demos]) -> Demos:
         seen=torch.cat([p.seen + s for p, s in zip(parts, steps, strict=False)]),
         image=torch.cat([p.image for p in parts]),
         depth=torch.cat(depth) if len(depth) == len(parts) else None,
+        intrinsics=torch.cat(intrinsics) if len(intrinsics) == len(parts) else None,
+        pose=torch.cat(pose) if len(pose) == len(parts) else None,
         cameras=first.cameras,
         tasks=tasks,
         fps=first.fps,
         broken=sum(p.broken for p in parts),
     )
+
+
+def _known_cameras(data: Dataset, names: Sequence[str], size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Intrinsics of the cameras in pixels of pictures of `size`, and poses of cameras that do not move, where the data
+    set knows them."""
+    intrinsics, poses, features = {}, {}, data.info["features"]
+    for name in names:
+        info = data.camera_info(name)
+        if "intrinsics" in info:
+            shape = features[data.columns[IMAGES + name].stored]["shape"]
+            intrinsics[name] = fit_intrinsics(info["intrinsics"], shape[:2], size).tolist()
+        if pose_key(name) in features and math.prod(features[pose_key(name)]["shape"]) != 16:
+            shape = tuple(features[pose_key(name)]["shape"])
+            raise ValueError(f"{pose_key(name)} must be a matrix (4, 4), robot from camera; {data.folder} has {shape}")
+        if "pose" in info:
+            poses[name] = info["pose"]
+    return intrinsics, poses
+
+
+def _read_calibration(
+    file: Any, path: str | Path, names: Sequence[str], about: dict[str, Any], frames: int
+) -> tuple[Tensor, Tensor]:
+    """Intrinsics (m, k, 3, 3) and poses (m, k, 4, 4) of every picture; ValueError where the file does not have them."""
+    known, still, moving = about.get("intrinsics", {}), about.get("poses", {}), set(file.keys())
+    missing = [name for name in names if name not in known or (name not in still and pose_key(name) not in moving)]
+    if missing:
+        raise ValueError(
+            f"{path} does not say how its cameras {', '.join(missing)} are calibrated, which policy.frame=world needs: "
+            f"record with --depth, or give intrinsics and pose in the info of {IMAGES}{missing[0]} in meta/info.json "
+            f"(or the column {pose_key(missing[0])}) and pack again"
+        )
+    intrinsics = torch.tensor([known[name] for name in names]).expand(frames, -1, 3, 3)
+    poses = [
+        file.get_tensor(pose_key(name)) if pose_key(name) in moving else torch.tensor(still[name]).expand(frames, 4, 4)
+        for name in names
+    ]
+    return intrinsics.contiguous(), torch.stack(poses, 1)
 
 
 def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: bool, size: int) -> None:

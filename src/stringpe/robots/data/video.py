@@ -1,21 +1,68 @@
-"""An episode to look at: a contact sheet, and a video (MP4 where imageio has ffmpeg, else an animated GIF)."""
+"""Videos: the pictures of an episode from LeRobot's files, and an episode to look at as a contact sheet and a film.
+
+Videos are read and written by PyAV. Without it, data sets with videos are refused in words, and films are GIFs.
+"""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .columns import IMAGES, Array
+from .parquet import BrokenEpisode
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
 Picture = npt.NDArray[np.uint8]
+_STEPS = 4095  # of depth in a video: 12 bits
+_RANGE = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}  # where `info` does not say
+
+
+def read_frames(path: Path, start: float, count: int, fps: float, *, deep: bool = False) -> Iterator[Array]:
+    """Pictures of a video at the times start + i / fps, i < count: (h, w, 3) uint8; deep: (h, w) uint16 of 12 bits."""
+    av = _pyav()
+    try:
+        with av.open(str(path)) as file:
+            stream = file.streams.video[0]
+            stream.thread_type = "AUTO"
+            if start > 0:
+                file.seek(max(round((start - 1 / fps) / stream.time_base), 0), stream=stream)
+            wanted = 0
+            for frame in file.decode(stream):
+                if wanted == count:
+                    return
+                if frame.time is not None and abs(frame.time - start - wanted / fps) < 0.5 / fps:
+                    yield frame.to_ndarray(format="gray12le" if deep else "rgb24")
+                    wanted += 1
+    except (av.FFmpegError, OSError, IndexError, ValueError) as error:
+        raise BrokenEpisode(f"{path.name} cannot be read as a video ({error})") from None
+    if wanted < count:
+        raise BrokenEpisode(f"{path.name} has no picture {(start + wanted / fps):.3f} s after its start")
+
+
+def dequantise(codes: Array, info: Mapping[str, Any]) -> Array:
+    """Depth in metres, float32, from the 12-bit codes of a video.
+
+    A code q stands for the depth z with q / 4095 = (f(z) − f(min)) / (f(max) − f(min)), where f(z) = log(z + shift) if
+    use_log, else z. info: of the column, which holds `video.depth_min`, `video.depth_max` (metres), and so on."""
+    low, high, shift, use_log = (info.get(f"video.{name}", default) for name, default in _RANGE.items())
+    if not use_log:
+        return (low + codes.astype(np.float32) * ((high - low) / _STEPS)).astype(np.float32)
+    first, last = math.log(low + shift), math.log(high + shift)
+    return (np.exp(first + codes.astype(np.float64) * ((last - first) / _STEPS)) - shift).astype(np.float32)
 
 
 def write_video(path: Path, pictures: Sequence[Picture], fps: float = 10.0) -> Path:
     """Writes pictures (h, w, 3) as `path` with .mp4 or .gif in place of its suffix; returns the file."""
     if not len(pictures):
         raise ValueError("a video needs at least one picture, got none")
-    if importlib.util.find_spec("imageio") and importlib.util.find_spec("imageio_ffmpeg"):
+    if importlib.util.find_spec("av"):
         return _mp4(path.with_suffix(".mp4"), pictures, fps)
     from PIL import Image
 
@@ -26,40 +73,47 @@ def write_video(path: Path, pictures: Sequence[Picture], fps: float = 10.0) -> P
 
 
 def _mp4(path: Path, pictures: Sequence[Picture], fps: float) -> Path:
-    import imageio.v2 as imageio
-
-    file: Any = imageio.get_writer(path, fps=fps, codec="libx264", macro_block_size=2)
-    with file as writer:
+    av = _pyav()
+    high, wide = (side - side % 2 for side in pictures[0].shape[:2])  # the codec wants even sides
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
+        stream.width, stream.height, stream.pix_fmt = wide, high, "yuv420p"
         for picture in pictures:
-            high, wide = (side - side % 2 for side in picture.shape[:2])  # the codec wants even sides
-            writer.append_data(np.asarray(picture[:high, :wide]))
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture[:high, :wide]), format="rgb24")
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
     return path
+
+
+def _pyav() -> Any:
+    try:
+        import av
+    except ImportError as missing:
+        raise ValueError(f"videos need PyAV: pip install 'stringpe[robots]' ({missing})") from None
+    return av
 
 
 def side_by_side(episode: Mapping[str, npt.NDArray[np.uint8]]) -> Picture:
     """All cameras of an episode in a row, (t, h, cameras · w, 3)."""
-    return np.concatenate([episode[key] for key in sorted(episode) if key.startswith("observation.images.")], axis=2)
+    return np.concatenate([episode[key] for key in sorted(episode) if key.startswith(IMAGES)], axis=2)
 
 
 def contact_sheet(episode: Mapping[str, npt.NDArray[np.uint8]], columns: int = 8) -> Picture:
-    """Moments of an episode, evenly spread: a row a camera, a column a moment, (cameras · h, columns · w, 3)."""
+    """Moments of an episode, evenly spread, one row per camera: (cameras · h, columns · w, 3)."""
     rows = []
     for key in sorted(episode):
-        if key.startswith("observation.images."):
+        if key.startswith(IMAGES):
             frames = episode[key]
             moments = np.linspace(0, len(frames) - 1, columns).round().astype(int)
             rows.append(np.concatenate(list(frames[moments]), axis=1))
     return np.concatenate(rows, axis=0)
 
 
-def show_episode(folder: Path, number: int = 0) -> tuple[Path, Path]:
+def show_episode(data: "Dataset", number: int = 0) -> tuple[Path, Path]:
     """Writes a contact sheet and a video of an episode of a data set into its folder."""
     from PIL import Image
 
-    from .dataset import Dataset
-
-    data = Dataset(folder)
     episode = data[number]
-    sheet = folder / "contact_sheet.png"
+    sheet = data.folder / "contact_sheet.png"
     Image.fromarray(contact_sheet(episode)).save(sheet)
-    return sheet, write_video(folder / "episode.mp4", list(side_by_side(episode)), data.fps)
+    return sheet, write_video(data.folder / "episode.mp4", list(side_by_side(episode)), data.fps)

@@ -11,7 +11,7 @@ import json
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data.parquet import ACTION, DEPTH, IMAGES, STATE
+from ...checks import check_choice
+from ...models.positions import check_encoding
+from ...models.world import FRAMES
+from ..calibration import CAMERA, calibration_keys, stack_calibration
+from ..data.columns import ACTION, DEPTH, IMAGES, STATE
 from .noise import Generators
 from .observer import ImageEncoder, Observer, hash_words
 
@@ -47,10 +51,14 @@ class Spec:
 
 @dataclass(frozen=True)
 class Net:
-    """Sizes of a policy's transformer. chunk: actions predicted at once; execute: how many of them are carried out
-    before the next observation (receding horizon). blind: share of the training examples whose robot state is hidden.
-    In a demonstration the state soon reveals where the arm is going; a policy that relies on it cannot begin an episode
-    by itself."""
+    """A policy's transformer: its sizes and its frame. chunk: actions predicted at once; execute: how many of them are
+    carried out before the next observation (receding horizon). blind: share of the training examples whose robot state
+    is hidden. In a demonstration the state soon reveals where the arm is going; a policy that relies on it cannot begin
+    an episode by itself.
+
+    frame: "camera", patches of each camera in its image; or "world", all of them in the robot's frame, from depth and
+    calibration: see `observer`. encoding, encoding_options: what acts on these points, as in `stringpe.ViT`; absolute
+    embeddings and "none" leave what is added to the tokens. The camera frame does not use them."""
 
     dim: int = 256
     num_heads: int = 4
@@ -60,12 +68,27 @@ class Net:
     chunk: int = 50
     execute: int = 25
     blind: float = 0.0
+    frame: str = "camera"
+    encoding: str = "cayley"
+    encoding_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_choice("frame", self.frame, FRAMES)
+        check_encoding(self.encoding)
         if not 1 <= self.execute <= self.chunk:
             raise ValueError(f"execute must be from 1 to chunk = {self.chunk} actions, got {self.execute}")
         if not 0 <= self.blind <= 1:
             raise ValueError(f"blind is a share and must be from 0 to 1, got {self.blind}")
+
+    @property
+    def decoder_sizes(self) -> dict[str, Any]:
+        """The sizes of a `ChunkDecoder`, as its keywords."""
+        return {
+            "dim": self.dim,
+            "layers": self.decoder_layers,
+            "num_heads": self.num_heads,
+            "mlp_ratio": self.mlp_ratio,
+        }
 
 
 class RobotPolicy(nn.Module):
@@ -92,6 +115,9 @@ class RobotPolicy(nn.Module):
             num_heads=net.num_heads,
             mlp_ratio=net.mlp_ratio,
             blind=net.blind,
+            frame=net.frame,
+            encoding=net.encoding,
+            encoding_options=net.encoding_options,
         )
         self.register_buffer("about", torch.tensor(list(json.dumps(asdict(spec)).encode()), dtype=torch.uint8))
         self.register_buffer("state_mean", torch.zeros(spec.state_dim))
@@ -145,12 +171,13 @@ class RobotPolicy(nn.Module):
 
     def observe(self, batch: Mapping[str, Any]) -> Tensor:
         """Observed tokens of a batch: see `Observer.forward`. Images (b, 3, S, S) are uint8, or floats in [−1, 1]."""
-        deep = self.observer.encoder.wants_depth
+        deep = self.observer.wants_depth
         self._check(batch, deep)
         image = torch.stack([_to_unit(batch[IMAGES + name]) for name in self.spec.cameras], 1)
         depth = torch.stack([batch[DEPTH + name].float() for name in self.spec.cameras], 1) if deep else None
         state = (batch[STATE].float() - self.state_mean) / self.state_std
-        return self.observer(image, depth, state, self._words(batch.get("task"), len(state)))
+        calibration = stack_calibration(batch, self.spec.cameras) if self.net.frame == "world" else None
+        return self.observer(image, depth, state, self._words(batch.get("task"), len(state)), calibration)
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: Mapping[str, Any], generators: Generators = None) -> Tensor:
@@ -199,7 +226,7 @@ class RobotPolicy(nn.Module):
         """Observations of environments, dictionaries of arrays, as one batch on this policy's device."""
         batch: dict[str, Any] = {}
         for key in observations[0]:
-            if key.startswith((IMAGES, DEPTH)) or key == STATE:
+            if key.startswith((IMAGES, DEPTH, CAMERA)) or key == STATE:
                 tensor = torch.from_numpy(np.stack([each[key] for each in observations])).to(self.state_mean.device)
                 batch[key] = tensor.permute(0, 3, 1, 2) if key.startswith(IMAGES) else tensor
         if "task" in observations[0]:
@@ -217,12 +244,21 @@ class RobotPolicy(nn.Module):
         missing = [key for key in wanted if key not in batch]
         if missing:
             raise ValueError(f"the observation lacks {', '.join(missing)}; it has {', '.join(sorted(batch))}")
+        self._check_calibration(batch)
         side = self.spec.image_size
         for key in wanted[1:]:
             if batch[key].shape[-2:] != (side, side):
                 raise ValueError(f"{key} must be {side} × {side} pixels, got {tuple(batch[key].shape)}")
         if batch[STATE].shape[1:] != (self.spec.state_dim,):
             raise ValueError(f"{STATE} must be (b, {self.spec.state_dim}), got {tuple(batch[STATE].shape)}")
+
+    def _check_calibration(self, batch: Mapping[str, Any]) -> None:
+        missing = [key for key in calibration_keys(self.spec.cameras) if key not in batch]
+        if self.net.frame == "world" and missing:
+            raise ValueError(
+                f"this policy sees the world frame and needs calibrated cameras; the observation lacks "
+                f"{', '.join(missing)}: make the environment with calibration=True, or train with policy.frame=camera"
+            )
 
 
 def read_spec(weights: Mapping[str, Tensor]) -> Spec:

@@ -41,8 +41,7 @@ class DiffusionPolicy(RobotPolicy):
         self.train_steps, self.sample_steps, self.repeats = train_steps, sample_steps, repeats
         self.prediction = prediction
         self.signal = squared_cosine(train_steps)  # a plain tensor: float64, whatever the model's dtype
-        sizes = {"dim": net.dim, "layers": net.decoder_layers, "num_heads": net.num_heads, "mlp_ratio": net.mlp_ratio}
-        self.decoder = ChunkDecoder(spec.action_dim, spec.action_dim, **sizes)  # type: ignore[arg-type]
+        self.decoder = ChunkDecoder(spec.action_dim, spec.action_dim, **net.decoder_sizes)
         self.step = SinCos(net.dim, coord_dim=1)
         self.step_mlp = nn.Sequential(nn.Linear(net.dim, net.dim), nn.SiLU(), nn.Linear(net.dim, net.dim))
         self.reset_parameters()

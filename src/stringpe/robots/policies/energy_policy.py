@@ -110,9 +110,8 @@ class EnergyPolicy(RobotPolicy):
         super().__init__(encoder, spec, net)
         self.modes, self.negatives, self.candidates = modes, negatives, candidates
         self.langevin_steps, self.langevin_rate = langevin_steps, langevin_rate
-        sizes = {"dim": net.dim, "layers": net.decoder_layers, "num_heads": net.num_heads, "mlp_ratio": net.mlp_ratio}
-        self.proposal = ChunkDecoder(1, 2 * modes * spec.action_dim + modes, **sizes)  # type: ignore[arg-type]
-        self.correction = ChunkDecoder(spec.action_dim, 1, **sizes)  # type: ignore[arg-type]
+        self.proposal = ChunkDecoder(1, 2 * modes * spec.action_dim + modes, **net.decoder_sizes)
+        self.correction = ChunkDecoder(spec.action_dim, 1, **net.decoder_sizes)
         self.condition = nn.Parameter(torch.empty(1, net.dim))
         self.start = nn.Parameter(torch.empty(modes, 1, spec.action_dim))
         self.reset_parameters()

@@ -1,32 +1,45 @@
 """An observation as tokens: patches of every camera, the robot's own state, and the words of the task.
 
-Every camera goes through one image encoder, where its patches carry coordinates and any encoding acts. In the policy's
-own encoder over all cameras there is no rotary encoding: a patch token gets sines and cosines of its position in its
-image and a learned vector of its camera added, whatever the encoding under comparison. Coordinates of different cameras
-have no common frame, and a translation-invariant image encoder does not say where in the image an object is.
+Every camera goes through one image encoder, where its patches carry coordinates and any encoding acts. What happens in
+the policy's own encoder, over all cameras, depends on the frame.
+
+"camera": there is no rotary encoding. A patch token gets sines and cosines of its position in its image and a learned
+vector of its camera added, whatever the encoding under comparison. Coordinates of different cameras have no common
+frame, and a translation-invariant image encoder does not say where in the image an object is.
+
+"world": cameras are calibrated, and every patch has a point in the robot's frame, from its depth. The encoding acts on
+these points across all views, so that attention between cameras is a function of metric displacement; the robot's state
+and the words of the task stand at the origin, the robot's base, so that attention between them and a patch is a
+function of where the patch is. What is added to a token are sines and cosines of its point, and the camera's vector.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...attention import Attention
 from ...baselines import SinCos
-from ...coords import grid
-from ...models.blocks import Block
+from ...coords import Calibration, grid
+from ...models.blocks import Block, through
 from ...models.initialise import fan_in_, initialise
+from ...models.positions import build_encodings, is_absolute
 from ...models.vit import ViT
+from ...models.world import WorldLift, world_points
 
 WORDS = 16  # of a task text; further ones are ignored
 BUCKETS = 1024
 _PLACE_SCALE = 8.0  # normalised positions −1 … 1 become ± 8, whose sines differ from patch to patch
+_POINT_SCALE = 32.0  # per metre: sines of the shortest wavelength, 20 cm, differ from centimetre to centimetre
 
 
 class ImageEncoder(nn.Module):
-    """Patch tokens (b, n, dim) of images (b, 3, S, S) in [−1, 1], with depth (b, S, S) in metres or None.
+    """Patch tokens (b, n, dim) of images (b, 3, S, S) in [−1, 1], with depth (b, S, S) in metres or None, and
+    calibration where the model sees the world frame.
 
     model: a stringpe `ViT`; or, with its width `dim` and its `patch_size`, any module that returns patch tokens as a
     tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`. Tokens before the patches
@@ -46,10 +59,11 @@ class ImageEncoder(nn.Module):
         if freeze:
             model.requires_grad_(False)
 
-    def forward(self, image: Tensor, depth: Tensor | None) -> Tensor:
+    def forward(self, image: Tensor, depth: Tensor | None, calibration: Calibration | None = None) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             if isinstance(self.model, ViT):
-                return self.model.features(image, depth if self.wants_depth else None).tokens
+                own = calibration if self.model.frame == "world" else None
+                return self.model.features(image, depth if self.wants_depth else None, calibration=own).tokens
             found = self.model(image)
         tokens: Tensor = found if isinstance(found, Tensor) else found.last_hidden_state
         rows, columns = self.size(image)
@@ -68,7 +82,8 @@ class ImageEncoder(nn.Module):
 class Observer(nn.Module):
     """Cameras, state and words to tokens (b, n, dim), through `layers` of attention over all of them.
 
-    blind: share of the training examples whose state token is replaced by 0."""
+    blind: share of the training examples whose state token is replaced by 0. frame, encoding, encoding_options: as in
+    `Net`."""
 
     def __init__(
         self,
@@ -81,17 +96,24 @@ class Observer(nn.Module):
         num_heads: int,
         mlp_ratio: float,
         blind: float = 0.0,
+        frame: str = "camera",
+        encoding: str = "none",
+        encoding_options: Mapping[str, Any] | None = None,
     ):
         super().__init__()
-        self.encoder, self.blind = encoder, blind
+        self.encoder, self.blind, self.frame = encoder, blind, frame
         self.enter = nn.Linear(encoder.dim, dim)
-        self.place = SinCos(dim)
+        self.place = SinCos(dim, coord_dim=3 if frame == "world" else 2)
         self.camera = nn.Parameter(torch.empty(cameras, 1, dim))
         self.state = nn.Sequential(nn.Linear(state_dim, dim), nn.GELU(), nn.Linear(dim, dim))
         self.word = nn.Embedding(BUCKETS, dim, padding_idx=0)
         self.order = SinCos(dim, coord_dim=1)
         hidden = int(mlp_ratio * dim)
-        self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads), hidden, 0.0, 0.0) for _ in range(layers))
+        sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
+        name = encoding if frame == "world" and not is_absolute(encoding) else "none"
+        each = build_encodings(name, encoding_options or {}, layers, sizes, shared=False)
+        self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in each)
+        self.lift = None if name == "none" or not layers else WorldLift(encoder.patch_size)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         initialise(self, skip=[encoder])  # which may be trained
 
@@ -101,21 +123,51 @@ class Observer(nn.Module):
         fan_in_(self.state[0])  # type: ignore[arg-type]
         fan_in_(self.state[2])  # type: ignore[arg-type]
 
-    def forward(self, image: Tensor, depth: Tensor | None, state: Tensor, words: Tensor) -> Tensor:
-        """image (b, k, 3, S, S) in [−1, 1], depth (b, k, S, S) or None, state (b, s) normalised, words (b, w)."""
-        count = image.shape[1]
-        tokens = self.enter(self.encoder(image.flatten(0, 1), None if depth is None else depth.flatten(0, 1)))
-        plane = grid(*self.encoder.size(image), units="normalised", device=image.device)
-        tokens = tokens.unflatten(0, (-1, count)) + self.place(_PLACE_SCALE * plane).to(tokens.dtype) + self.camera
+    @property
+    def wants_depth(self) -> bool:
+        """Whether depth is needed, by the encoder or to place patches in the world."""
+        return self.encoder.wants_depth or self.frame == "world"
+
+    def forward(
+        self,
+        image: Tensor,
+        depth: Tensor | None,
+        state: Tensor,
+        words: Tensor,
+        calibration: Calibration | None = None,
+    ) -> Tensor:
+        """image (b, k, 3, S, S) in [−1, 1], depth (b, k, S, S) or None, state (b, s) normalised, words (b, w), and in
+        the world frame calibration (b, k, …)."""
+        tokens, points = self._see(image, depth, calibration)
         numbers = torch.arange(words.shape[1], device=words.device, dtype=torch.float32)[:, None]
         said = self.word(words) + self.order(numbers) * (words > 0)[..., None]
         own = self.state(state)
         if self.training and self.blind:
             own = own * (torch.rand(len(own), 1, device=own.device) >= self.blind)
-        x = torch.cat([tokens.flatten(1, 2), own[:, None], said.to(tokens.dtype)], dim=1)
+        x = torch.cat([tokens, own[:, None], said.to(tokens.dtype)], dim=1)
+        if self.lift is not None:
+            assert points is not None
+            coords = F.pad(self.lift.scale(points), (0, 0, 0, x.shape[1] - points.shape[1]))  # the others at the origin
+            return self.norm(through(self.blocks, x, coords))
         for block in self.blocks:
             x = block(x, None)
         return self.norm(x)
+
+    def _see(
+        self, image: Tensor, depth: Tensor | None, calibration: Calibration | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens (b, k n, dim) of all cameras with what is added to them, and in the world frame their points."""
+        count = image.shape[1]
+        merged = None if calibration is None else Calibration(*(matrix.flatten(0, 1) for matrix in calibration))
+        tokens = self.encoder(image.flatten(0, 1), None if depth is None else depth.flatten(0, 1), merged)
+        tokens = self.enter(tokens).unflatten(0, (-1, count)) + self.camera
+        if self.frame == "camera":
+            plane = grid(*self.encoder.size(image), units="normalised", device=image.device)
+            return (tokens + self.place(_PLACE_SCALE * plane).to(tokens.dtype)).flatten(1, 2), None
+        if depth is None or calibration is None:
+            raise ValueError("a policy in the world frame needs depth and calibration of every camera")
+        points = world_points(depth, calibration, self.encoder.patch_size)
+        return tokens.flatten(1, 2) + self.place(_POINT_SCALE * points).to(tokens.dtype), points
 
 
 def hash_words(texts: Sequence[str]) -> Tensor:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from . import aloha, objects
+from . import aloha, things
 from .env import RobotEnv
-from .goals import Delivered, HandedOver, Inserted, lies_in, rests_on, seated
-from .objects import Thing
-from .robot_task import Entry, RobotTask, Start
-from .task_experts import Job, deliver, hand_over, insert
+from .goals import Delivery, HandOver, Insertion, lies_in, rests_on, sits_in
+from .robot_task import RobotTask, Start, TaskEntry
+from .task_experts import Placement, deliver, hand_over, insert
+from .things import Thing
 
 FULL = float(np.pi)
 LEFT, RIGHT, DEEP = (-0.26, -0.16), (0.16, 0.26), (0.38, 0.62)
 MIDDLE, CENTRE = (-0.03, 0.03), (0.46, 0.54)
-RACK = objects.rack()
+RACK = things.rack()
 
 
 def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.9) -> RobotTask:
@@ -28,34 +28,36 @@ def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.
         f"place the {item.name} on the rack",
         (item, RACK),
         {item.name: Start(x, DEEP, spin=FULL), "rack": Start(MIDDLE, CENTRE, spin=0.3)},
-        lambda: Delivered((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
+        lambda: Delivery((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
         seconds=15.0,
-        expert=deliver(Job(item, "rack", (0.0, 0.0, 0.042))),
+        expert=deliver(Placement(item, "rack", (0.0, 0.0, 0.042))),
     )
 
 
 def _mug_on_plate() -> RobotTask:
-    mug = objects.mug()
+    mug = things.mug()
     return RobotTask(
         "MugOnPlate",
         "place the mug on the plate",
-        (mug, objects.plate()),
+        (mug, things.plate()),
         {"mug": Start(LEFT, DEEP, spin=FULL), "plate": Start((-0.02, 0.05), DEEP, spin=FULL)},
-        lambda: Delivered(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
+        lambda: Delivery(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
         seconds=15.0,
-        expert=deliver(Job(mug, "plate", (0.0, 0.0, 0.007))),
+        expert=deliver(Placement(mug, "plate", (0.0, 0.0, 0.007))),
     )
 
 
 def _fruit_bowl() -> RobotTask:
-    bowl = replace(objects.bowl(low=0.065, high=0.09, height=0.045), mass=0.5)
+    bowl = replace(things.bowl(low=0.065, high=0.09, height=0.045), mass=0.5)
     fruits = (
-        objects.ball("orange", 0.025, objects.ORANGE),
-        objects.ball("apple", 0.024, objects.RED),
-        objects.lemon(),
+        things.ball("orange", 0.025, things.ORANGE),
+        things.ball("apple", 0.024, things.RED),
+        things.lemon(),
     )
     spots = ((-0.03, 0.01), (0.03, 0.01), (0.0, -0.03))
-    jobs = [Job(fruit, "bowl", (x, y, fruit.rest + 0.012)) for fruit, (x, y) in zip(fruits, spots, strict=True)]
+    placements = [
+        Placement(fruit, "bowl", (x, y, fruit.rest + 0.012)) for fruit, (x, y) in zip(fruits, spots, strict=True)
+    ]
     return RobotTask(
         "FruitBowl",
         "place all the fruits in the bowl",
@@ -66,21 +68,22 @@ def _fruit_bowl() -> RobotTask:
             "lemon": Start((-0.08, 0.08), (0.30, 0.34), spin=0.5),
             "bowl": Start((-0.02, 0.02), (0.49, 0.53)),
         },
-        lambda: Delivered(("orange", "apple", "lemon"), lies_in("bowl", (0.075, 0.075), 0.05)),
+        lambda: Delivery(("orange", "apple", "lemon"), lies_in("bowl", (0.075, 0.075), 0.05)),
         seconds=40.0,
-        expert=deliver(*jobs),
+        expert=deliver(*placements),
     )
 
 
 def _storage_bin() -> RobotTask:
-    crate = Thing("bin", objects.tray((0.085, 0.06), 0.06, colour=objects.TEAL), mass=0.6, radius=0.105)
+    crate = Thing("bin", things.tray((0.085, 0.06), 0.06, colour=things.TEAL), mass=0.6, radius=0.105)
     boxes = tuple(
-        objects.block(name, (0.018, 0.03, 0.028), colour)
-        for name, colour in (("red box", objects.RED), ("green box", objects.GREEN), ("yellow box", objects.YELLOW))
+        things.block(name, (0.018, 0.03, 0.028), colour)
+        for name, colour in (("red box", things.RED), ("green box", things.GREEN), ("yellow box", things.YELLOW))
     )
     spots = (-0.054, 0.054, 0.0)
-    jobs = [
-        Job(box, "bin", (x, 0.0, 0.012), headings=(0.0, FULL), above=0.1) for box, x in zip(boxes, spots, strict=True)
+    placements = [
+        Placement(box, "bin", (x, 0.0, 0.012), headings=(0.0, FULL), above=0.1)
+        for box, x in zip(boxes, spots, strict=True)
     ]
     return RobotTask(
         "StorageBin",
@@ -92,14 +95,14 @@ def _storage_bin() -> RobotTask:
             "yellow box": Start((-0.1, 0.1), (0.30, 0.34), spin=0.4),
             "bin": Start((-0.02, 0.02), (0.49, 0.53), spin=0.1),
         },
-        lambda: Delivered(tuple(box.name for box in boxes), lies_in("bin", (0.085, 0.06), 0.04)),
+        lambda: Delivery(tuple(box.name for box in boxes), lies_in("bin", (0.085, 0.06), 0.04)),
         seconds=40.0,
-        expert=deliver(*jobs),
+        expert=deliver(*placements),
     )
 
 
 def _hand_over(name: str, item: Thing) -> RobotTask:
-    container = Thing("container", objects.tray((0.05, 0.1), 0.05, colour=objects.GREEN), mass=0.4, radius=0.09)
+    container = Thing("container", things.tray((0.05, 0.1), 0.05, colour=things.GREEN), mass=0.4, radius=0.09)
     return RobotTask(
         name,
         f"hand over the {item.name} and place it in the container",
@@ -108,7 +111,7 @@ def _hand_over(name: str, item: Thing) -> RobotTask:
             item.name: Start((0.13, 0.23), (0.42, 0.58), spin=0.6),
             "container": Start((-0.24, -0.18), (0.42, 0.58), spin=0.2),
         },
-        lambda: HandedOver(item.name, lies_in("container", (0.055, 0.105), 0.045)),
+        lambda: HandOver(item.name, lies_in("container", (0.055, 0.105), 0.045)),
         seconds=25.0,
         expert=hand_over(item, "container"),
     )
@@ -116,9 +119,9 @@ def _hand_over(name: str, item: Thing) -> RobotTask:
 
 def _insertion(name: str, text: str, count: int) -> RobotTask:
     half, peg_half, hole = 0.05, 0.04, 0.012
-    socket = objects.socket(hole=hole, half=half)
-    names, colours = ("peg", "second peg")[:count], (objects.RED, objects.ORANGE)
-    pegs = tuple(objects.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
+    socket = things.socket(hole=hole, half=half)
+    names, colours = ("peg", "second peg")[:count], (things.RED, things.ORANGE)
+    pegs = tuple(things.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
     starts = {
         "socket": Start((-0.22, -0.12), (0.42, 0.58), spin=0.5),
         "peg": Start((0.14, 0.24), (0.52, 0.62), spin=0.5),
@@ -130,7 +133,7 @@ def _insertion(name: str, text: str, count: int) -> RobotTask:
         text,
         (socket, *pegs),
         starts,
-        lambda: Inserted("socket", names, half, peg_half, depth=0.03, slack=hole - 0.005),
+        lambda: Insertion("socket", names, half, peg_half, depth=0.03, slack=hole - 0.005),
         seconds=20.0 * count,
         expert=insert(socket, *pegs, half=half, peg_half=peg_half, depth=0.042),
     )
@@ -142,38 +145,38 @@ def _fmb(name: str, text: str, block: Thing, base: Thing, headings: tuple[float,
         text,
         (block, base),
         {block.name: Start(LEFT, DEEP, spin=spin), "base": Start(MIDDLE, CENTRE, spin=0.3)},
-        lambda: Delivered((block.name,), seated("base", 0.014, 0.004, headings)),
+        lambda: Delivery((block.name,), sits_in("base", 0.014, 0.004, headings)),
         seconds=18.0,
-        expert=deliver(Job(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
+        expert=deliver(Placement(block, "base", (0.0, 0.0, 0.011), headings=headings, hover=0.026)),
     )
 
 
 ALL = (
-    _on_rack("BowlOnRack", objects.bowl(), LEFT),
-    _on_rack("GlassOnRack", objects.glass(), RIGHT),
-    _on_rack("PlateOnRack", objects.plate(), RIGHT),
+    _on_rack("BowlOnRack", things.bowl(), LEFT),
+    _on_rack("GlassOnRack", things.glass(), RIGHT),
+    _on_rack("PlateOnRack", things.plate(), RIGHT),
     _insertion("SingleInsertion", "insert the block into the socket", 1),
     _insertion("DoubleInsertion", "insert a block into each end of the socket", 2),
     _fmb(
         "FMB-1",
         "insert the yellow block into the recess of the red base",
-        objects.block("block", (0.015, 0.025, 0.025), objects.YELLOW),
-        objects.recess("base", objects.around(0.017, 0.027)),
+        things.block("block", (0.015, 0.025, 0.025), things.YELLOW),
+        things.recess("base", things.around(0.017, 0.027)),
         (0.0, FULL),
         spin=FULL,
     ),
     _fmb(
         "FMB-2",
         "insert the yellow T into the recess of the red base",
-        objects.tee("tee"),
-        objects.recess("base", objects.around_tee()),
+        things.tee("tee"),
+        things.recess("base", things.around_tee()),
         (0.0,),
         spin=2.0,  # further, and the wrist cannot turn it back
     ),
     _fruit_bowl(),
     _storage_bin(),
-    _hand_over("HandOverBanana", objects.banana()),
-    _hand_over("HandOverPen", objects.pen()),
+    _hand_over("HandOverBanana", things.banana()),
+    _hand_over("HandOverPen", things.pen()),
     _mug_on_plate(),
 )
 
@@ -183,4 +186,4 @@ def make(task: RobotTask, **options: Any) -> RobotEnv:
     return RobotEnv(task, aloha.ALOHA, aloha.spec(), **options)
 
 
-ENTRIES = tuple(Entry(task.name, partial(make, task)) for task in ALL)
+ENTRIES = tuple(TaskEntry(task.name, partial(make, task)) for task in ALL)

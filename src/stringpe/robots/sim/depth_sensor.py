@@ -25,7 +25,7 @@ class DepthSensor:
     nearest: float = 0.05
 
     def __call__(self, depth: Depth, rng: np.random.Generator) -> Depth:
-        """What the sensor would give for exact depth (h, w) in metres; 0 is a hole, before and after."""
+        """What the sensor would measure for exact depth (h, w) in metres; 0 is a hole, before and after."""
         disparity = 1 / np.maximum(depth, 1e-3) + self.noise * rng.standard_normal(depth.shape)
         if self.step:
             disparity = np.round(disparity / self.step) * self.step

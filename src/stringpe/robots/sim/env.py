@@ -6,14 +6,15 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from ..calibration import intrinsics_key, pinhole, pose_key
 from .depth_sensor import DepthSensor
 from .geometry import Vector
-from .objects import add
 from .render import Cameras
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
 from .simulator import mujoco
+from .things import add
 from .world_state import World
 
 RATE = 10  # actions per second
@@ -31,7 +32,9 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
     that the servos reach over 1/10 s, on a straight line in joint space. The state has the same layout, as measured.
 
     Observation: `observation.state` (a,) float32; `observation.images.<camera>` (h, w, 3) uint8; with depth=True
-    `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured.
+    `observation.depth.<camera>` (h, w) float32 in metres, 0 where nothing was measured; with calibration=True
+    `observation.camera.<camera>.intrinsics` (3, 3) and `observation.camera.<camera>.pose` (4, 4), robot from camera,
+    where the robot's frame is KUKA's base, which its pedestal raises, and the world's for ALOHA.
     The reward is the share of the task's stages reached so far; an episode ends with success or after `max_steps`.
     info: `success`, `stage` (a number), `stage_name`.
     """
@@ -48,6 +51,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         size: tuple[int, int] = (128, 128),
         cameras: tuple[str, ...] | None = None,
         depth: bool = False,
+        calibration: bool = False,
         sensor: DepthSensor | None = None,
         seed: int | None = None,
         max_steps: int | None = None,
@@ -58,7 +62,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         self.name, self.task_text = task.name, task.text
         self.cameras = robot.cameras if cameras is None else tuple(cameras)
         self._check(size)
-        self.size, self.depth, self._sensor = size, depth, sensor
+        self.size, self.depth, self.calibration, self._sensor = size, depth, calibration, sensor
         self.max_steps = int(task.seconds * RATE) if max_steps is None else max_steps
         self.render_mode = "rgb_array"
         self._scenery, self._parked = scenery, parked
@@ -89,6 +93,9 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             spaces[f"observation.images.{camera}"] = gym.spaces.Box(0, 255, (*self.size, 3), np.uint8)
             if self.depth:
                 spaces[f"observation.depth.{camera}"] = gym.spaces.Box(0.0, np.inf, self.size, np.float32)
+            if self.calibration:
+                spaces[intrinsics_key(camera)] = gym.spaces.Box(-np.inf, np.inf, (3, 3), np.float32)
+                spaces[pose_key(camera)] = gym.spaces.Box(-np.inf, np.inf, (4, 4), np.float32)
         return spaces
 
     @property
@@ -104,7 +111,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self.look(), self._info(0)
 
     def restart(self, seed: int | None = None) -> None:
-        """As `reset`, without looking."""
+        """As `reset`, without taking pictures."""
         seed = self._seed if seed is None else seed
         super().reset(seed=seed)
         self._seed = None
@@ -129,7 +136,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             self.move(name, pos, turn)
 
     def move(self, name: str, pos: npt.ArrayLike, turn: Vector | None = None) -> None:
-        """Puts a thing somewhere, at rest: for initial states and for tests of goals."""
+        """Put a thing somewhere, at rest: for initial states and for tests of goals."""
         quat = np.array([1.0, 0.0, 0.0, 0.0])
         if turn is not None:
             mujoco.mju_mat2Quat(quat, np.ascontiguousarray(turn).flatten())
@@ -141,18 +148,18 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
             body.pos[:], body.quat[:] = pos, quat
 
     def refresh(self) -> None:
-        """Makes what the world says follow from positions that were set by hand."""
+        """Bring the derived state (poses, contacts) up to date with positions that were set by hand."""
         mujoco.mj_forward(self.model, self.data)
         self.world.observe_contacts()
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Takes an action; targets outside the joints' limits are brought to the limits."""
+        """Take an action; targets outside the joints' limits are clipped to them."""
         info = self.advance(action)
         reward = info["stage"] / len(self._goal.stages)
         return self.look(), reward, info["success"], self._steps >= self.max_steps, info
 
     def advance(self, action: npt.ArrayLike) -> dict[str, Any]:
-        """As `step`, without looking: the physics and the goal of one action; returns info."""
+        """As `step`, without taking pictures: the physics and the goal of one action; returns info."""
         target = self._servos.check(action)
         before = self.data.ctrl.copy()
         for count in range(1, self._substeps + 1):
@@ -173,17 +180,24 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self._servos.read(self.data, self.world)
 
     def look(self) -> Observation:
-        """The observation of now."""
+        """The current observation."""
         found: Observation = {"observation.state": self.state()}
         for camera in self.cameras:
             found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
             if self.depth:
                 depth = self._eyes().depth(self.data, camera)
                 found[f"observation.depth.{camera}"] = self._sensor(depth, self.np_random) if self._sensor else depth
+            if self.calibration:
+                found[intrinsics_key(camera)] = self.intrinsics(camera)
+                found[pose_key(camera)] = self.world.camera(camera).matrix()
         return found
 
+    def intrinsics(self, camera: str) -> npt.NDArray[np.float32]:
+        """K of a camera's pictures, (3, 3)."""
+        return pinhole(self.size, float(self.model.cam(camera).fovy[0]))
+
     def snapshot(self) -> npt.NDArray[np.float64]:
-        """The state of the physics now, for `show` before the next reset."""
+        """The current state of the physics, for `show` before the next reset."""
         state = np.empty(mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_FULLPHYSICS))
         mujoco.mj_getState(self.model, self.data, state, mujoco.mjtState.mjSTATE_FULLPHYSICS)
         return state
@@ -204,7 +218,7 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
     def close(self) -> None:
-        """Gives the rendering context back."""
+        """Release the rendering context."""
         if self._cameras is not None:
             self._cameras.close()
             self._cameras = None

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from .geometry import Pose, Vector, about, between, grip_down, heading
 from .ik import Kinematics
-from .objects import Grasp
 from .robot_model import Arm
 from .robot_task import RobotTask
+from .things import Grasp
 from .world_state import World
 
 SPEED = 0.28  # m/s
@@ -24,7 +24,7 @@ TURN = 1.6  # rad/s
 
 
 @dataclass(frozen=True)
-class Way:
+class WayPoint:
     """Where a hand goes: to `lift` metres above a grasp of a thing, or to where what it carries is at an `offset`.
 
     frame: The thing that the way-point is relative to; "" is the table, "home" the arm's home pose, and "up" is `lift`
@@ -47,14 +47,15 @@ class Way:
 class Phase:
     """One step of an expert: a way-point and a grip for each arm that acts; the others stay as they are."""
 
-    ways: dict[str, Way]
+    ways: dict[str, WayPoint]
     grips: dict[str, float]
     seconds: float = 0.0  # at least
     speed: float = 1.0
 
 
-HOME = Way(frame="home")
-Plan = Callable[[World, np.random.Generator], list[Phase]]
+HOME = WayPoint(frame="home")
+Script = Callable[[World, np.random.Generator], list[Phase]]
+"""The phases of a demonstration, for a world as it stands and the randomness of one demonstration."""
 
 
 class Expert:
@@ -111,7 +112,7 @@ class Expert:
             plan.append(({name: joints[name] for name in end}, grips))
         return plan
 
-    def _target(self, arm: Arm, way: Way) -> Pose:
+    def _target(self, arm: Arm, way: WayPoint) -> Pose:
         """The grip pose of a way-point, now."""
         if way.frame == "home":
             return self._kinematics.pose(arm, np.array(arm.home))
@@ -170,10 +171,10 @@ def best_grasp(world: World, arm: str, thing: str, grasps: Sequence[Grasp], rng:
 def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float = 0.12) -> list[Phase]:
     """Over a thing, down, close, and up with it."""
     return [
-        Phase({arm: Way(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
-        Phase({arm: Way(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
-        Phase({arm: Way(thing, grasp)}, {arm: 0.0}, seconds=0.5),
-        Phase({arm: Way(thing, carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
+        Phase({arm: WayPoint(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
+        Phase({arm: WayPoint(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
+        Phase({arm: WayPoint(thing, grasp)}, {arm: 0.0}, seconds=0.5),
+        Phase({arm: WayPoint(thing, carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
     ]
 
 
@@ -190,8 +191,8 @@ def place(
 ) -> list[Phase]:
     """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
 
-    def over(lift: float, jitter: float = 0.0) -> dict[str, Way]:
-        return {arm: Way(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
+    def over(lift: float, jitter: float = 0.0) -> dict[str, WayPoint]:
+        return {arm: WayPoint(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
 
     wait = [Phase(over(hover), {arm: 0.0}, seconds=0.4), Phase(over(hover), {arm: 0.0}, seconds=0.3)] if hover else []
     return [
@@ -199,5 +200,5 @@ def place(
         *wait,
         Phase(over(0.0), {arm: 0.0}, seconds=1.0 if hover else 0.5, speed=0.5),
         Phase({}, {arm: opening}, seconds=0.5),
-        Phase({arm: Way("up", lift=0.12)}, {arm: opening}, speed=0.7),
+        Phase({arm: WayPoint("up", lift=0.12)}, {arm: opening}, speed=0.7),
     ]

@@ -30,6 +30,12 @@ class Pose(NamedTuple):
         """The pose of a world frame in this one: `self.then(self.relative(other))` is `other`."""
         return Pose(self.inverse(other.pos), self.turn.T @ other.turn)
 
+    def matrix(self) -> npt.NDArray[np.float32]:
+        """This pose as a matrix (4, 4) that maps (x, 1) to (turn x + pos, 1)."""
+        found = np.eye(4, dtype=np.float32)
+        found[:3, :3], found[:3, 3] = self.turn, self.pos
+        return found
+
 
 def about(axis: str, angle: Any) -> Vector:
     """Rotation by `angle` about the x, y or z axis."""
@@ -65,7 +71,7 @@ def from_rotation_vector(vector: Vector) -> Vector:
 
 
 def between(a: Pose, b: Pose, share: float) -> Pose:
-    """The pose `share` of the way from a to b: straight, and about one axis."""
+    """The pose a fraction `share` of the way from a to b: along a straight line, and turned about one axis."""
     turn = a.turn @ from_rotation_vector(share * rotation_vector(a.turn.T @ b.turn))
     return Pose(a.pos + share * (b.pos - a.pos), turn)
 

@@ -16,7 +16,7 @@ HOLD = 5  # steps of 1/10 s
 
 
 @dataclass
-class Delivered:
+class Delivery:
     """Items at their places: placed, released and at rest, all at once."""
 
     items: tuple[str, ...]
@@ -35,8 +35,8 @@ class Delivered:
         return (*(f"{word} {each}" for each in which for word in ("lifted", "placed")), "all at rest")
 
     def update(self, world: World) -> int:
-        """Counts lifted and placed items; success asks for the placed state alone, however it came about."""
-        self._lifted |= {item for item in self.items if world.carried(item)}
+        """Count lifted and placed items; success asks for the placed state alone, however it came about."""
+        self._lifted |= {item for item in self.items if world.is_carried(item)}
         done = [self._done(world, item) for item in self.items]
         self._held = self._held + 1 if all(done) else 0
         if self._held >= HOLD:
@@ -46,7 +46,7 @@ class Delivered:
         return self._best
 
     def _done(self, world: World, item: str) -> bool:
-        return self.placed(world, item) and world.speed(item) < STILL and world.free(item, self.away)
+        return self.placed(world, item) and world.speed(item) < STILL and world.is_free(item, self.away)
 
 
 def rests_on(
@@ -55,43 +55,43 @@ def rests_on(
     """An item that touches `support`, not the table, with its origin between `low` and `high` above the support's and
     within `radius` of its axis, standing upright."""
 
-    def placed(world: World, item: str) -> bool:
+    def is_placed(world: World, item: str) -> bool:
         at = world.pose(support).inverse(world.pose(item).pos)
         inside = low <= at[2] <= high and float(np.hypot(at[0], at[1])) <= radius
         standing = world.upright(item) > upright if upright else True
         return inside and standing and world.touching(item, support) and not world.touching(item, "table")
 
-    return placed
+    return is_placed
 
 
 def lies_in(container: str, half: tuple[float, float], depth: float) -> Callable[[World, str], bool]:
     """An item whose middle is inside an upright container: within `half` of its axis and lower than `depth` above its
     underside, not on the table."""
 
-    def placed(world: World, item: str) -> bool:
+    def is_placed(world: World, item: str) -> bool:
         at = world.pose(container).inverse(world.pose(item).pos)
         inside = abs(at[0]) <= half[0] and abs(at[1]) <= half[1] and 0.0 < at[2] <= depth
         return inside and world.upright(container) > 0.95 and not world.touching(item, "table")
 
-    return placed
+    return is_placed
 
 
-def seated(base: str, high: float, slack: float, headings: tuple[float, ...]) -> Callable[[World, str], bool]:
+def sits_in(base: str, high: float, slack: float, headings: tuple[float, ...]) -> Callable[[World, str], bool]:
     """An item in a recess: its origin within `slack` of the base's axis and lower than `high` above the base's
     underside, upright, and turned by one of `headings` to within 0.15 rad."""
 
-    def placed(world: World, item: str) -> bool:
+    def is_placed(world: World, item: str) -> bool:
         base_pose, pose = world.pose(base), world.pose(item)
         at = base_pose.inverse(pose.pos)
         turn = heading(base_pose.turn.T @ pose.turn)
         aligned = any(abs(np.sin((turn - option) / 2)) < np.sin(0.075) for option in headings)
         return float(np.hypot(at[0], at[1])) <= slack and at[2] <= high and world.upright(item) > 0.98 and aligned
 
-    return placed
+    return is_placed
 
 
 @dataclass
-class Inserted:
+class Insertion:
     """Pegs in the ends of a socket that a hand holds up: `depth` metres deep, in line, each from its own end."""
 
     socket: str
@@ -113,7 +113,7 @@ class Inserted:
         """Only hands and pegs may touch the socket; whether a peg is still in a hand does not matter."""
         together = (self.socket, *self.pegs)
         ends = [self.end(world, peg) for peg in self.pegs]
-        up = world.carried(self.socket, self.pegs)
+        up = world.is_carried(self.socket, self.pegs)
         ready = up and not any(world.touching(each, "table") for each in together)
         done = ready and 0 not in ends and len(set(ends)) == len(ends)
         self._held = self._held + 1 if done and world.speed(self.socket) < STILL else 0
@@ -121,7 +121,7 @@ class Inserted:
             return len(self.stages)
         count = int(up)
         for end, peg in zip(ends, self.pegs, strict=True):
-            lifted = bool(end) or world.carried(peg, (self.socket,))
+            lifted = bool(end) or world.is_carried(peg, (self.socket,))
             count += int(lifted) + int(bool(end))
         self._best = max(self._best, min(count, len(self.stages) - 1))
         return self._best
@@ -138,7 +138,7 @@ class Inserted:
 
 
 @dataclass
-class Lifted:
+class Lifting:
     """An item that a hand holds at least `height` metres above the table, with nothing else under it."""
 
     item: str
@@ -152,18 +152,18 @@ class Lifted:
         return ("touched", "held", "lifted", "held high")
 
     def update(self, world: World) -> int:
-        """The stage of now, or the best so far."""
-        up, high = world.carried(self.item), world.pose(self.item).pos[2] - world.pose("table").pos[2] >= self.height
+        """The stage that holds now, or the highest so far."""
+        up, high = world.is_carried(self.item), world.pose(self.item).pos[2] - world.pose("table").pos[2] >= self.height
         self._held = self._held + 1 if up and high and world.speed(self.item) < STILL else 0
         if self._held >= HOLD:
             return len(self.stages)
-        stage = 3 if up else 2 if world.held(self.item) else int(bool(world.touched(self.item)))
+        stage = 3 if up else 2 if world.arms_holding(self.item) else int(bool(world.arms_touching(self.item)))
         self._best = max(self._best, stage)
         return self._best
 
 
 @dataclass
-class HandedOver:
+class HandOver:
     """An item that one hand lifts, both hands hold, the other hand takes, all in the air, and that ends in a container.
 
     If it is dropped or touches the table on the way, the hand-over starts again.
@@ -183,9 +183,9 @@ class HandedOver:
         return ("lifted by one hand", "held by both hands", "held by the other hand", "in the container")
 
     def update(self, world: World) -> int:
-        """Follows the hands."""
-        hands = world.held(self.item) if world.carried(self.item) else set()
-        dropped = not world.touched(self.item) and self._state < 3
+        """Follow which hands hold the item."""
+        hands = world.arms_holding(self.item) if world.is_carried(self.item) else set()
+        dropped = not world.arms_touching(self.item) and self._state < 3
         if world.touching(self.item, "table") or dropped:
             self._state = 0
         if self._state in (0, 1) and len(hands) == 1:
@@ -193,9 +193,9 @@ class HandedOver:
             self._state, self._giver = 1, hand
         elif self._state == 1 and len(hands) == 2:
             self._state = 2
-        elif self._state == 2 and len(hands) == 1 and world.touched(self.item) == hands:
+        elif self._state == 2 and len(hands) == 1 and world.arms_touching(self.item) == hands:
             self._state = 1 if hands == {self._giver} else 3
-        done = self._state == 3 and self.placed(world, self.item) and world.free(self.item, self.away)
+        done = self._state == 3 and self.placed(world, self.item) and world.is_free(self.item, self.away)
         self._held = self._held + 1 if done and world.speed(self.item) < STILL else 0
         if self._held >= HOLD:
             return len(self.stages)

@@ -50,6 +50,7 @@ KUKA = Robot(
         ),
     ),
     cameras=("front", "wrist"),
+    base="kuka/base",
 )
 
 

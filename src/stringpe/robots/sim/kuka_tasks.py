@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from . import kuka, objects
+from . import kuka, things
 from .depth_sensor import DepthSensor
 from .env import RobotEnv
-from .expert import Plan
+from .expert import Script
 from .geometry import about
-from .goals import Delivered, Lifted, lies_in
-from .objects import Part, Thing
-from .robot_task import Entry, Goal, RobotTask, Start
+from .goals import Delivery, Lifting, lies_in
+from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
-from .task_experts import Job, deliver, lift
+from .task_experts import Placement, deliver, lift
+from .things import Part, Thing
 
 FULL = float(np.pi)
 NEAR, WIDE = (0.42, 0.62), (-0.2, 0.2)
@@ -26,26 +26,26 @@ def small_objects() -> tuple[Thing, ...]:
     """What lies on the table; each of them can be the target."""
     can = Thing(
         "red can",
-        (objects.disc(0.024, 0.055, objects.RED),),
+        (things.disc(0.024, 0.055, things.RED),),
         radius=0.024,
-        grasps=objects.across(16, 0.035),
+        grasps=things.across(16, 0.035),
     )
     return (
-        objects.block("green block", (0.02, 0.03, 0.02), objects.GREEN),
+        things.block("green block", (0.02, 0.03, 0.02), things.GREEN),
         can,
-        objects.block("blue box", (0.022, 0.022, 0.03), objects.BLUE),
-        objects.ball("orange ball", 0.024, objects.ORANGE),
+        things.block("blue box", (0.022, 0.022, 0.03), things.BLUE),
+        things.ball("orange ball", 0.024, things.ORANGE),
     )
 
 
 def large_objects() -> tuple[Thing, ...]:
     """Distractors, larger than the targets and of other shapes."""
-    bottle = (objects.disc(0.035, 0.13, objects.TEAL), objects.disc(0.013, 0.05, objects.WHITE, base=0.13))
-    carton = Part("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=objects.PURPLE)
+    bottle = (things.disc(0.035, 0.13, things.TEAL), things.disc(0.013, 0.05, things.WHITE, base=0.13))
+    carton = Part("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=things.PURPLE)
     return (
         Thing("bottle", bottle, mass=0.5, radius=0.035),
         Thing("carton", (carton,), mass=0.5, radius=0.062),
-        objects.bowl("large bowl", low=0.05, high=0.08, height=0.06),
+        things.bowl("large bowl", low=0.05, high=0.08, height=0.06),
     )
 
 
@@ -69,21 +69,21 @@ def pick(target: Thing, distractors: int) -> RobotTask:
         f"pick up the {target.name}",
         (),
         distractors,
-        lambda: Lifted(target.name, HEIGHT),
+        lambda: Lifting(target.name, HEIGHT),
         lift(target, 0.16),
     )
 
 
 def place(target: Thing, distractors: int) -> RobotTask:
     """Place one object in a tray at the side of the table."""
-    tray = Thing("tray", objects.tray((0.06, 0.06), 0.04, colour=objects.GREY), mass=0.4, radius=0.09)
+    tray = Thing("tray", things.tray((0.06, 0.06), 0.04, colour=things.GREY), mass=0.4, radius=0.09)
     return _task(
         "KukaPlace",
         f"place the {target.name} in the tray",
         ((tray, Start((0.45, 0.6), (0.25, 0.29), spin=0.3)),),
         distractors,
-        lambda: Delivered((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
-        deliver(Job(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
+        lambda: Delivery((target.name,), lies_in("tray", (0.065, 0.065), 0.05)),
+        deliver(Placement(target, "tray", (0.0, 0.0, target.rest + 0.008), above=0.12)),
         seconds=15.0,
     )
 
@@ -95,8 +95,8 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
         f"hand over the {target.name}",
         ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=FULL / 2, above=0.12)),),
         distractors,
-        lambda: Delivered((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
-        deliver(Job(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
+        lambda: Delivery((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
+        deliver(Placement(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
         seconds=15.0,
     )
 
@@ -112,7 +112,7 @@ def open_hand() -> Thing:
     thumb = Part("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), about("x", -0.5), skin)
     edge = Part("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), about("y", FULL / 2), skin)
     heel = Part("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), about("x", FULL / 2), skin)
-    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), objects.BLUE)
+    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), things.BLUE)
     return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
 
 
@@ -122,16 +122,16 @@ def _task(
     extra: tuple[tuple[Thing, Start], ...],
     distractors: int,
     goal: Callable[[], Goal],
-    expert: Plan,
+    expert: Script,
     seconds: float = 10.0,
 ) -> RobotTask:
-    """A task over the small objects, with `extra` ones and the first large objects."""
+    """A task over the small objects, with `extra` ones and the first large things."""
     small, large, corners = small_objects(), large_objects(), FREE_CORNERS if extra else CORNERS
     starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
     starts |= {thing.name: start for thing, start in extra}
     starts |= {thing.name: start for thing, start in zip(large, corners, strict=True)}
-    things = (*small, *(thing for thing, _ in extra), *large[:distractors])
-    return RobotTask(name, text, things, starts, goal, seconds=seconds, expert=expert, gap=0.035)
+    every = (*small, *(thing for thing, _ in extra), *large[:distractors])
+    return RobotTask(name, text, every, starts, goal, seconds=seconds, expert=expert, gap=0.035)
 
 
 def make(
@@ -182,7 +182,7 @@ SHIFTS: tuple[dict[str, Any], ...] = (
 """Beyond what demonstrations with table_height=-0.03..0.03 and pedestal_height=-0.03..0.03 show."""
 
 ENTRIES = (
-    Entry("KukaPick", partial(make, pick), OPTIONS, SHIFTS),
-    Entry("KukaPlace", partial(make, place), OPTIONS, SHIFTS),
-    Entry("KukaHandOver", partial(make, hand_over), OPTIONS, SHIFTS),
+    TaskEntry("KukaPick", partial(make, pick), OPTIONS, SHIFTS),
+    TaskEntry("KukaPlace", partial(make, place), OPTIONS, SHIFTS),
+    TaskEntry("KukaHandOver", partial(make, hand_over), OPTIONS, SHIFTS),
 )

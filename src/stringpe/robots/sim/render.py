@@ -46,7 +46,7 @@ class Cameras:
         return depth
 
     def close(self) -> None:
-        """Gives the context back."""
+        """Release the context."""
         _OPEN.discard(self)
         self._renderer.close()
 

@@ -35,11 +35,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Robot:
-    """A robot: arms in the order of its actions, and cameras."""
+    """A robot: arms in the order of its actions, and cameras. base: the body in whose frame the cameras are calibrated,
+    "" for the world's."""
 
     name: str
     arms: tuple[Arm, ...]
     cameras: tuple[str, ...]
+    base: str = ""
 
     @property
     def size(self) -> int:
@@ -71,7 +73,7 @@ def add_servo(spec: Any, joint: str, stiffness: float, damping: float, force: fl
 
 
 def couple(spec: Any, first: str, second: str) -> None:
-    """Makes the second finger mirror the first, as one motor of a real gripper does: what is held stays in place."""
+    """Make the second finger mirror the first, as one motor of a real gripper does: what is held stays in place."""
     spec.add_equality(
         type=mujoco.mjtEq.mjEQ_JOINT,
         objtype=mujoco.mjtObj.mjOBJ_JOINT,

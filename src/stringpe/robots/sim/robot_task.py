@@ -1,4 +1,4 @@
-"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in the catalogue."""
+"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in `task_table`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .geometry import about
-from .objects import Thing
+from .things import Thing
 from .world_state import World
 
 
@@ -49,8 +49,8 @@ class RobotTask:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A task in the catalogue. make(**options): its environment; options: names that it takes beside those of every
+class TaskEntry:
+    """A task in `task_table`. make(**options): its environment; options: names that it takes beside those of every
     task; shifts: options that show what demonstrations do not."""
 
     name: str

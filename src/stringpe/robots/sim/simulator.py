@@ -50,7 +50,7 @@ def load() -> ModuleType:
 
 
 def needs_rendering() -> None:
-    """Raises in words where nothing can render."""
+    """Raise an error that says what to install where nothing can render."""
     if os.environ.get("MUJOCO_GL", "").lower() in ("disabled", "disable", "off", "0", "false"):
         raise OSError(f"{NO_RENDERING} (MUJOCO_GL={os.environ['MUJOCO_GL']})")
 

@@ -1,4 +1,4 @@
-"""A look at the state of a simulation: where things are, what touches what, who holds what."""
+"""Questions to the state of a simulation: where things are, what touches what, which arm holds what."""
 
 from typing import Any
 
@@ -27,40 +27,46 @@ class World:
         site = self.data.site(f"{arm}/grip")
         return Pose(site.xpos.copy(), site.xmat.reshape(3, 3).copy())
 
+    def camera(self, camera: str) -> Pose:
+        """Where a camera is in the frame of the robot's base: x right, y down, z forward."""
+        seen = self.data.cam(camera)
+        pose = Pose(seen.xpos.copy(), seen.xmat.reshape(3, 3) * np.array([1.0, -1.0, -1.0]))  # MuJoCo looks along −z
+        return self.pose(self.robot.base).relative(pose) if self.robot.base else pose
+
     def upright(self, thing: str) -> float:
         """Cosine of the angle between a thing's z axis and up."""
         return float(self.data.body(thing).xmat[8])
 
     def speed(self, thing: str) -> float:
-        """Of a thing, in m/s; turning counts as at 5 cm from its middle."""
+        """The speed of a thing in m/s; its rotation counts as the speed of a point 5 cm from its middle."""
         velocity = np.zeros(6)
         body = self.model.body(thing).id
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_BODY, body, velocity, 0)
         return float(max(np.linalg.norm(velocity[3:]), 0.05 * np.linalg.norm(velocity[:3])))
 
     def observe_contacts(self) -> None:
-        """Reads the contacts of this moment; the questions below answer from them."""
+        """Read the current contacts, from which the methods below answer."""
         contact = self.data.contact
         found = zip(contact.geom1, contact.geom2, contact.dist, strict=True)
         names = [(self._owner[a], self._owner[b]) for a, b, distance in found if distance < 5e-4]
-        self._pairs = {pair for a, b in names for pair in _spread(a, b)}
+        self._pairs = {pair for a, b in names for pair in _name_pairs(a, b)}
 
     def touching(self, a: str, b: str) -> bool:
         """Whether two things touch; an arm by its name stands for any part of it."""
         return (a, b) in self._pairs
 
-    def touched(self, thing: str) -> set[str]:
+    def arms_touching(self, thing: str) -> set[str]:
         """The arms that touch a thing."""
         return {arm.name for arm in self.robot.arms if self.touching(thing, arm.name)}
 
-    def held(self, thing: str) -> set[str]:
+    def arms_holding(self, thing: str) -> set[str]:
         """The arms that hold a thing: both finger tips touch it."""
-        arms = self.touched(thing)
+        arms = self.arms_touching(thing)
         return {arm for arm in arms if all(self.touching(thing, f"{arm}/pad_{side}") for side in "ab")}
 
-    def free(self, thing: str, away: float = 0.0) -> bool:
+    def is_free(self, thing: str, away: float = 0.0) -> bool:
         """Whether no arm touches a thing, and all finger tips are at least `away` metres from it."""
-        if self.touched(thing):
+        if self.arms_touching(thing):
             return False
         parts = [i for i, owner in enumerate(self._owner) if owner == thing]
         tips = [i for i, owner in enumerate(self._owner) if "/pad_" in owner]
@@ -69,10 +75,10 @@ class World:
     def _distance(self, a: int, b: int, most: float) -> float:
         return float(mujoco.mj_geomDistance(self.model, self.data, a, b, most, None))
 
-    def carried(self, thing: str, others: tuple[str, ...] = ()) -> bool:
+    def is_carried(self, thing: str, others: tuple[str, ...] = ()) -> bool:
         """Whether a thing is held and nothing but hands and `others` touches it."""
         supports = {b for a, b in self._pairs if a == thing and "/" not in b}
-        return bool(self.held(thing)) and supports <= {*others, *(arm.name for arm in self.robot.arms)}
+        return bool(self.arms_holding(thing)) and supports <= {*others, *(arm.name for arm in self.robot.arms)}
 
     def fingers(self, arm: Arm) -> float:
         """How far a gripper is open, from 0 to 1."""
@@ -95,7 +101,7 @@ def _owner(model: Any, geom: int, robot: Robot) -> str:
     return title
 
 
-def _spread(a: str, b: str) -> list[tuple[str, str]]:
+def _name_pairs(a: str, b: str) -> list[tuple[str, str]]:
     """A contact as pairs of names: a finger tip also counts as its arm."""
     pairs = []
     for x in {a, a.split("/")[0]}:

@@ -5,7 +5,6 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from policy_toy import ENERGY, RECIPE, batch
@@ -14,22 +13,20 @@ from stand_in import demonstration
 
 from stringpe import robots, tasks
 from stringpe.cli.main import main
-from stringpe.data.demos import augment_cameras
 from stringpe.data.place import Place
 from stringpe.io.checkpoint import digest_weights, model_folder, read_model
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
-from stringpe.recipes.schema import Augment
-from stringpe.robots.data.dataset import Dataset, Writer
+from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
+from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
-from stringpe.training.ema import Ema
 from stringpe.training.launch import evaluate, train
 
 RANDOM = "image encoder starts at random"
-pytestmark = pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")]
 
 
 @pytest.fixture(scope="module")
@@ -115,19 +112,6 @@ def test_a_pack_trains_as_its_folder(recipe, folder, tmp_path):
     both = tasks.create(override(recipe, [f"data.train={path},{folder}"]))
     assert int(both.demos.episode.max()) == 15
     assert both.demos.tasks == ("reach 0", "reach 1")
-
-
-def test_cameras_are_moved_together_with_their_depth():
-    image = torch.arange(2 * 3 * 64, dtype=torch.float32).reshape(1, 2, 3, 8, 8).to(torch.uint8)
-    depth = image[:, :, 0].float()
-    u = torch.tensor([[0.99, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]])  # 2 rows down, 2 columns left; the second stays
-    found, deep = augment_cameras(image, depth, u, Augment(shift=2))
-    pixels = (found + 1) * 127.5
-    torch.testing.assert_close(pixels[:, 1], image[:, 1].float())
-    torch.testing.assert_close(pixels[0, 0, :, :6, 2:], image[0, 0, :, 2:, :6].float())
-    torch.testing.assert_close(deep, pixels[:, :, 0])
-    plain, _ = augment_cameras(image, None, u, Augment())
-    torch.testing.assert_close((plain + 1) * 127.5, image.float())
 
 
 def test_an_encoder_at_random_is_warned_about(recipe, tmp_path):
@@ -256,19 +240,6 @@ def test_broken_episodes_are_counted_in_the_run(folder, recipe, tmp_path):
     with pytest.warns(RuntimeWarning, match="are left out|were left out"):
         task = tasks.create(override(recipe, [f"data.train={copy}"]))
     assert task.counters() == {"broken_episodes": 1.0}
-
-
-def test_the_average_follows_its_power():
-    model = torch.nn.Linear(1, 1, bias=False)
-    ema = Ema(model, 0.9999, power=0.75)
-    average = np.float64(model.weight.item())
-    for step in range(5):
-        with torch.no_grad():
-            model.weight.fill_(float(step))
-        ema.update(step)
-        decay = 1 - (1 + step) ** -0.75
-        average = decay * average + (1 - decay) * step
-    assert ema.average["weight"].item() == pytest.approx(average, rel=1e-5)
 
 
 def test_samples_show_every_camera(recipe):

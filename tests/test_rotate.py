@@ -1,6 +1,8 @@
-"""Derivatives of the rotation beyond the first: double backward, forward mode and torch.func, in float64."""
+"""The rotation by itself: angles, blocks of tokens, and derivatives beyond the first (double backward, forward mode and
+torch.func, in float64)."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import stringpe
 from cases import CASES, build, perturbed
-from stringpe.rotate import rotate, rotate_packed, rotate_pair
+from stringpe.rotate import angles, rotate, rotate_packed, rotate_pair, rotate_planes
 
 H, C, D = 2, 2, 4
 
@@ -186,3 +188,32 @@ def test_forward_mode_through_a_whole_model(plain_attention):
     tangent = jvp(features, (coords,), (direction,))[1]
     assert tangent.abs().max() > 1e-3
     torch.testing.assert_close(tangent, numeric.detach(), atol=1e-7, rtol=1e-5)
+
+
+class TestRotation:
+    @pytest.mark.parametrize("gradient", [False, True])
+    def test_samples_taken_together_change_nothing(self, gradient, monkeypatch):
+        """On a CPU, sines and cosines are formed for as many samples at a time as its cache holds."""
+        torch.manual_seed(0)
+        q, k = torch.randn(2, 5, 3, 7, 8, requires_grad=gradient).unbind(0)
+        coords, theta = 9 * torch.randn(5, 7, 2), torch.randn(3, 2, 4, requires_grad=gradient)
+        whole = rotate_pair(q, k, coords, theta)
+        for most in (1, 2 * 7 * 3 * 4):  # one sample at a time, and two
+            monkeypatch.setattr("stringpe.rotate.CACHED_ANGLES", most)
+            for a, b in zip(rotate_pair(q, k, coords, theta), whole, strict=True):
+                assert torch.equal(a, b)
+                assert a.requires_grad == gradient
+
+    def test_angles_are_reduced_and_exact_where_float32_products_are_not(self):
+        coords = torch.tensor([[[9_999.75]]])
+        theta = torch.tensor([[[0.7]]])
+        exact = math.remainder(float(coords) * float(theta), 2 * math.pi)
+        assert abs(angles(coords, theta).item() - exact) < 1e-6
+        assert abs(math.remainder((coords * theta).item(), 2 * math.pi) - exact) > 1e-5
+
+    def test_layout_pairs_j_with_j_plus_half(self):
+        x = torch.zeros(1, 1, 1, 8)
+        x[..., 1] = 1
+        turned = rotate_planes(x, torch.full((1, 1, 1, 4), math.pi / 2))
+        assert turned.argmax() == 5
+        torch.testing.assert_close(turned.sum(), torch.tensor(1.0))

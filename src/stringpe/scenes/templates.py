@@ -22,13 +22,13 @@ from .object_kinds import COLOURS, MATERIALS, PAINTS, PATTERNS, Kind, Part
 from .scene import Scenes
 from .tableware import TABLEWARE
 
-KINDS: tuple[Kind, ...] = FURNITURE + TABLEWARE
-_NUMBER = {kind.name: number for number, kind in enumerate(KINDS)}
+ALL_KINDS: tuple[Kind, ...] = FURNITURE + TABLEWARE
+_NUMBER = {kind.name: number for number, kind in enumerate(ALL_KINDS)}
 
 
 def kinds() -> tuple[str, ...]:
     """The names of all kinds; a kind's index in this tuple is its class number everywhere."""
-    return tuple(kind.name for kind in KINDS)
+    return tuple(kind.name for kind in ALL_KINDS)
 
 
 def kind_number(name: str) -> int:
@@ -37,7 +37,7 @@ def kind_number(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Templates:
     """k kinds, t templates, p parts at most in a template. Lists of choices are padded; draw below their count."""
 
     # per template
@@ -63,13 +63,13 @@ class Catalogue:
     patterns: Tensor  # (m, 5)
     pattern_count: Tensor  # (m,)
 
-    def to(self, device: torch.device) -> Catalogue:
-        return Catalogue(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+    def to(self, device: torch.device) -> Templates:
+        return Templates(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 def _template(parts: Sequence[Part], width: int) -> dict[str, Tensor]:
     """Normalise the parts of one variant to the unit box and pad them to `width` rows."""
-    placed = [part.placed() for part in parts]
+    placed = [part.place() for part in parts]
     # Row k of an own-to-object matrix is the object's axis k seen from the solid: its support is the half extent.
     high = torch.stack([c + solids.support(part.shape, m) for part, (m, c) in zip(parts, placed, strict=True)]).amax(0)
     low = torch.stack([c - solids.support(part.shape, -m) for part, (m, c) in zip(parts, placed, strict=True)]).amin(0)
@@ -102,24 +102,24 @@ def _choices(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def _build() -> Catalogue:
-    variants = [parts for kind in KINDS for parts in kind.variants]
+def _build() -> Templates:
+    variants = [parts for kind in ALL_KINDS for parts in kind.variants]
     width = max(len(parts) for parts in variants)
     templates = [_template(parts, width) for parts in variants]
     table = {name: torch.stack([t[name] for t in templates]) for name in templates[0]}
-    per_kind = torch.tensor([len(kind.variants) for kind in KINDS])
+    per_kind = torch.tensor([len(kind.variants) for kind in ALL_KINDS])
     colour_names, material_names = list(COLOURS), list(MATERIALS)
-    materials, material_count = _choices([[material_names.index(m) for m in kind.materials] for kind in KINDS])
-    colours, colour_count = _choices([[colour_names.index(c) for c in kind.colours] for kind in KINDS])
+    materials, material_count = _choices([[material_names.index(m) for m in kind.materials] for kind in ALL_KINDS])
+    colours, colour_count = _choices([[colour_names.index(c) for c in kind.colours] for kind in ALL_KINDS])
     patterns, pattern_count = _choices([[PATTERNS.index(p) for p in m.patterns] for m in MATERIALS.values()])
-    tops = [(k.top.width, k.top.depth, k.top.height) if k.top else (0.0, 0.0, 0.0) for k in KINDS]
-    return Catalogue(
+    tops = [(k.top.width, k.top.depth, k.top.height) if k.top else (0.0, 0.0, 0.0) for k in ALL_KINDS]
+    return Templates(
         **{name: value if name == "paint" else value.float() for name, value in table.items()},
         first=per_kind.cumsum(0) - per_kind,
         variants=per_kind,
-        scale=torch.tensor([kind.scale for kind in KINDS]),
-        stretch=torch.tensor([kind.stretch for kind in KINDS]),
-        lies=torch.tensor([kind.lies for kind in KINDS]),
+        scale=torch.tensor([kind.scale for kind in ALL_KINDS]),
+        stretch=torch.tensor([kind.stretch for kind in ALL_KINDS]),
+        lies=torch.tensor([kind.lies for kind in ALL_KINDS]),
         top=torch.tensor(tops),
         materials=materials,
         material_count=material_count,
@@ -131,14 +131,14 @@ def _build() -> Catalogue:
 
 
 @functools.cache
-def catalogue(device: torch.device) -> Catalogue:
-    """The catalogue on a device; built once, on first use."""
+def load_templates(device: torch.device) -> Templates:
+    """All templates on a device; built once, on first use."""
     return _build().to(device)
 
 
 def kind_numbers(place: str) -> tuple[int, ...]:
     """The class numbers of the kinds that belong on the floor, on the wall, on a table, or that lie flat on one."""
-    return tuple(k for k, kind in enumerate(KINDS) if kind.place == place)
+    return tuple(k for k, kind in enumerate(ALL_KINDS) if kind.place == place)
 
 
 LOOK = ("red", "green", "blue", "red 2", "green 2", "blue 2", "pattern", "frequency", "gloss", "sharpness", "glow")
@@ -231,7 +231,7 @@ def _room(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
 
 def assemble(scenes: Scenes) -> Assembly:
     """Every solid of every scene, packed to the longest scene."""
-    shelf = catalogue(scenes.device)
+    shelf = load_templates(scenes.device)
     parts = shelf.paint.shape[1]
     held = (scenes.present[..., None] & (shelf.paint[scenes.template] >= 0)).flatten(1)  # (b, o · parts)
     width = int(held.sum(1).max())

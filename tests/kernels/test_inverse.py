@@ -19,13 +19,13 @@ def matrices(count: int, d: int, scale: float = 0.3) -> torch.Tensor:
 @pytest.mark.parametrize("scale", [0.0, 0.3, 30.0])
 def test_inverts(d: int, scale: float) -> None:
     a = matrices(3, d, scale)
-    assert testing.relative_error(kernels.inverse(a), torch.linalg.inv(a.double())) < 1e-5
+    assert testing.relative_error(kernels.invert(a), torch.linalg.inv(a.double())) < 1e-5
 
 
 def test_strided_and_empty() -> None:
     a = matrices(2, 8)
-    torch.testing.assert_close(kernels.inverse(a.mT), kernels.inverse(a.mT.contiguous()))
-    assert kernels.inverse(a[:0]).shape == (0, 8, 8)
+    torch.testing.assert_close(kernels.invert(a.mT), kernels.invert(a.mT.contiguous()))
+    assert kernels.invert(a[:0]).shape == (0, 8, 8)
 
 
 def test_is_a_well_formed_operator() -> None:
@@ -35,7 +35,7 @@ def test_is_a_well_formed_operator() -> None:
 def test_derivative() -> None:
     a = matrices(2, 6).requires_grad_()
     weights = torch.randn_like(a)
-    (kernels.inverse(a) * weights).sum().backward()
+    (kernels.invert(a) * weights).sum().backward()
     exact = a.detach().double().requires_grad_()
     (torch.linalg.inv(exact) * weights.double()).sum().backward()
     assert testing.relative_error(a.grad, exact.grad) < 1e-5

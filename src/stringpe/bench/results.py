@@ -15,7 +15,7 @@ import torch
 
 from .. import __version__
 from ..io.files import read_json, write_json, write_text
-from ..io.progress import working
+from ..io.progress import track
 from ..io.table import markdown_table
 from . import models, op, train
 from .timing import LeftOut
@@ -64,11 +64,10 @@ def run(
     results: dict[str, Any] = read_json(kept) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
-        with working(f"measuring {part}"):
-            for row in _rows(part, where, dtype, ways, modes, compiled):
-                print(json.dumps(_rounded(_add(results, part, row)), ensure_ascii=False), flush=True)
-                write_json(kept, results)
-                write_text(folder / "bench.md", markdown(results))
+        for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):
+            print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
+            write_json(kept, results)
+            write_text(folder / "bench.md", markdown(results))
         plot(results, folder / "bench.png")
     return results
 
@@ -127,10 +126,10 @@ def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     }
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
-    return {k: _rounded(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return {k: _round(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -181,9 +180,15 @@ def _op_table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         forward, both, floor = row["forward"], row["both"], row["floor"]
         name = f"{row['way']} ({row['backend']})" if row["backend"] else row["way"]
-        cells = [row["shape"], name, _spread(forward), f"{forward['median'] / floor:.2f}", _median(row["forward_call"])]
+        cells = [
+            row["shape"],
+            name,
+            _show_timing(forward),
+            f"{forward['median'] / floor:.2f}",
+            _median(row["forward_call"]),
+        ]
         ratio = f"{both['median'] / (BOTH * floor):.2f}" if both else "–"
-        cells += [_spread(both) if both else "–", ratio, _median(row["both_call"])]
+        cells += [_show_timing(both) if both else "–", ratio, _median(row["both_call"])]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -195,8 +200,8 @@ def _model_table(rows: list[dict[str, Any]]) -> list[str]:
         train, inference = row["train"], row["inference"]
         memory = f"{train['memory'] / base['train']['memory']:.3f}" if train["memory"] else "–"
         lines.append(
-            f"| {row['way']} | {row['mode']} | {_spread(train)} | {_ratio(train, base['train'])} "
-            f"| {memory} | {_spread(inference)} | {_ratio(inference, base['inference'])} |"
+            f"| {row['way']} | {row['mode']} | {_show_timing(train)} | {_ratio(train, base['train'])} "
+            f"| {memory} | {_show_timing(inference)} | {_ratio(inference, base['inference'])} |"
         )
     return [*lines, ""]
 
@@ -222,7 +227,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 row["recipe"],
                 row["encoding"],
                 f"{row['batch']:,}",
-                _spread(row["loop"]),
+                _show_timing(row["loop"]),
                 f"{row['plain']:.3f}",
                 f"{median:.3f} ({low:.3f}–{high:.3f})",
                 "–" if kernels is None else f"{kernels:.3f}",
@@ -244,7 +249,7 @@ def _median(timing: dict[str, Any] | None) -> str:
     return f"{timing['median']:.3f}" if timing else "–"
 
 
-def _spread(timing: dict[str, Any]) -> str:
+def _show_timing(timing: dict[str, Any]) -> str:
     return f"{timing['median']:.3f} ({timing['low']:.3f}–{timing['high']:.3f})"
 
 

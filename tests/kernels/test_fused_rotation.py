@@ -8,7 +8,7 @@ import torch
 from fused_cases import DEVICE, TOLERANCE, Case, error, fused_pair, reference
 
 from stringpe import kernels
-from stringpe.kernels import launch
+from stringpe.kernels import fused_rotation
 from stringpe.rotate import rotate
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -74,14 +74,14 @@ def test_sine_and_cosine_are_within_2e_7() -> None:
 
 
 def test_entries_of_a_program_past_the_end_of_the_batch_are_left_alone() -> None:
-    """Five entries, three a program, and a token too many a block: the masks along the batch and the tokens."""
+    """Five entries, three per program, one token more than a block holds: the masks along the batch and the tokens."""
     case = Case(b=5, groups=2, n=9, d=24)
     q, k, coords, theta = (t.detach() for t in case.inputs())
-    (gq, gk), choice = case.output_gradients(), launch.Tile(tokens=8, batch=3, warps=1)
+    (gq, gk), choice = case.output_gradients(), fused_rotation.Tile(tokens=8, batch=3, warps=1)
     rotated = torch.empty_like(q), torch.empty_like(k)
-    launch.forward(q, k, *rotated, coords, theta, case.groups, choice)
+    fused_rotation.forward(q, k, *rotated, coords, theta, case.groups, choice)
     slopes = torch.empty_like(q), torch.empty_like(k)
-    sums = launch.backward(gq, gk, *rotated, *slopes, coords, theta, case.groups, True, True, choice)
+    sums = fused_rotation.backward(gq, gk, *rotated, *slopes, coords, theta, case.groups, True, True, choice)
     for name, value, truth in zip(NAMES, (*rotated, *slopes, *sums), reference(case), strict=True):
         assert error(value, truth) < TOLERANCE[case.dtype], name
 
@@ -127,18 +127,18 @@ def test_more_elements_than_32_bits_count() -> None:
 def test_tiles(d: int, n: int) -> None:
     """A block neither wastes much nor grows without bound, and own coordinates mean one entry a program."""
     for batch in (1, 256):
-        tokens, entries, warps = launch.tile(d // 2, n, batch, 12, True, launch.FORWARD_PLANES)
+        tokens, entries, warps = fused_rotation.tile(d // 2, n, batch, 12, True, fused_rotation.FORWARD_PLANES)
         assert tokens & (tokens - 1) == 0
         assert tokens <= 16 or -(-n // tokens) * tokens <= 7 / 6 * n
-        assert 1 <= entries <= min(batch, launch.MOST_ENTRIES)
+        assert 1 <= entries <= min(batch, fused_rotation.MOST_ENTRIES)
         assert warps in (1, 2, 4, 8)
-        assert launch.tile(d // 2, n, batch, 12, False, launch.FORWARD_PLANES).batch == 1
+        assert fused_rotation.tile(d // 2, n, batch, 12, False, fused_rotation.FORWARD_PLANES).batch == 1
 
 
 def test_strides_of_single_elements_are_zero() -> None:
     """Torch may give them any number, and for Triton a 1 would be another kernel."""
     x = torch.empty(2, 3, 5, 8).transpose(1, 2)
-    assert launch._strides(x) == x.stride() == (120, 8, 40, 1)
-    assert launch._strides(x[:1]) == (0, 8, 40, 1)
-    assert launch._strides(x[..., :1]) == (120, 8, 40, 0)
-    assert launch._strides(None) == (0, 0, 0, 0)
+    assert fused_rotation._strides(x) == x.stride() == (120, 8, 40, 1)
+    assert fused_rotation._strides(x[:1]) == (0, 8, 40, 1)
+    assert fused_rotation._strides(x[..., :1]) == (120, 8, 40, 0)
+    assert fused_rotation._strides(None) == (0, 0, 0, 0)

@@ -73,7 +73,7 @@ def rim(sides: int, radius: float, height: float, opening: float = 0.45) -> tupl
 
 
 def add(spec: Any, thing: Thing) -> None:
-    """Puts a thing into a MuJoCo model specification."""
+    """Add a thing to a MuJoCo model specification."""
     body = spec.worldbody.add_body(name=thing.name)
     if not thing.fixed:
         body.add_freejoint(name=thing.name)
@@ -165,7 +165,7 @@ def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Th
 
 
 def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height: float = 0.04) -> Thing:
-    """A dish rack: slats at `height` over the table, low rails at the sides; it stands fast."""
+    """A dish rack: slats at `height` over the table, low rails at the sides; it does not move."""
     x, y = half
     slats = [
         Part("box", (0.005, y, 0.003), (float(at), 0.0, height - 0.003), colour=GREY) for at in np.linspace(-x, x, 10)

@@ -1,0 +1,115 @@
+"""A robot task of stringpe as LeRobot's evaluation expects an environment."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.envs.configs import EnvConfig
+from stringpe import robots
+from stringpe.robots.data.columns import DEPTH, IMAGES, MILLIMETRE, STATE, stored_key
+from stringpe.robots.data.demos import parse_options
+
+
+@EnvConfig.register_subclass("string")
+@dataclass
+class StringEnv(EnvConfig):
+    """A task of `stringpe.robots.tasks()`.
+
+    size: side of the pictures in pixels. cameras: their names, all of the robot by default. depth: hand it over, in
+    millimetres, as LeRobot reads it from data sets. options: settings of the environment as `stringpe eval` takes
+    them, for example '["lighting=dim", "depth_noise=true"]'."""
+
+    task: str | None = "KukaPick"
+    fps: int = 10
+    size: int = 128
+    cameras: list[str] = field(default_factory=list)
+    depth: bool = True
+    options: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        env = robots.make(self.task or "", cameras=(), **parse_options(self.options))
+        self.fps = round(env.fps)
+        names = self.cameras or list(env.robot.cameras)
+        count = env.action_space.shape[0]
+        side = (self.size, self.size)
+        self.features = {
+            "action": PolicyFeature(FeatureType.ACTION, (count,)),
+            "agent_pos": PolicyFeature(FeatureType.STATE, (count,)),
+        }
+        self.features_map = {"action": "action", "agent_pos": STATE}
+        for name in names:
+            self.features[f"pixels/{name}"] = PolicyFeature(FeatureType.VISUAL, (*side, 3))
+            self.features_map[f"pixels/{name}"] = IMAGES + name
+            if self.depth:
+                key = _plain(stored_key(DEPTH + name))
+                self.features[key] = PolicyFeature(FeatureType.VISUAL, (*side, 1))
+                self.features_map[key] = stored_key(DEPTH + name)
+
+    @property
+    def gym_kwargs(self) -> dict[str, Any]:
+        """Arguments of `stringpe.robots.make`."""
+        chosen = {"size": (self.size, self.size), "cameras": tuple(self.cameras) or None, "depth": self.depth}
+        return chosen | parse_options(self.options)
+
+    def create_envs(self, n_envs: int, use_async_envs: bool = False) -> dict[str, dict[int, gym.vector.VectorEnv]]:
+        """That many environments side by side, in processes of their own if use_async_envs."""
+        make = partial(RobotTask, self.task or "", self.gym_kwargs)
+        mode = gym.vector.AutoresetMode.SAME_STEP
+        if use_async_envs and n_envs > 1:  # a rendering context does not survive a fork
+            vector: Any = gym.vector.AsyncVectorEnv([make] * n_envs, context="spawn", autoreset_mode=mode)
+        else:
+            vector = gym.vector.SyncVectorEnv([make] * n_envs, autoreset_mode=mode)
+        return {self.type: {0: vector}}
+
+
+class RobotTask(gym.Env[Any, Any]):
+    """An environment of stringpe with observations by LeRobot's names: agent_pos, pixels, and depth (1, h, w) in
+    millimetres."""
+
+    def __init__(self, task: str, options: dict[str, Any]):
+        self.env = robots.make(task, **options)
+        self.task, self.task_description = task, self.env.task_text
+        self._max_episode_steps = self.env.max_steps
+        self.metadata, self.render_mode = self.env.metadata, "rgb_array"
+        self.action_space = self.env.action_space
+        spaces = self.env.observation_space.spaces
+        deep = {_plain(stored_key(k)): (1, *s.shape) for k, s in spaces.items() if k.startswith(DEPTH)}
+        self.observation_space = gym.spaces.Dict(
+            {
+                "agent_pos": spaces[STATE],
+                "pixels": gym.spaces.Dict({k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}),
+            }
+            | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed)
+        return _rename(observation), info | {"is_success": info["success"]}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, success, timeout, info = self.env.step(action)
+        return _rename(observation), reward, success, timeout, info | {"is_success": info["success"]}
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _rename(observation: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"agent_pos": observation[STATE], "pixels": {}}
+    for key, value in observation.items():
+        if key.startswith(IMAGES):
+            found["pixels"][key.removeprefix(IMAGES)] = value
+        elif key.startswith(DEPTH):
+            found[_plain(stored_key(key))] = (value / MILLIMETRE).astype(np.float32)[None]
+    return found
+
+
+def _plain(key: str) -> str:
+    """A key without the word that LeRobot puts before it."""
+    return key.removeprefix("observation.")

@@ -1,0 +1,152 @@
+"""What a stringpe policy in LeRobot is made of: a recipe of stringpe, changes to it, and LeRobot's features."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
+from lerobot.optim import AdamWConfig, CosineDecayWithWarmupSchedulerConfig
+from stringpe import recipes
+from stringpe.recipes.overrides import from_dict, override
+from stringpe.recipes.schema import Recipe
+from stringpe.robots.policies.base import Spec
+
+IMAGES = "observation.images."
+DEPTH = "_depth"
+"""How the keys of a camera's depth end, as LeRobot names them: observation.images.<camera>_depth."""
+
+
+@PreTrainedConfig.register_subclass("string")
+@dataclass
+class StringConfig(PreTrainedConfig):
+    """A policy of a stringpe recipe.
+
+    recipe: kuka_small, aloha_small, kuka or aloha: sizes of the image encoder and of the policy, learning rate, …
+    kind: diffusion or energy. encoding: a name of `stringpe.names()`. depth: none, lift, channel, normals or
+    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these is
+    the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
+    for example '["policy.chunk=32", "model.layers=4"]'.
+    cameras: their names, all of the data set by default. image_size: side in pixels that pictures are resized to, 0 for
+    the recipe's. depth_unit: of the depth that LeRobot hands over (`--dataset.depth_output_unit`). noise_seed: where
+    set, episode i after loading draws its noise from this seed + i alone, as `stringpe eval` does.
+    as_built, fps, tasks: filled in when a policy is made; a saved policy is built from them."""
+
+    recipe: str = "kuka_small"
+    kind: str = ""
+    encoding: str = ""
+    depth: str = ""
+    encoder: str = ""
+    changes: list[str] = field(default_factory=list)
+    cameras: list[str] = field(default_factory=list)
+    image_size: int = 0
+    depth_unit: str = "mm"
+    noise_seed: int | None = None
+    as_built: str = ""
+    fps: float = 0.0
+    tasks: list[str] = field(default_factory=list)
+    normalization_mapping: dict[str, NormalizationMode] = field(
+        default_factory=lambda: {
+            "STATE": NormalizationMode.MEAN_STD,
+            "ACTION": NormalizationMode.MIN_MAX,
+            "VISUAL": NormalizationMode.IDENTITY,
+        }
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_obs_steps != 1:
+            raise ValueError(f"these policies see one observation at a time, got n_obs_steps={self.n_obs_steps}")
+        if self.depth_unit not in ("m", "mm"):
+            raise ValueError(f"depth_unit is m or mm, got {self.depth_unit!r}")
+        self.build_recipe()  # a wrong name is told before any data is read
+
+    def build_recipe(self) -> Recipe:
+        """The recipe with all changes."""
+        if self.as_built:
+            return from_dict(json.loads(self.as_built))
+        given = {
+            "policy.kind": self.kind,
+            "model.encoding": self.encoding,
+            "model.depth": self.depth,
+            "policy.encoder": self.encoder,
+            "data.image_size": self.image_size,
+        }
+        changes = [f"{key}={value}" for key, value in given.items() if value]
+        recipe = override(recipes.load(self.recipe), [*changes, *self.changes])
+        if recipe.task != "policy":
+            raise ValueError(f"{self.recipe} is a recipe for {recipe.task}, not for a policy: use kuka_small, …")
+        return recipe
+
+    def camera_keys(self) -> dict[str, str]:
+        """LeRobot's keys of the images, by camera, in the policy's order."""
+        there = {
+            key.removeprefix("observation.").removeprefix("images."): key
+            for key, feature in sorted(self.image_features.items())
+            if feature.shape[0] == 3
+        }
+        missing = [name for name in self.cameras if name not in there]
+        if missing or not there:
+            raise ValueError(f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}")
+        return {name: there[name] for name in self.cameras or there}
+
+    def depth_keys(self) -> dict[str, str]:
+        """LeRobot's keys of the depth, by camera; none for a policy that does not see depth."""
+        if self.build_recipe().model.depth == "none":
+            return {}
+        cameras = self.camera_keys()
+        wanted = {name: f"{IMAGES}{name}{DEPTH}" for name in cameras}
+        missing = [key for key in wanted.values() if key not in self.image_features]
+        if missing:
+            raise ValueError(
+                f"depth={self.build_recipe().model.depth} needs {', '.join(missing)}; there are "
+                f"{', '.join(sorted(self.image_features))}: record depth, choose other cameras, or set depth=none"
+            )
+        return wanted
+
+    def spec(self) -> Spec:
+        """What the policy is made for."""
+        assert self.robot_state_feature is not None
+        assert self.action_feature is not None
+        state, action = self.robot_state_feature.shape[0], self.action_feature.shape[0]
+        size = self.build_recipe().data.image_size
+        return Spec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
+
+    def validate_features(self) -> None:
+        if self.robot_state_feature is None or self.action_feature is None:
+            raise ValueError("these policies need observation.state and action among the features")
+        self.depth_keys()
+
+    def drop_unused_features(self) -> None:
+        """Keep only what the policy sees, so that processors leave the rest alone."""
+        used = {*self.camera_keys().values(), *self.depth_keys().values()}
+        self.input_features = {
+            key: feature
+            for key, feature in (self.input_features or {}).items()
+            if key in used or (feature.type is FeatureType.STATE and key == "observation.state")
+        }
+
+    def get_optimizer_preset(self) -> AdamWConfig:
+        o = self.build_recipe().optim
+        betas = (o.beta1, o.beta2)
+        return AdamWConfig(lr=o.lr, betas=betas, eps=o.eps, weight_decay=o.weight_decay, grad_clip_norm=o.clip)
+
+    def get_scheduler_preset(self) -> CosineDecayWithWarmupSchedulerConfig:
+        recipe: Any = self.build_recipe()
+        return CosineDecayWithWarmupSchedulerConfig(
+            num_warmup_steps=recipe.optim.warmup_steps,
+            num_decay_steps=recipe.loop.steps or 100_000,
+            peak_lr=recipe.optim.lr,
+            decay_lr=recipe.optim.lr / 1000,
+        )
+
+    @property
+    def observation_delta_indices(self) -> None:
+        return None
+
+    @property
+    def action_delta_indices(self) -> list[int]:
+        return list(range(self.build_recipe().policy.chunk))
+
+    @property
+    def reward_delta_indices(self) -> None:
+        return None

@@ -1,0 +1,248 @@
+"""STRING inside an attention class of your own: its projections stay where they are, under their names.
+
+    class MyAttention(nn.Module):
+        def __init__(self, dim, heads):
+            super().__init__()
+            self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+            self.positions = stringpe.Projections(stringpe.cayley(head_dim=dim // heads, num_heads=heads, coord_dim=2))
+
+        def forward(self, x, coords):
+            q, k, v = self.positions(self, x, coords)     # (b, h, n, d) each, with q and k encoded
+            return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+`HeldProjections` is what attached hosts and `Projections` share: where the rows of queries, keys and values are in some
+module, whether P may go into them, and how.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .basis import Identity
+from .encoding import Encoding
+from .projection import check_precision, fold_projection, linear_obstacle, norm_obstacle
+
+
+class Rows(NamedTuple):
+    """The rows of a projection for queries, keys or values: views into a module's parameters."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Names(NamedTuple):
+    """Where a module keeps its projections and norms, by attribute. Either `packed` holds the rows of queries, keys and
+    values one after the other, in an nn.Linear or (with `packed_bias`) in a parameter, or `apart` names three layers.
+    Those that do not exist are passed over."""
+
+    packed: str = "qkv"
+    apart: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
+    packed_weight: str = "in_proj_weight"
+    packed_bias: str = "in_proj_bias"
+    q_norm: str = "q_norm"
+    k_norm: str = "k_norm"
+
+
+class HeldProjections:
+    """The projections of a module that is not ours: (b, n, dim) to queries, keys and values, with P folded in or not.
+
+    encoding: of num_kv_heads heads; the module has num_heads of queries.
+    """
+
+    def __init__(self, owner: nn.Module, encoding: Encoding, num_heads: int, names: Names):
+        self.owner, self.encoding, self.names = owner, encoding, names
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, encoding.num_heads, encoding.head_dim
+
+    def part(self, name: str) -> Any:
+        """What the module keeps under a name, or None."""
+        return getattr(self.owner, name, None)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many channels queries, keys and values have."""
+        return [self.num_heads * self.head_dim] + [self.num_kv_heads * self.head_dim] * 2
+
+    def rows(self) -> tuple[Rows, ...]:
+        """W and b of queries and keys, and of values where one parameter holds all three."""
+        packed = self.part(self.names.packed)
+        biases: Any
+        if packed is not None:
+            weight = packed.weight
+            apart = (self.part("q_bias"), self.part("k_bias"), self.part("v_bias"))
+            biases = apart if apart[0] is not None else packed.bias
+        elif self.part(self.names.packed_weight) is not None:
+            weight, biases = self.part(self.names.packed_weight), self.part(self.names.packed_bias)
+        else:
+            return tuple(Rows(p.weight, p.bias) for p in map(self.part, self.names.apart[:2]))
+        if isinstance(biases, Tensor):
+            biases = biases.split(self.sizes)
+        return tuple(map(Rows, weight.split(self.sizes), biases or [None] * 3))
+
+    def obstacle(self) -> str | None:
+        """Why P cannot move into the weights, as a clause; None if it can."""
+        for name in (self.names.q_norm, self.names.k_norm):
+            if obstacle := norm_obstacle(self.part(name), f"{name}, a", self.encoding.basis.orthogonal):
+                return obstacle
+        for name in (self.names.packed, *self.names.apart[:2]):
+            projection = self.part(name)
+            if projection is not None and (obstacle := linear_obstacle(projection)):
+                return f"its projection is {name}, {obstacle}, which has to be called: merge it into an nn.Linear first"
+        return None
+
+    def fold_rows(self) -> tuple[Tensor, Tensor | None]:
+        """The weight and bias of queries and keys side by side, with P in them."""
+        q, k, *_ = self.rows()
+        bias = None if q.bias is None and k.bias is None else torch.cat([_bias_or_zeros(q), _bias_or_zeros(k)])
+        weight = torch.cat([q.weight, k.weight])
+        if isinstance(self.encoding.basis, Identity):
+            return weight, bias
+        folded, turned = fold_projection(self.encoding.basis(), weight, bias)
+        return folded.to(weight.dtype), None if turned is None else turned.to(weight.dtype)
+
+    @torch.no_grad()
+    def write_basis(self) -> None:
+        """Write P into the query and key rows, for good."""
+        parts = self.rows()[:2]
+        weight, bias = self.fold_rows()
+        for part, own in zip(parts, weight.split(self.sizes[:2]), strict=True):
+            part.weight.copy_(own)
+        if bias is not None:
+            for part, own in zip(parts, bias.split(self.sizes[:2]), strict=True):
+                if part.bias is not None:
+                    part.bias.copy_(own)
+
+    def project_folded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys side by side, (b, n, (h + h_kv)·d), with P in their projections; and values."""
+        _, _, *others = self.rows()
+        values: Tensor = F.linear(x, *others[0]) if others else self.part(self.names.apart[2])(x)
+        return F.linear(x, *self.fold_rows()), values
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, (b, n, h·d) each, through the module's layers as they are."""
+        if self.part(self.names.apart[0]) is not None:
+            return tuple(self.part(name)(x) for name in self.names.apart)
+        if self.part(self.names.packed) is None:
+            return tuple(F.linear(x, *part) for part in self.rows())
+        projected: Tensor = self.part(self.names.packed)(x)
+        if self.part("q_bias") is not None:  # the biases stand beside the projection
+            projected = projected + torch.cat([self.part(name) for name in ("q_bias", "k_bias", "v_bias")])
+        return projected.split(self.sizes, dim=-1)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(b, n, h·d) to (b, h, n, d)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys through the module's norms, where it has them."""
+        if self.part(self.names.q_norm) is None:
+            return q, k
+        return self.part(self.names.q_norm)(q), self.part(self.names.k_norm)(k)
+
+    def encode(self, x: Tensor, coords: Tensor, *, folds: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded at coords."""
+        if not folds:
+            queries, keys, values = self.project(x)
+        else:
+            packed, values = self.project_folded(x)
+            if isinstance(self.part(self.names.q_norm) or nn.Identity(), nn.Identity):
+                groups = self.num_heads // self.num_kv_heads
+                return *self.encoding.rotate_packed(packed, coords, groups=groups), self.split_heads(values)
+            queries, keys = packed.split(self.sizes[:2], dim=-1)
+        q, k = self.normalise(self.split_heads(queries), self.split_heads(keys))
+        return *self.encoding(q, k, coords, folded=folds), self.split_heads(values)
+
+
+class Projections(nn.Module):
+    """What `stringpe.Attention` does between tokens and scores, for an attention class of your own: project, fold P
+    into the weights in every forward where nothing stands between, and rotate.
+
+    encoding: of one head per key head. num_heads: of queries; those of the encoding unless given (grouped queries).
+    qkv: the attribute of the owner that holds one nn.Linear with the rows of queries, keys and values one after the
+        other; or a sequence of three attributes.
+    q_norm, k_norm: attributes with norms of queries and keys per head, applied before the encoding; passed over where
+        the owner has none. One with a centring or a gain keeps P out of the weights, and then it multiplies tokens.
+
+    Call it as `self.positions(self, x, coords)`: it reads the owner's layers each time, so adapters (LoRA), hooks and
+    quantised layers put there later are honoured. `stringpe.fold(model)` writes P into them.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        *,
+        qkv: str | Sequence[str] = "qkv",
+        num_heads: int | None = None,
+        q_norm: str = "q_norm",
+        k_norm: str = "k_norm",
+    ):
+        super().__init__()
+        if not isinstance(encoding, Encoding):
+            raise ValueError(
+                f"encoding must have a basis and frequencies, as stringpe.create('cayley', …) has, got {encoding!r}"
+            )
+        apart = ("", "", "") if isinstance(qkv, str) else tuple(qkv)
+        if len(apart) != 3:
+            raise ValueError(f"qkv names one layer for all, or three for queries, keys and values; got {qkv!r}")
+        self.num_heads = encoding.num_heads if num_heads is None else num_heads
+        if self.num_heads < 1 or self.num_heads % encoding.num_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is not a multiple of the encoding's {encoding.num_heads} heads: the "
+                f"encoding has one per key head"
+            )
+        packed = qkv if isinstance(qkv, str) else ""
+        self.names = Names(packed, (apart[0], apart[1], apart[2]), "", "", q_norm, k_norm)
+        self.encoding = encoding
+
+    def forward(self, owner: nn.Module, x: Tensor, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, h_kv, n, d) of tokens x (b, n, dim) at coords (n, c) or (b, n, c)."""
+        check_precision(self.encoding)
+        held = self.held_by(owner)
+        return held.encode(x, coords, folds=held.obstacle() is None)
+
+    def held_by(self, owner: nn.Module) -> HeldProjections:
+        """The projections of the owner, once they are known to be there."""
+        named = [self.names.packed] if self.names.packed else list(self.names.apart)
+        missing = [name for name in named if getattr(owner, name, None) is None]
+        if missing:
+            raise ValueError(
+                f"{type(owner).__name__} has no {', '.join(missing)}: pass the module that holds the projections as "
+                f"first argument, and their names as qkv="
+            )
+        return HeldProjections(owner, self.encoding, self.num_heads, self.names)
+
+
+class OwnedLayer:
+    """A `Projections` and the module that holds what it projects with, for `stringpe.fold`."""
+
+    def __init__(self, owner: nn.Module, projections: Projections):
+        self.owner, self.projections = owner, projections
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.projections.encoding
+
+    def fold_obstacle(self) -> str | None:
+        """Why P cannot move into the weights, as a clause; None if it can."""
+        return self.projections.held_by(self.owner).obstacle()
+
+    def fold_basis(self, plain: Encoding) -> None:
+        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        self.projections.held_by(self.owner).write_basis()
+        self.projections.encoding = plain
+
+
+def owned_layers(model: nn.Module) -> list[tuple[str, OwnedLayer]]:
+    """Every `Projections` in a model, by the path of the module that holds it."""
+    return [
+        (name, OwnedLayer(owner, child))
+        for name, owner in model.named_modules()
+        for child in owner.children()
+        if isinstance(child, Projections)
+    ]
+
+
+def _bias_or_zeros(rows: Rows) -> Tensor:
+    return rows.weight.new_zeros(len(rows.weight)) if rows.bias is None else rows.bias

@@ -1,0 +1,148 @@
+"""The columns of a data set: what they are called in memory and in LeRobot's files, and how they are stored.
+
+In memory, as environments and policies have them, step first: `observation.state` (t, s) and `action` (t, a) float32,
+`observation.images.<camera>` (t, h, w, 3) uint8, `observation.depth.<camera>` (t, h, w) float32 in metres with 0 for a
+hole, scalars (t,) such as `next.reward`, and other arrays of numbers (t, …) such as `observation.camera.<camera>.pose`.
+
+In files, LeRobot's keys: depth is `observation.images.<camera>_depth` of shape (h, w, 1), whose `info` says
+`is_depth_map` and `depth_unit`; anything else that is known of a camera (its `intrinsics`, say) stands in `info` too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Frames = Mapping[str, Array]
+"""An episode in memory, by the keys above."""
+
+STATE, ACTION = "observation.state", "action"
+IMAGES, DEPTH = "observation.images.", "observation.depth."
+COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+MILLIMETRE = 0.001
+UNITS = {"mm": MILLIMETRE, "m": 1.0}
+"""Metres per step of stored depth, by the name of its unit."""
+
+Kind = Literal["numbers", "image", "depth"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. key: in memory; stored: in files. unit: metres per step of stored depth, None where the files do not
+    say. info: what they say beside it; `video.dequantise` reads the range of depth in a video there."""
+
+    key: str
+    stored: str
+    kind: Kind
+    video: bool = False
+    unit: float | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_picture(key: str) -> bool:
+    """Whether a column in memory holds images or depth."""
+    return key.startswith((IMAGES, DEPTH))
+
+
+def stored_key(key: str) -> str:
+    """The name in files of a column in memory."""
+    return f"{IMAGES}{key.removeprefix(DEPTH)}_depth" if key.startswith(DEPTH) else key
+
+
+def read_columns(features: Mapping[str, Any]) -> dict[str, Column]:
+    """The columns that the features of meta/info.json declare, by their keys in memory. Text is left out."""
+    found: dict[str, Column] = {}
+    for stored, feature in features.items():
+        if feature["dtype"] in ("string", "language"):
+            continue
+        column = _picture(stored, feature) if feature["dtype"] in ("image", "video") else _numbers(stored)
+        if column.key in found:
+            raise ValueError(f"{column.key} is stored twice, as {found[column.key].stored} and as {stored}")
+        found[column.key] = column
+    return found
+
+
+def _numbers(stored: str) -> Column:
+    return Column(stored, stored, "numbers")
+
+
+def _picture(stored: str, feature: Mapping[str, Any]) -> Column:
+    info = (feature.get("info") or {}) | (feature.get("video_info") or {})
+    video = feature["dtype"] == "video"
+    camera = stored.removeprefix("observation.").removeprefix("images.")
+    if stored.startswith(DEPTH):  # as stringpe wrote it in LeRobot's format 2.1: millimetres
+        return Column(stored, stored, "depth", video, MILLIMETRE, info)
+    if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
+        return Column(IMAGES + camera, stored, "image", video, info=info)
+    name = camera.removesuffix("_depth").removeprefix("depth_")
+    unit = info.get("depth_unit")
+    if unit is not None and unit not in UNITS:
+        raise ValueError(f"{stored} is stored in the unit {unit!r}; only {' and '.join(UNITS)} can be read")
+    return Column(DEPTH + name, stored, "depth", video, None if unit is None else UNITS[unit], info)
+
+
+def describe(
+    frames: Frames, shapes: Mapping[str, tuple[int, int]], cameras: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The "features" of meta/info.json for an episode.
+
+    shapes: height and width of the pictures, by key in memory. cameras: what else is known of each camera, by name,
+    written to the `info` of its columns."""
+    found: dict[str, dict[str, Any]] = {}
+    for key in sorted([*frames, *shapes]):
+        if is_picture(key):
+            deep = key.startswith(DEPTH)
+            camera = key.removeprefix(DEPTH).removeprefix(IMAGES)
+            info = dict((cameras or {}).get(camera, {}))
+            info |= {"is_depth_map": True, "depth_unit": "mm"} if deep else {}
+            feature: dict[str, Any] = {"dtype": "image", "shape": [*shapes[key], 1 if deep else 3]}
+            feature |= {"names": ["height", "width", "channels"]} | ({"info": info} if info else {})
+        else:
+            value = frames[key]
+            feature = {"dtype": scalar_type(value), "shape": list(value.shape[1:]) or [1], "names": None}
+        found[stored_key(key)] = feature
+    for key in COUNTERS:
+        found[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
+    return found
+
+
+def scalar_type(value: Array) -> str:
+    """The type that numbers are stored in."""
+    return {"b": "bool", "f": "float32"}.get(value.dtype.kind, "int64")
+
+
+def check(frames: Mapping[str, Any]) -> None:
+    """Refuse frames that do not form an episode. Pictures may be encoded already: lists of bytes."""
+    missing = [key for key in (STATE, ACTION) if key not in frames]
+    if missing:
+        raise ValueError(f"an episode needs {' and '.join(missing)}, got {', '.join(sorted(frames)) or 'nothing'}")
+    lengths = {key: len(value) for key, value in frames.items()}
+    if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
+        raise ValueError(f"all parts of an episode need the same number of steps, at least one; got {lengths}")
+    for key, value in frames.items():
+        if is_picture(key) and is_encoded(value):
+            continue
+        if key.startswith(IMAGES):
+            good = value.dtype == np.uint8 and value.ndim == 4 and value.shape[3] == 3
+            wanted = "(steps, height, width, 3) uint8"
+        elif key.startswith(DEPTH):
+            good, wanted = value.ndim == 3 and value.dtype.kind == "f", "(steps, height, width) of floats in metres"
+        elif key in (STATE, ACTION):
+            good, wanted = value.ndim == 2 and bool(np.isfinite(value).all()), "(steps, size), all finite"
+        else:
+            good, wanted = key not in COUNTERS and value.dtype.kind in "biuf", "(steps, …) numbers"
+        if not good:
+            raise ValueError(f"{key} must be {wanted}; got {value.dtype} {value.shape}, {_finite(value)}")
+
+
+def is_encoded(value: Any) -> bool:
+    """Whether pictures are encoded already: a list of bytes."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], bytes)
+
+
+def _finite(value: Array) -> str:
+    bad = int((~np.isfinite(value)).sum()) if value.dtype.kind == "f" else 0
+    return f"{bad} values not finite" if bad else "all finite"

@@ -1,0 +1,191 @@
+"""Where the episodes of a folder are: LeRobot's formats 2.0, 2.1 and 3.0, written by LeRobot or by us.
+
+- 2.x: one Parquet file per episode, `data/chunk-000/episode_000000.parquet`, and one video per episode and camera.
+- 3.0: `data/chunk-000/file-000.parquet` holds episodes one after the other, and so do videos; `meta/episodes/` says
+  which file and which seconds. Our own files hold one episode each and say so in their footers, so that a folder whose
+  writer was killed is read without `meta/episodes/`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...io.files import read_json
+from . import parquet
+from .columns import ACTION, COUNTERS, STATE
+from .parquet import BrokenEpisode, Footer
+
+VERSION = "v3.0"
+CHUNK = 1000
+"""Files per folder."""
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Where an episode begins in a video, in seconds."""
+
+    path: Path
+    start: float = 0.0
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode: its file and what it holds. first: number of its first frame in the whole data set; shared: whether
+    the file holds other episodes too; videos: by the columns' names in files."""
+
+    number: int
+    path: Path
+    length: int
+    task: str
+    seed: int | None
+    first: int
+    stats: dict[str, Any]
+    shared: bool = False
+    videos: Mapping[str, Clip] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        return f"episode {self.number} in {self.path.name}" if self.shared else self.path.name
+
+
+def episode_path(folder: Path, number: int) -> Path:
+    """Where episode `number` is, or will be, in a folder that we write."""
+    return folder / DATA_PATH.format(chunk_index=number // CHUNK, file_index=number % CHUNK)
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """meta/info.json; ValueError where there is none, or of a version that cannot be read."""
+    path = folder / "meta" / "info.json"
+    if not path.exists():
+        raise ValueError(f"{folder} is not a robot data set: it has no {path.relative_to(folder)}")
+    info: dict[str, Any] = read_json(path)
+    version = str(info.get("codebase_version", ""))
+    if not version.startswith(("v2.", "v3.")):
+        known = "v2.0, v2.1 and v3.0 can be read"
+        raise ValueError(f"{folder} is in LeRobot's format {version or 'without a version'}; {known}")
+    missing = [key for key in (STATE, ACTION) if key not in info["features"]]
+    if missing:
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}, which policies need")
+    return info
+
+
+def find_episodes(folder: Path, info: Mapping[str, Any], broken: dict[str, str]) -> Iterator[Episode]:
+    """The episodes of a folder in order; those that cannot be read are left out and named in `broken`."""
+    if str(info["codebase_version"]).startswith("v2."):
+        paths = sorted((folder / "data").glob("chunk-*/episode_*.parquet"))
+        yield from _one_per_file(folder, info, paths, broken)
+        return
+    paths = sorted((folder / "data").glob("chunk-*/file-*.parquet"))
+    if any(map(_is_ours, paths[:3])):  # a few, since the first may be damaged
+        yield from _one_per_file(folder, info, paths, broken)
+    else:
+        yield from _listed(folder, info, broken)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return parquet.read_footer(path)[0] is not None
+    except BrokenEpisode:
+        return False
+
+
+def _one_per_file(
+    folder: Path, info: Mapping[str, Any], paths: list[Path], broken: dict[str, str]
+) -> Iterator[Episode]:
+    first = 0
+    tasks = read_tasks(folder)
+    for path in paths:
+        number = int(path.stem.rpartition("_" if "_" in path.stem else "-")[2])
+        if path.stem.startswith("file-"):
+            number += CHUNK * int(path.parent.name.rpartition("-")[2])
+        try:
+            footer, length, sizes = parquet.read_footer(path)
+            _check_columns(path, sizes, info)
+            if not length:
+                raise BrokenEpisode(f"{path.name} has no steps")
+            if footer is None:  # LeRobot's own: the task stands in a column
+                index = int(parquet.read(path, ["task_index"])["task_index"][0])
+                footer = Footer(length, tasks.get(index, ""), None, {})
+        except BrokenEpisode as error:
+            broken[path.name] = str(error)
+            continue
+        videos = {key: Clip(_video_path(folder, info, key, number)) for key in _videos(info)}
+        yield Episode(number, path, length, footer.task, footer.seed, first, footer.stats, videos=videos)
+        first += length
+
+
+def _listed(folder: Path, info: Mapping[str, Any], broken: dict[str, str]) -> Iterator[Episode]:
+    """Episodes as meta/episodes lists them: files may hold several."""
+    paths = sorted((folder / "meta" / "episodes").glob("*/*.parquet"))
+    if not paths:
+        raise ValueError(f"{folder} has no files under meta/episodes: it was not finalised, or not copied whole")
+    checked: dict[Path, str] = {}
+    for rows in map(parquet.read_rows, paths):
+        for i, number in enumerate(rows["episode_index"]):
+            row = {key: values[i] for key, values in rows.items()}
+            where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+            path = folder / info["data_path"].format(**where)
+            if path not in checked:
+                checked[path] = _damage(path, info)
+            if checked[path]:
+                broken[f"episode {number} in {path.name}"] = checked[path]
+                continue
+            clips = {key: _clip(folder, info, key, row) for key in _videos(info)}
+            task = " ".join(row["tasks"] or [])
+            length, first = int(row["length"]), int(row["dataset_from_index"])
+            yield Episode(number, path, length, task, row.get("seed"), first, {}, shared=True, videos=clips)
+
+
+def _damage(path: Path, info: Mapping[str, Any]) -> str:
+    """What is wrong with a file, or nothing."""
+    try:
+        _check_columns(path, parquet.read_footer(path)[2], info)
+    except BrokenEpisode as error:
+        return str(error)
+    return ""
+
+
+def _videos(info: Mapping[str, Any]) -> list[str]:
+    return [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
+
+
+def _video_path(folder: Path, info: Mapping[str, Any], key: str, number: int) -> Path:
+    size = info.get("chunks_size", CHUNK)
+    found: str = info["video_path"].format(video_key=key, episode_chunk=number // size, episode_index=number)
+    return folder / found
+
+
+def _clip(folder: Path, info: Mapping[str, Any], key: str, row: Mapping[str, Any]) -> Clip:
+    chunk, file = row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]
+    path = info["video_path"].format(video_key=key, chunk_index=chunk, file_index=file)
+    return Clip(folder / path, float(row[f"videos/{key}/from_timestamp"]))
+
+
+def _check_columns(path: Path, sizes: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks columns of info.json, or has others."""
+    features = info["features"]
+    missing = [key for key, f in features.items() if key not in sizes and f["dtype"] != "video" and key not in COUNTERS]
+    if missing:
+        raise BrokenEpisode(f"{path.name} has no column {', '.join(missing)}")
+    for key in (STATE, ACTION):
+        wanted = features[key]["shape"][0]
+        if sizes[key] not in (wanted, 1, -1):  # lists without a fixed size are checked when they are read
+            raise BrokenEpisode(f"{path.name} has {sizes[key]} numbers in {key}, not {wanted}")
+
+
+def read_tasks(folder: Path) -> dict[int, str]:
+    """Task texts by their numbers."""
+    lines, table = folder / "meta" / "tasks.jsonl", folder / "meta" / "tasks.parquet"
+    if table.exists():
+        rows = parquet.read_rows(table)
+        numbers = rows.pop("task_index")
+        texts = rows.get("task") or next(iter(rows.values()))
+        return dict(zip(numbers, texts, strict=True))
+    if not lines.exists():
+        return {}
+    found = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
+    return {row["task_index"]: row["task"] for row in found}

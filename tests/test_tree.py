@@ -1,0 +1,109 @@
+"""The shape of the tree: files and functions short enough to read, names that say which file is meant, tests where a
+reader looks for them."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import stringpe
+
+SOURCE = Path(stringpe.__file__).parent
+TESTS = Path(__file__).parent
+MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 60
+
+LONG_FILES: set[str] = set()
+"""Files that may be longer. A new one needs a reason that a reader would accept."""
+
+SAME_NAMES = {
+    "__init__.py": "Python",
+    "attention.py": "hosts/attention.py is to hosts what attention.py is to our models",
+    "aloha.py": "the recipe of a robot, and the robot",
+    "base.py": "what the modules of a package share",
+    "demos.py": "data/ reads the demonstrations that robots/data/ records",
+    "kuka.py": "the recipe of a robot, and the robot",
+    "relations.py": "a recipe, and its task",
+    "table.py": "io/ writes tables, training/ has the one of a comparison",
+    "timm.py": "the library as a host, and our models in its registry",
+}
+"""File names that occur twice, and why they may."""
+
+ACROSS = {
+    "tests": {
+        "contributing": "CONTRIBUTING.md",
+        "deployment": "compilation, export and processes, over all encodings",
+        "docs": "docs/",
+        "imports": "the order of packages",
+        "malformed": "wrong arguments to every public function",
+        "package": "what is exported, and what importing costs",
+        "traps": "docs/traps.md",
+        "tree": "this file",
+    },
+    "data": {"damage": "damaged input on every path that reads data"},
+    "hosts": {
+        "export": "stringpe.export, for hosts",
+        "families": "what every family of hosts must keep",
+        "pretrained": "stringpe.pretrained, for hosts",
+        "trust": "SECURITY.md",
+    },
+    "robots": {
+        "policies": "the package robots/policies",
+        "reach": "a policy learns, from data to success",
+    },
+    "tasks": {"reads": "the keys that every task reads"},
+    "training": {
+        "damage": "damaged runs",
+        "pieces": "the small modules of the loop",
+        "survival": "runs that are killed or spread over processes",
+    },
+}
+"""Tests that are not of one module, and what they are of."""
+
+
+def python_files(root):
+    return sorted(path for path in root.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+@pytest.mark.parametrize("root", [SOURCE, TESTS], ids=["src", "tests"])
+def test_files_are_short(root):
+    lengths = {str(path.relative_to(root)): len(path.read_text().splitlines()) for path in python_files(root)}
+    assert {file: lines for file, lines in lengths.items() if lines > MOST_LINES and file not in LONG_FILES} == {}
+    assert set(lengths) >= LONG_FILES
+
+
+@pytest.mark.parametrize("root", [SOURCE, TESTS], ids=["src", "tests"])
+def test_functions_are_short(root):
+    long = {}
+    for path in python_files(root):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    long[f"{path.relative_to(root)}:{node.name}"] = lines
+    assert long == {}
+
+
+def test_a_file_name_says_which_file_is_meant():
+    where = defaultdict(list)
+    for path in python_files(SOURCE):
+        where[path.name].append(str(path.relative_to(SOURCE)))
+    twice = {name: files for name, files in where.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if name not in SAME_NAMES} == {}
+    assert set(SAME_NAMES) <= set(twice)
+
+
+def test_tests_are_named_after_what_they_test():
+    """tests/data/test_cache.py is for src/stringpe/data/cache.py, or for a module or package deeper in data/."""
+    known = defaultdict(set)
+    for path in python_files(SOURCE):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        known[parts[0] if len(parts) > 1 else "tests"].add(parts[-1])
+    strays = []
+    for path in TESTS.rglob("test_*.py"):
+        folder, name = path.relative_to(TESTS).parts[0], path.stem.removeprefix("test_")
+        folder = folder if path.parent != TESTS else "tests"
+        if name not in known[folder] | {folder} | set(ACROSS.get(folder, {})):
+            strays.append(str(path.relative_to(TESTS)))
+    assert sorted(strays) == []
