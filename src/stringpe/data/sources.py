@@ -39,7 +39,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "shards": ("num_classes", *_FILES, *_READ, "cache"),
         "folder": ("num_classes", *_FILES, *_READ),
         "huggingface": ("num_classes", *_FILES, *_READ),
-        "stream": ("num_classes", *_FILES, "workers"),
+        "stream": ("num_classes", *_FILES, *_READ),  # in_memory or not, it is never kept
     },
     "objects": {"scenes": (*_MADE, "queries")},
     "retrieval": {
