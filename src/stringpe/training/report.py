@@ -26,7 +26,7 @@ table { border-collapse: collapse; width: 100%; margin: .8rem 0; } div.wide { ov
 th { font-weight: 600; border-bottom: 2px solid #444; vertical-align: bottom; }
 th, td { padding: .3rem .6rem; text-align: right; } th:first-child, td:first-child { text-align: left; }
 td { border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; white-space: nowrap; }
-table.plain td:last-child, table.plain th:last-child { text-align: left; white-space: normal; }
+td.text { text-align: left; white-space: normal; } details { margin: 2rem 0 1rem; }
 img.figure { width: 100%; } p.note { color: #555; font-size: .9rem; margin: .4rem 0; }
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; } figure { margin: 0; width: 9rem; }
 figure img { width: 9rem; height: 9rem; image-rendering: pixelated; } figcaption { font-size: .8rem; color: #555; }
@@ -118,7 +118,8 @@ def write_evaluation(
         )
     else:
         said += f", from {found['count']:.0f} cases; this metric is not a share of cases and has no simple interval"
-    about = f"The checkpoint {path}, an encoding {recipe.model.encoding}, seed {recipe.seed}, on its validation set."
+    where = f"{recipe.data.source} {recipe.data.val}".strip()
+    about = f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}), on its validation set: {where}."
     digest = "; ".join(f"{name} {value}" for name, value in found["digest"].items())
     sections = [
         Section("The task", (describe_task(recipe), about)),

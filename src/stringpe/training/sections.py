@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..io.table import markdown_table
 
 _WIDTH = 110
+_LONGEST_NUMBER = 24  # "100.00 ± 10.00 *" and "1,000.0 (900.0–1,100.0)"
 
 Rows = Sequence[Sequence[str]]
 
@@ -64,8 +65,14 @@ def _html(section: Section) -> str:
 def _table(rows: Rows) -> str:
     head, *body = rows
     names = "".join(f"<th>{html.escape(h)}</th>" for h in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>\n" for row in body)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in body)
     return f'<div class="wide"><table><thead><tr>{names}</tr></thead>\n<tbody>{lines}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    """A cell; sentences are set from the left, unlike numbers."""
+    kind = ' class="text"' if len(text) > _LONGEST_NUMBER else ""
+    return f"<td{kind}>{html.escape(text)}</td>"
 
 
 def _wrap(text: str, first: str = "", rest: str = "") -> str:
