@@ -30,9 +30,10 @@ from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
+from ..models.image_classifier import ImageClassifier
 from .archives import write_samples
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
-from .depth_filters import FILTERS
+from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
 from .place import Launch, read_launch
 from .sources import expand
@@ -45,8 +46,9 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 
 @dataclass(frozen=True)
 class Settings:
-    """filters: names of `FILTERS`, applied in this order. shard_size: images per shard, if a folder is the input.
-    batch: images that the model takes at a time. threads: that decode, filter and encode; 0 is one per core."""
+    """filters: names of `FILTERS`, applied in this order, and ILLUSION, which comes last. shard_size: images per shard,
+    if a folder is the input. batch: images that the model takes at a time. threads: that decode, filter and encode; 0
+    is one per core."""
 
     filters: tuple[str, ...] = tuple(FILTERS)
     shard_size: int = 1000
@@ -54,9 +56,9 @@ class Settings:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.filters if name not in FILTERS]
+        unknown = [name for name in self.filters if name not in (*FILTERS, ILLUSION)]
         if unknown:
-            raise ValueError(f"filters are {', '.join(FILTERS)}, got {', '.join(unknown)}")
+            raise ValueError(f"filters are {', '.join((*FILTERS, ILLUSION))}, got {', '.join(unknown)}")
         if self.shard_size < 1 or self.batch < 1:
             raise ValueError(f"shard_size and batch count images, got {self.shard_size} and {self.batch}")
 
@@ -76,17 +78,25 @@ def lift(
     estimate: DepthEstimator,
     settings: Settings | None = None,
     launch: Launch | None = None,
+    *,
+    classify: ImageClassifier | None = None,
 ) -> dict[str, Any]:
-    """Make this process's share of the shards that are not there yet; returns the summary of all that are."""
+    """Make this process's share of the shards that are not there yet; returns the summary of all that are. classify:
+    the model of the filter ILLUSION."""
     settings, launch = settings or Settings(), launch or Launch()
+    if (classify is None) == (ILLUSION in settings.filters):
+        raise ValueError(
+            f"the filter {ILLUSION} and an image–text model go together: name both, --filters … {ILLUSION} and "
+            f"--classifier FOLDER, or neither"
+        )
     out = Path(out)
     jobs = plan_jobs(source, settings.shard_size)
-    _claim(out, estimate, settings, source)
+    _claim(out, estimate, settings, source, classify)
     mine = jobs[launch.rank :: launch.world]
     todo = [job for job in mine if not (out / job.name).exists()]
     with progress("depth", len(mine), len(mine) - len(todo), "shards") as advance:
         for job in todo:
-            _lift_shard(job, out, estimate, settings)
+            _lift_shard(job, out, estimate, settings, classify)
             advance(1)
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
@@ -128,29 +138,46 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _lift_shard(job: Job, out: Path, estimate: DepthEstimator, settings: Settings) -> None:
+def _lift_shard(
+    job: Job, out: Path, estimate: DepthEstimator, settings: Settings, classify: ImageClassifier | None
+) -> None:
     """Make one shard: threads decode the next images, filter and encode the last ones, while the model works."""
     began, found = time.monotonic(), job.open()
     numbers = list(job.samples if job.samples is not None else range(len(found)))
     problems: list[str] = []
-    pending: dict[int, Future[bytes | str]] = {}
+    encoded: dict[int, Future[bytes]] = {}
+    dropped: Counter[str] = Counter()
+
+    def settle(some: _Estimated) -> None:
+        for i, depth, reason in zip(some.numbers, some.depths, _judge(some, classify), strict=True):
+            if reason:
+                dropped[reason] += 1
+            else:
+                encoded[i] = pool.submit(_encode, depth)
+
     with ThreadPoolExecutor(settings.threads or os.cpu_count()) as pool:
+        last: _Estimated | None = None
         for images, bad in _windows(found, numbers, _WINDOW * settings.batch, pool):
             problems += bad
             for some in _group(images, estimate, settings.batch):
-                for i, depth in zip(some, estimate([images[i] for i in some]), strict=True):
-                    pending[i] = pool.submit(_finish, images[i], depth, settings.filters)
-        done = {i: future.result() for i, future in pending.items()}
+                pictures = [images[i] for i in some]
+                depths = estimate(pictures)
+                rules = [
+                    pool.submit(_apply_rules, *pair, settings.filters) for pair in zip(pictures, depths, strict=True)
+                ]
+                if last is not None:
+                    settle(last)  # the rules had the time of a pass through the model
+                last = _Estimated(some, pictures, depths, rules)
+        if last is not None:
+            settle(last)
     problems += found.problems
-    depths = {i: content for i, content in done.items() if isinstance(content, bytes)}
-    dropped = Counter(reason for reason in done.values() if isinstance(reason, str))
-    counts = {"kept": len(depths), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
+    counts = {"kept": len(encoded), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
     counts["seconds"] = round(time.monotonic() - began, 3)
     write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
-    keys = {i: found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}" for i in depths}
+    keys = {i: found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}" for i in encoded}
     write_samples(
         out / job.name,
-        ((keys[i], _keep_files(found.files(i)) | {DEPTH: depths[i]}) for i in numbers if i in depths),
+        ((keys[i], _keep_files(found.files(i)) | {DEPTH: encoded[i].result()}) for i in numbers if i in encoded),
     )
 
 
@@ -175,10 +202,32 @@ def _windows(
         yield images, bad
 
 
-def _finish(image: Tensor, depth: Tensor, filters: Sequence[str]) -> bytes | str:
-    """The depth as a file, or the reason why the image is left out."""
-    reason = next(filter(None, (FILTERS[name](image, depth) for name in filters)), "")
-    return reason or png(to_millimetres(depth), depth_step=MILLIMETRE)
+@dataclass(frozen=True)
+class _Estimated:
+    """Images that went through the depth model together, and what the rules by pixels say of them, soon."""
+
+    numbers: Sequence[int]
+    pictures: Sequence[Tensor]
+    depths: Sequence[Tensor]
+    rules: Sequence[Future[str]]
+
+
+def _apply_rules(image: Tensor, depth: Tensor, filters: Sequence[str]) -> str:
+    return next(filter(None, (FILTERS[name](image, depth) for name in filters if name in FILTERS)), "")
+
+
+def _judge(some: _Estimated, classify: ImageClassifier | None) -> list[str]:
+    """The reason to drop each image, or "". The model sees only what the rules by pixels have left."""
+    reasons = [rule.result() for rule in some.rules]
+    left = [i for i, reason in enumerate(reasons) if not reason]
+    if classify is not None and left:
+        for i, name in zip(left, classify([some.pictures[i] for i in left]), strict=True):
+            reasons[i] = name and f"{ILLUSION}: {name}"
+    return reasons
+
+
+def _encode(depth: Tensor) -> bytes:
+    return png(to_millimetres(depth), depth_step=MILLIMETRE)
 
 
 def to_millimetres(depth: Tensor) -> Tensor:
@@ -208,11 +257,14 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return kept
 
 
-def _claim(out: Path, estimate: DepthEstimator, settings: Settings, source: str) -> None:
+def _claim(
+    out: Path, estimate: DepthEstimator, settings: Settings, source: str, classify: ImageClassifier | None
+) -> None:
     """Write down what makes this folder, or refuse to mix two ways in one folder."""
     out.mkdir(parents=True, exist_ok=True)
     made = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source}
     made |= {"filters": list(settings.filters), "shard_size": settings.shard_size}
+    made |= {} if classify is None else {"classifier": classify.provenance()}
     claim_folder(out, made, file="provenance.json", what="set of lifted images")
 
 
@@ -224,6 +276,8 @@ def run(
     shard_size: int = 1000,
     batch: int = 8,
     made_up: tuple[float, float] | None = None,
+    classifier: Path | None = None,
+    classes: Path | None = None,
     device: str = "",
 ) -> None:
     """The command: this process's place comes from the environment, as launchers set it."""
@@ -231,8 +285,12 @@ def run(
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     where = f"cuda:{launch.local % torch.cuda.device_count()}" if where == "cuda" else where
     settings = Settings(tuple(filters), shard_size, batch)
+    if classes is not None and classifier is None:
+        raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)
-    found = lift(source, out, estimate, settings, launch)
+    texts = ILLUSIONS if classes is None else read_json(classes)
+    classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
+    found = lift(source, out, estimate, settings, launch, classify=classify)
     lost, seconds = sum(found["dropped"].values()), found["seconds"]
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")

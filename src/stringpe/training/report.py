@@ -119,7 +119,9 @@ def write_evaluation(
     else:
         said += f", from {found['count']:.0f} cases; this metric is not a share of cases and has no simple interval"
     where = f"{recipe.data.source} {recipe.data.val}".strip()
-    about = f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}), on its validation set: {where}."
+    about = (
+        f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}), on its validation set: {where}."
+    )
     digest = "; ".join(f"{name} {value}" for name, value in found["digest"].items())
     sections = [
         Section("The task", (describe_task(recipe), about)),

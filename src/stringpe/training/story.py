@@ -11,7 +11,7 @@ from ..recipes.schema import Recipe
 from ..tasks.base import Task
 from .findings import Finding, Scores, conclusions, open_questions, verdict
 from .sections import Section
-from .table import Summary, cost_rows, difference_rows, score_rows
+from .table import Summary, best_rows, cost_rows, difference_rows, score_rows
 from .tuning import APART, Tuning
 
 METRICS: Mapping[str, str] = {
@@ -30,7 +30,7 @@ METRICS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class Told:
     """What a comparison made, for its report: the recipe, its design and task, the rows with their scores, the
-    contrasts, the number of seeds, the baseline, and how learning rates were chosen."""
+    contrasts, the number of seeds, the baseline, how learning rates were chosen, and whether to show the best seed."""
 
     recipe: Recipe
     design: Design
@@ -41,6 +41,7 @@ class Told:
     seeds: int
     baseline: str
     tuning: Tuning | None
+    best: bool = False
 
 
 def tell(told: Told) -> list[Section]:
@@ -104,6 +105,8 @@ def _scores(told: Told) -> Section:
     points = [f"{c.name}: {c.about}" for c in columns if several and c.about]
     if several:
         tables.append(difference_rows(told.summaries))
+    if told.best:
+        tables.append(best_rows(told.summaries))
     if told.seeds > 1:
         points.append("±: half of the 95 % interval over seeds")
         points.append(f"difference: to {told.baseline}, paired by seed; * marks those that are significant (see below)")
