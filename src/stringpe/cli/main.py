@@ -11,14 +11,14 @@ from .. import recipes
 from ..catalogue import names as rotary_names
 from ..io.imports import MismatchedTorchvision, explain_torchvision
 from ..io.registry import suggest
-from . import commands, data
+from . import commands, data, evaluation
 from .parse import call, split_docstring
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": commands.compare,
     "compare properties": commands.compare_properties,
     "train": commands.train,
-    "eval": commands.evaluate,
+    "eval": evaluation.evaluate,
     "predict": commands.predict,
     "figure": commands.figure,
     "data scenes": data.scenes,
