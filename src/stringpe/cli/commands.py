@@ -389,6 +389,7 @@ def bench(
     device: str = "",
     ways: tuple[str, ...] = (),
     modes: tuple[str, ...] = ("eager", "compiled"),
+    check: Path | None = None,
 ) -> None:
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
@@ -398,13 +399,23 @@ def bench(
         device: cuda or cpu; a GPU if there is one.
         ways: Rows of the parts vit and train, by name; all by default.
         modes: Of the vit part: eager, compiled.
+        check: A bench.json of an earlier run on the same kind of device. Ratios that grew by more than 5 % are listed,
+            and the exit status is 1 if there are any.
     """
     from ..bench import run
+    from ..bench.check import compare_runs, describe
     from ..bench.results import PARTS
+    from ..io.files import read_json
 
     if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
         raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")
-    run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+    earlier = None if check is None else read_json(check)
+    results = run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+    if earlier is not None:
+        outcome = compare_runs(results, earlier)
+        print(describe(outcome))
+        if outcome.worse():
+            raise SystemExit(1)
 
 
 def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size: Natural = 0) -> None:
