@@ -10,6 +10,11 @@ from stringpe.data.clouds import draw_rotations, load_clouds, turn
 from stringpe.recipes.schema import Data
 
 
+def _scribble(content):
+    """Bytes inside the first array overwritten: the checksum no longer fits."""
+    return content[:300] + bytes(50) + content[350:]
+
+
 @pytest.fixture
 def data(tmp_path):
     forget_all()
@@ -63,3 +68,11 @@ def test_files_that_hold_something_else_are_refused(data, tmp_path):
     write_clouds(tmp_path / "flat.npz", train_points=np.zeros((48, 40, 2), np.float32))
     with pytest.raises(ValueError, match=r"must be \(n, p, 3\)"):
         load_clouds(replace(data, train=str(tmp_path / "flat.npz")), "train")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"no clouds", _scribble])
+def test_damaged_files_are_named(data, tmp_path, damage):
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(damage((tmp_path / "shapes.npz").read_bytes()))
+    with pytest.raises(ValueError, match=r"damaged\.npz is not a file of point clouds"):
+        load_clouds(replace(data, train=str(path)), "train")
