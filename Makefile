@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: compare test test-fast attack lint docs package clean
+.PHONY: compare test test-fast test-lerobot attack lint docs package clean
 
 # One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
@@ -18,6 +18,10 @@ test: $(VENV)/.dev
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
+# The plug-ins under packages/ and data sets both ways, with the real LeRobot in an environment of its own.
+test-lerobot:
+	packages/run_tests $(or $(LEROBOT_ENV),.venv-lerobot)
+
 # Random inputs, malformed calls, damaged files, kills: counts what breaks. MINUTES=30 for the long one.
 attack: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python attack/run.py --minutes $(or $(MINUTES),3)
@@ -29,7 +33,8 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	rm -rf build/pages site && mkdir -p build/pages
-	cp -r README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE docs results benchmarks build/pages
+	cp -r README.md CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md SECURITY.md CITATION.cff LICENSE build/pages
+	cp -r docs notebooks results benchmarks build/pages
 	$(BIN)/mkdocs build --strict
 
 package: $(VENV)/.package

@@ -59,6 +59,7 @@ def test_the_bias_of_a_classifier_starts_where_the_recipe_says():
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_images_of_another_size(encoding, tmp_path):
     train(with_model(TOY, encoding=encoding), tmp_path, quiet=True)
     for size in (8, 16, 24):

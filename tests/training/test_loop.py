@@ -39,6 +39,7 @@ def test_a_finished_run_is_only_read(toy, changed, tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["rope_mixed"])
+@pytest.mark.slow
 def test_the_model_learns_where_spots_lie(changed, tmp_path, encoding):
     loop = {"batch_size": 64, "steps": 200, "eval_every": 0, "save_every": 1000}
     data = {"train_size": 2048, "val_size": 256}
@@ -47,6 +48,7 @@ def test_the_model_learns_where_spots_lie(changed, tmp_path, encoding):
     assert train(recipe, tmp_path, quiet=True)["metrics"]["top1"] > 0.5
 
 
+@pytest.mark.slow
 def test_nobody_learns_it_without_positions(changed, tmp_path):
     loop = {"batch_size": 64, "steps": 120, "eval_every": 0, "save_every": 1000}
     data = {"train_size": 2048, "val_size": 256}
@@ -98,6 +100,7 @@ def test_bf16_trains(changed, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's compiler asks activations for it
+@pytest.mark.slow
 def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend="aot_eager"))  # no C++ compiler

@@ -25,7 +25,7 @@ def backbone(
         patch_size=model.patch_size,
         stem=model.stem,
         encoding=model.encoding,
-        encoding_options=model.encoding_options,
+        encoding_options=model.options,
         share_layers=model.share_layers,
         depth="channel" if model.encoding == "none" and "lift" in model.depth else model.depth,
         frame=frame,
