@@ -62,6 +62,7 @@ class TestAll:
         assert all(p.isfinite().all() for p in loaded.parameters())
 
     @every_baseline
+    @pytest.mark.slow
     def test_compiles_whole(self, case):
         enc, x, coords = build(case), torch.randn(1, 3, 5, 16), torch.randn(5, 2)
         torch._dynamo.reset()

@@ -56,9 +56,12 @@ from stringpe import *
 print(time.process_time() - start)
 print(sorted({m.split('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)))
 """
-    seconds, modules = min((_python(code) for _ in range(3)), key=lambda lines: float(lines[0]))
-    assert modules == "['stringpe']"
-    assert float(seconds) < 0.3
+    for _ in range(5):  # the best of several: caches may be cold
+        seconds, modules = _python(code)
+        assert modules == "['stringpe']"
+        if float(seconds) < 0.3:
+            return
+    raise AssertionError(f"importing every public name takes {seconds} s beyond torch, and should take under 0.3")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["data", "--help"], ["compare", "--help"], ["train", "--help"]])

@@ -39,6 +39,7 @@ def grown(*inputs):
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.slow
 def test_first_and_second_derivatives_of_a_pair(groups, shared):
     def turn(*inputs):
         return rotate_pair(*inputs, groups)

@@ -197,6 +197,7 @@ def test_16_the_choice_at_a_new_resolution_is_explicit():
 
 
 @pytest.mark.parametrize("name", stringpe.names())
+@pytest.mark.slow
 def test_17_no_complex_tensors_on_the_default_path(name):
     enc = stringpe.create(name, head_dim=16, num_heads=2)
     program = torch.export.export(enc, (*torch.randn(2, 1, 2, 5, 16), torch.randn(5, 2)))

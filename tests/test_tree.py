@@ -25,6 +25,7 @@ SAME_NAMES = {
     "demos.py": "data/ reads the demonstrations that robots/data/ records",
     "kuka.py": "the recipe of a robot, and the robot",
     "relations.py": "a recipe, and its task",
+    "statistics.py": "metrics/ has those of runs, robots/data/ those of a data set's columns",
     "table.py": "io/ writes tables, training/ has the one of a comparison",
     "timm.py": "the library as a host, and our models in its registry",
 }
@@ -45,12 +46,14 @@ ACROSS = {
     "hosts": {
         "export": "stringpe.export, for hosts",
         "families": "what every family of hosts must keep",
+        "mrope": "M-RoPE of language models, attached and with a cache",
         "pretrained": "stringpe.pretrained, for hosts",
         "trust": "SECURITY.md",
     },
     "robots": {
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
+        "world_frame": "coordinates in the world's frame, from the simulation to a policy",
     },
     "tasks": {"reads": "the keys that every task reads"},
     "training": {
@@ -107,3 +110,28 @@ def test_tests_are_named_after_what_they_test():
         if name not in known[folder] | {folder} | set(ACROSS.get(folder, {})):
             strays.append(str(path.relative_to(TESTS)))
     assert sorted(strays) == []
+
+
+def is_slow(node):
+    return any("mark.slow" in ast.unparse(one) for one in node.decorator_list)
+
+
+def fast_tests(path):
+    """Names of the tests of a file that are not marked slow."""
+    tree = ast.parse(path.read_text())
+    marks = [
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    if any("mark.slow" in ast.unparse(node) for node in marks):
+        return []
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not is_slow(node)
+    ]
+
+
+def test_the_fast_tests_have_some_of_every_package():
+    packages = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    without = [name for name in packages if not any(map(fast_tests, (TESTS / name).glob("test_*.py")))]
+    assert without == []

@@ -12,8 +12,6 @@ from stringpe.bench.results import markdown
 from stringpe.bench.timing import LeftOut, Timing
 from stringpe.bench.ways import WAYS, cayley_matmul, cayley_solve, complex_numbers, peers, rotate_half
 
-pytestmark = pytest.mark.slow
-
 CPU = torch.device("cpu")
 SMALL = op.Shape(2, 3, 5, 8)
 
@@ -46,6 +44,7 @@ def test_the_ways_keep_norms_and_give_gradients(name):
 
 
 @pytest.mark.parametrize("way", ["absolute", *models.builders()])
+@pytest.mark.slow
 def test_every_model_trains_and_folds(way):
     sizes = {"size": "vit_test_patch16", "batch": 2, "image_size": 32, "seconds": 0.0}
     rows = list(models.vit_rows([way], CPU, modes=("eager",), dtype=torch.float32, **sizes))
@@ -54,6 +53,7 @@ def test_every_model_trains_and_folds(way):
     assert 0 < low <= median <= high
 
 
+@pytest.mark.slow
 def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
@@ -79,6 +79,7 @@ def once(monkeypatch):
     monkeypatch.setattr(models, "measure", measure)
 
 
+@pytest.mark.slow
 def test_growth_covers_its_axes(monkeypatch):
     monkeypatch.setattr(op, "measure", lambda run, device, calls: Timing(1.0, 1.0, 1.0, 1))
     found = list(op.growth(torch.float32, CPU))
@@ -86,6 +87,7 @@ def test_growth_covers_its_axes(monkeypatch):
     assert all(isinstance(row, op.Row) for _, _, row in found)
 
 
+@pytest.mark.slow
 def test_every_attention_layer_is_measured_training_and_folded(once):
     found = list(models.block_rows(CPU, dim=16, heads=2, batch=1, tokens=3, dtype=torch.float32))
     assert [row.way for row in found] == ["no encoding", *models.builders()]
@@ -247,6 +249,7 @@ def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
 
 
 @pytest.mark.parametrize("case", ["tiny_imagenet100", "diffusion policy", "ViT-S/16 at 224 px"])
+@pytest.mark.slow
 def test_the_training_loop_is_measured_beside_a_plain_one(case):
     from stringpe.bench import train
 

@@ -37,6 +37,7 @@ def test_triton_is_neither_imported_early_nor_required() -> None:
 
 
 @pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.slow
 def test_compiled_for_hopper(d: int) -> None:
     """Queries and keys move 16 bytes at a time, and no block of sines and cosines passes through shared memory."""
     pytest.importorskip("triton")

@@ -9,6 +9,7 @@ from stringpe.robots.sim.ik import Kinematics
 
 
 @pytest.mark.parametrize("task", robots.tasks())
+@pytest.mark.slow
 def test_every_task_has_an_expert_whose_commands_replay(task, blind):
     env = blind(task)
     actions = demos.demonstrate(env, seed=11)

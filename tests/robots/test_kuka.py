@@ -18,6 +18,7 @@ VARIED = {"table_height": "-0.06..0.06", "pedestal_height": "-0.06..0.06", "dist
 
 
 @pytest.mark.parametrize("task", ["KukaPick", "KukaPlace", "KukaHandOver"])
+@pytest.mark.slow
 def test_the_expert_succeeds_in_varied_scenes(task):
     env = robots.make(task, cameras=(), **VARIED)
     heights = []

@@ -62,6 +62,7 @@ def test_pictures_are_resized_and_thinned_out(folder, tmp_path):
     assert set(demos.depth.float().mul(1000).round().unique().tolist()) == {700, 1000}
 
 
+@pytest.mark.slow
 def test_a_pack_needs_no_arrow(folder, tmp_path):
     path = pack(Dataset(folder), tmp_path / "p.safetensors", size=16)
     code = (

@@ -44,6 +44,7 @@ def test_ball_silhouette_and_nearest_depth_are_analytic():
 
 
 @pytest.mark.parametrize("kind", scenes.kinds())
+@pytest.mark.slow
 def test_each_kind_alone_fills_its_box(kind):
     """Points of the instance lie in the box; looked at from six sides, they touch all six faces."""
     shelf = load_templates(torch.device("cpu"))

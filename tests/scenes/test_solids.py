@@ -53,6 +53,7 @@ def posed(rotation_seed, distance, quadric, cavity, scale=(1.0, 1.0, 1.0)):
 
 @pytest.mark.parametrize("cavity", CAVITIES)
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
 def test_entry_agrees_with_marching(shape, cavity):
     quadric, hole = SHAPES[shape], CAVITIES[cavity]
     for seed in range(4):

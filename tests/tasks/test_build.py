@@ -97,6 +97,7 @@ def test_a_start_trains_and_is_not_needed_afterwards(recipe, retrieval, tmp_path
     assert torch.equal(again.box_head.layers[2].weight, weights["box_head.layers.2.weight"])
 
 
+@pytest.mark.slow
 def test_every_row_of_a_comparison_starts_from_its_like(recipe, retrieval, tmp_path, capsys):
     changes = ["seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}", "loop.steps=1", "optim.lr=0"]
     compare(override(recipe, changes), ["absolute", "rope"], 1, tmp_path, jobs=1)

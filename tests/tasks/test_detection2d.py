@@ -28,6 +28,7 @@ def task(recipe):
     return Detection2D(recipe)
 
 
+@pytest.mark.slow
 def test_it_learns_to_find_what_it_is_asked_for(recipe, tmp_path):
     """Rectangles that only their colour names, in pictures it has seen."""
     changes = ["augment.crop=1", "augment.mosaic=", "augment.colour=0", "augment.flip=false", "loop.batch_size=12"]
@@ -102,6 +103,7 @@ def _share(rank, recipe):
         return task.evaluate(_with_large_boxes(task), Place(rank, 2))
 
 
+@pytest.mark.slow
 def test_two_processes_count_what_one_counts(task, recipe, tmp_path):
     with torch.no_grad():
         whole = task.evaluate(_with_large_boxes(task), Place())

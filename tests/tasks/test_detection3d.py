@@ -144,6 +144,13 @@ class TestTask:
         mean = sum(found[f"iou_{f}"] * n for f, n in zip(kept.groups, share, strict=True)) / sum(share)
         assert found["iou"] == pytest.approx(mean)
 
+    def test_the_papers_estimate_of_the_iou_on_request(self, recipe):
+        task = create(replace(recipe, loop=replace(recipe.loop, eval_points=2000)))
+        found = self.measured(task, Oracle(task, noise=0.1))
+        assert found["iou_monte_carlo"] == pytest.approx(found["iou"], abs=0.01)
+        assert found["iou_monte_carlo"] != found["iou"]
+        assert "iou_monte_carlo" not in self.measured(create(recipe), Oracle(task, noise=0.1))
+
     def test_evaluation_of_a_checkpoint(self, run):
         folder, outcome = run
         again = evaluate(folder)
@@ -162,6 +169,7 @@ class TestTask:
         half = replace(recipe, loop=replace(recipe.loop, precision="bf16", steps=1))
         assert math.isfinite(train(half, tmp_path, quiet=True)["metrics"]["iou"])
 
+    @pytest.mark.slow
     def test_comparison_shows_the_figure(self, recipe, tmp_path):
         short = replace(recipe, loop=replace(recipe.loop, steps=1))
         found = compare(short, ["absolute", "rope:model.depth=none"], 1, tmp_path, jobs=1, quiet=True)

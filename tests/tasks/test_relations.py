@@ -133,6 +133,7 @@ def test_metrics_are_means_over_seeds_and_come_by_seed():
     assert found["moved"] == found["top1"]
 
 
+@pytest.mark.slow
 def test_an_encoding_learns_the_tilted_metric_and_one_along_the_axes_does_not(tmp_path):
     scores = {}
     for row in ("rope", "rope_mixed"):

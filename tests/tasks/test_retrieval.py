@@ -209,6 +209,7 @@ def _share(rank, recipe):
     return metrics, float(loss) / 2, gradient / 2
 
 
+@pytest.mark.slow
 def test_two_processes_have_one_batch_and_one_gallery(recipe, tmp_path):
     (metrics, loss, gradient), (other, _, _) = in_two(_share, tmp_path, recipe)
     assert metrics == other
@@ -249,6 +250,7 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
         Retrieval(override(rooms, ["data.val_size=7"]))
 
 
+@pytest.mark.slow
 def test_captions_are_true_of_one_view_and_false_of_the_other():
     frames = scenes.render(scenes.sample(3, 96, views=2), (48, 48))
     distance, low = frames.centre.norm(dim=-1), frames.box2d[..., 3]
@@ -313,11 +315,11 @@ def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
         Retrieval(override(recipe, ["loss.within=1"]))
 
 
+@pytest.mark.slow
 def test_a_tiny_run_learns(recipe, tmp_path):
     """Twelve images of their own shade and word are distinguished after a few seconds."""
     changes = ["loop.steps=120", "loop.batch_size=12", "augment.crop=1", "augment.colour=0", "augment.flip=false"]
     changes += [
-        "model.init=width_scaled",
         "optim.lr=0.003",
         "optim.warmup_steps=10",
         f"data.val={recipe.data.train}",

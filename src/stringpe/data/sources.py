@@ -17,6 +17,7 @@ from ..recipes.schema import Data
 SOURCES: dict[str, str] = {
     "synthetic": "coloured spots, made in memory",
     "scenes": "frames of the procedural world, rendered once",
+    "one_object": "frames of one object in an empty room, rendered once",
     "shards": "tars in the WebDataset layout",
     "folder": "a folder of images",
     "huggingface": "a data set of the Hugging Face hub",
@@ -25,6 +26,7 @@ SOURCES: dict[str, str] = {
     "omni3d": "pictures with an Omni3D file",
     "demos": "robot demonstrations, a data set's folder or a pack of it",
     "points": "random points in space, drawn anew in every step",
+    "clouds": "point clouds with a class each, an .npz",
 }
 """Every value of data.source, and what it is."""
 
@@ -48,10 +50,15 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "folder": (*_FILES, *_READ, "depth_step"),
         "stream": (*_FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "negatives")},
-    "detection3d": {"scenes": (*_MADE, "queries"), "omni3d": (*_BOXES, "depth_step", "queries")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
+    "detection3d": {
+        "scenes": (*_MADE, "queries"),
+        "one_object": (*_MADE, "queries"),
+        "omni3d": (*_BOXES, "depth_step", "queries"),
+    },
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
+    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size")},
 }
 """The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
 
@@ -63,6 +70,7 @@ AUGMENTS: dict[str, tuple[str, ...]] = {
     "detection3d": ("flip", "colour"),
     "policy": ("shift", "colour"),
     "relations": (),
+    "shapes": ("turn",),
 }
 """What of `augment` a task reads."""
 
@@ -70,7 +78,8 @@ PIPES = "STRINGPE_ALLOW_PIPES"
 """The environment variable that allows shell commands as shards."""
 
 _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
-_SELF_MADE = ("synthetic", "scenes", "points")
+_SELF_MADE = ("synthetic", "scenes", "one_object", "points")
+_BOTH_SPLITS = ("demos", "clouds")  # held-out episodes validate, and a file of clouds has a test set of its own
 
 
 def check_served(task: str, source: str) -> dict[str, tuple[str, ...]]:
@@ -97,7 +106,7 @@ def check_source(task: str, data: Data) -> None:
         return
     for split in ("train", "val"):
         where = getattr(data, split)
-        if not where and not (task == "policy" and split == "val"):  # held-out episodes validate
+        if not where and not (split == "val" and data.source in _BOTH_SPLITS):
             raise ValueError(f"data.source={data.source} needs data.{split}=…, {SOURCES[data.source]}; it is empty")
         if data.source in ("shards", "stream") and Path(where).is_dir():
             raise ValueError(f"data.{split}={where} is a folder, not a tar: set data.source=folder, or name its tars")

@@ -9,8 +9,9 @@
     can_project(x, dtype, frequencies)         whether `project` takes x, multiplied in this dtype
 
 The rotations are differentiable in everything but `groups`, as often as asked, and deterministic: sums over tokens go
-through a buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole.
-Triton is imported at the first launch: this package imports without it.
+through a buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole
+(a program with them loads where this package was imported). Triton is imported at the first launch: this package
+imports without it.
 """
 
 import os
