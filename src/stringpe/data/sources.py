@@ -49,7 +49,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "folder": (*_FILES, *_READ, "depth_step"),
         "stream": (*_FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "without", "negatives")},
     "detection3d": {"scenes": (*_MADE, "queries"), "omni3d": (*_BOXES, "depth_step", "queries")},
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
