@@ -305,7 +305,7 @@ def _settings(folder: Path) -> dict[str, Target]:
         "result.json": Target(run / "result.json", lambda: result(made.recipe, run), damage_json, _result),
         "recipe.json": Target(run / "recipe.json", lambda: result(made.recipe, run), damage_json, _result, (str(run),)),
         "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(_curves(plan[0])), damage_lines),
-        "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked), damage_json, _has_costs),
+        "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked, "rope"), damage_json, _has_costs),
         "settings of a folder": Target(
             folder / "made.json",
             lambda: claim_folder(folder, settings, file="made.json", what="data set"),

@@ -248,7 +248,7 @@ def comparison(folder: Path) -> Compared:
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
     plan = planned(classifier(), ["rope"], 1, folder)
-    cost = {"step_ms": [1.0, 0.9, 1.1], "peak_bytes": 100, "encoding_parameters": 8}
+    cost = {"step_ms": [1.0, 0.9, 1.1], "ratio": [1.0, 1.0, 1.0], "peak_bytes": 100, "encoding_parameters": 8}
     (folder / "costs.json").write_text(json.dumps({"rope": cost}))
     asked = SimpleNamespace(recipe=classifier(), out=folder, quiet=True)
     return Compared(folder, plan[0].out, plan[0].recipe, plan, asked)

@@ -246,11 +246,11 @@ def test_damaged_costs_are_measured_again(tmp_path, toy, monkeypatch, content):
     from stringpe.training import comparison
     from stringpe.training.runs import Planned
 
-    cost = {"step_ms": (1.0, 0.9, 1.1), "peak_bytes": None, "encoding_parameters": 8}
-    monkeypatch.setattr(comparison, "measure_in_turns", lambda rows: dict.fromkeys(rows, cost))
+    cost = {"step_ms": (1.0, 0.9, 1.1), "ratio": (1.0, 1.0, 1.0), "peak_bytes": None, "encoding_parameters": 8}
+    monkeypatch.setattr(comparison, "measure_in_turns", lambda rows, baseline: dict.fromkeys(rows, cost))
     (tmp_path / "costs.json").write_text(content)
     asked = SimpleNamespace(recipe=toy, out=tmp_path, quiet=True)
-    assert comparison._costs([Planned("rope", toy.seed, toy, tmp_path / "run")], asked) == {"rope": cost}
+    assert comparison._costs([Planned("rope", toy.seed, toy, tmp_path / "run")], asked, "rope") == {"rope": cost}
 
 
 def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_path):

@@ -16,6 +16,7 @@ import torch
 from .. import __version__
 from ..io.files import write_json, write_text
 from ..io.json_shape import read_record
+from ..io.progress import track
 from ..io.table import markdown_table
 from . import models, op, train
 from .timing import LeftOut
@@ -64,7 +65,7 @@ def run(
     results: dict[str, Any] = read_record(kept, {"runs": [dict]}) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
-        for row in _rows(part, where, dtype, ways, modes, compiled):
+        for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):
             print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
             write_json(kept, results)
             write_text(folder / "bench.md", markdown(results))

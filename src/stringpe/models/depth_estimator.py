@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.files import digest_file
+from ..io.imports import explain_torchvision
 from ..io.json_shape import find_mismatch, read_record
 from .transformers_folder import load_transformers
 
@@ -48,8 +49,9 @@ class DepthEstimator:
         if not (self.folder / "config.json").is_file():
             raise ValueError(f"{folder} has no config.json: give the folder of a depth model of transformers")
         try:
-            from transformers import AutoModelForDepthEstimation
-        except ImportError:
+            with explain_torchvision():
+                from transformers import AutoModelForDepthEstimation
+        except ModuleNotFoundError:
             raise ValueError("depth estimation needs transformers: pip install 'stringpe[language]'") from None
         self.model: Any = load_transformers(AutoModelForDepthEstimation, self.folder).eval().to(self.device)
         kind = getattr(self.model.config, "depth_estimation_type", "relative")

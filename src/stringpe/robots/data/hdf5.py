@@ -12,6 +12,7 @@ import numpy as np
 
 from ...io.files import hold_lock
 from ...io.problems import Problems
+from ...io.progress import progress
 from . import parquet
 from .columns import ACTION, IMAGES, STATE, check
 from .parquet import BrokenEpisode
@@ -39,9 +40,10 @@ def import_hdf5(
         raise ValueError(f"fps, the steps per second, must be above 0, got {fps}")
     added, broken = 0, {}
     alone = hold_lock(Path(folder) / ".import.lock", f"the data set {folder}")
-    with alone, Writer(folder, fps=fps, robot=robot) as writer:
+    with alone, Writer(folder, fps=fps, robot=robot) as writer, progress("importing", len(files), unit="files") as job:
         done = writer.seeds
         for number, path in enumerate(map(Path, files)):
+            job.show(number)
             if number in done:
                 continue
             try:
@@ -51,6 +53,7 @@ def import_hdf5(
                 continue
             writer.add(frames, task=task, seed=number)
             added += 1
+        job.show(len(files))
     problems = Problems("files")
     for reason in broken.values():
         problems.add(reason)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...io.pictures import BadSample, decode_deep, decode_picture
 from ...io.json_shape import find_mismatch
+from ...io.pictures import BadSample, decode_deep, decode_picture
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 
 
