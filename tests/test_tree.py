@@ -33,6 +33,7 @@ SAME_NAMES = {
 
 ACROSS = {
     "tests": {
+        "attack": "attack/, of which it runs a short part",
         "contributing": "CONTRIBUTING.md",
         "deployment": "compilation, export and processes, over all encodings",
         "docs": "docs/",
@@ -44,6 +45,7 @@ ACROSS = {
         "traps": "docs/traps.md",
         "tree": "this file",
     },
+    "cli": {"missing": "commands without the packages that they need"},
     "data": {"damage": "damaged input on every path that reads data"},
     "hosts": {
         "export": "stringpe.export, for hosts",
@@ -53,6 +55,7 @@ ACROSS = {
         "trust": "SECURITY.md",
     },
     "robots": {
+        "damage": "damaged robot data",
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",
