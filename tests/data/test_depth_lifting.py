@@ -9,11 +9,11 @@ from captioned_files import depth, picture, shard, words
 from depth_model import write_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
-from stringpe.data.depth_lifting import Settings, lift, to_millimetres
+from stringpe.data.depth_lifting import LiftSettings, lift, to_millimetres
 from stringpe.io.files import _HOST
 from stringpe.models.depth_estimator import DepthEstimator
 
-ALL = Settings(filters=(), shard_size=2, batch=2)
+ALL = LiftSettings(filters=(), shard_size=2, batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_what_is_dropped_is_counted_by_reason_and_what_is_corrupt_is_named(estim
     samples = {str(i): {"png": picture(20 * i), "json": words("a")} for i in range(3)}  # of one colour: framed
     samples["bad"] = {"png": b"nothing", "json": words("a")}
     path = shard(tmp_path / "in.tar", samples)
-    found = lift(str(path), tmp_path / "out", estimate, Settings(batch=2))
+    found = lift(str(path), tmp_path / "out", estimate, LiftSettings(batch=2))
     assert found["kept"] == 0
     assert found["dropped"] == {"overlay: a frame of one colour": 3}
     assert found["corrupt"] == 1
@@ -144,13 +144,13 @@ def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
     with pytest.raises(
         ValueError, match=r"holds another set of lifted images \(filters=\[\] there, \['outdoor'\] asked for\)"
     ):
-        lift(source, tmp_path / "out", estimate, Settings(filters=("outdoor",), shard_size=2))
+        lift(source, tmp_path / "out", estimate, LiftSettings(filters=("outdoor",), shard_size=2))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
     with pytest.raises(ValueError, match=r"several shards are called in-0.tar"):
         lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
     with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, got sky"):
-        Settings(filters=("sky",))
+        LiftSettings(filters=("sky",))
 
 
 def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():

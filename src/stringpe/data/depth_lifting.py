@@ -40,7 +40,7 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 
 
 @dataclass(frozen=True)
-class Settings:
+class LiftSettings:
     """filters: names of `FILTERS`, applied in this order. shard_size: images per shard, if a folder is the input.
     batch: images that the model takes at a time."""
 
@@ -57,7 +57,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """One output shard: which samples of which set go into it."""
 
     name: str
@@ -69,13 +69,13 @@ def lift(
     source: str,
     out: str | Path,
     estimate: DepthEstimator,
-    settings: Settings | None = None,
+    settings: LiftSettings | None = None,
     *,
     rank: int = 0,
     world: int = 1,
 ) -> dict[str, Any]:
     """Make this process's share of the shards that are not there yet; returns the summary of all that are."""
-    settings = settings or Settings()
+    settings = settings or LiftSettings()
     out = Path(out)
     jobs = plan_jobs(source, settings.shard_size)
     _claim(out, estimate, settings, source)
@@ -91,19 +91,19 @@ def lift(
     return found
 
 
-def plan_jobs(source: str, shard_size: int) -> list[Job]:
+def plan_jobs(source: str, shard_size: int) -> list[ShardJob]:
     """The output shards of a folder or of a pattern of shards, in order."""
     if Path(source).is_dir():
         found = FolderCaptions(source)
         spans = [range(i, min(i + shard_size, len(found))) for i in range(0, len(found), shard_size)]
-        return [Job(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
+        return [ShardJob(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
     paths = expand(source)
     names = [path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar") + ".tar" for path in paths]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"several shards are called {twice[0]}, which is one name in the output: lift them apart")
     return [
-        Job(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
+        ShardJob(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
         for name, path in zip(names, paths, strict=True)
     ]
 
@@ -123,7 +123,7 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _lift_shard(job: Job, out: Path, estimate: DepthEstimator, settings: Settings) -> None:
+def _lift_shard(job: ShardJob, out: Path, estimate: DepthEstimator, settings: LiftSettings) -> None:
     found = job.open()
     numbers = list(job.samples if job.samples is not None else range(len(found)))
     depths: dict[int, bytes] = {}
@@ -187,7 +187,7 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return kept
 
 
-def _claim(out: Path, estimate: DepthEstimator, settings: Settings, source: str) -> None:
+def _claim(out: Path, estimate: DepthEstimator, settings: LiftSettings, source: str) -> None:
     """Write down what makes this folder, or refuse to mix two ways in one folder."""
     out.mkdir(parents=True, exist_ok=True)
     made = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source}
@@ -210,7 +210,7 @@ def run(
     gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     where = gpu if where == "cuda" else where
-    settings = Settings(tuple(filters), shard_size, batch)
+    settings = LiftSettings(tuple(filters), shard_size, batch)
     estimate = DepthEstimator(model, device=where, made_up=made_up)
     found = lift(source, out, estimate, settings, rank=rank, world=world)
     lost = sum(found["dropped"].values())
