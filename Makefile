@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: compare test test-fast attack lint docs package clean
+.PHONY: compare test test-fast test-lerobot attack lint docs package clean
 
 # One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
@@ -17,6 +17,10 @@ test: $(VENV)/.dev
 # Something of every package, without what compiles, trains for long, starts processes or goes over every host.
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The plug-ins under packages/ and data sets both ways, with the real LeRobot in an environment of its own.
+test-lerobot:
+	packages/run_tests $(or $(LEROBOT_ENV),.venv-lerobot)
 
 # Random inputs, malformed calls, damaged files, kills: counts what breaks. MINUTES=30 for the long one.
 attack: $(VENV)/.dev

@@ -84,6 +84,15 @@ class TestOptions:
             assert (theta[..., held] == 0).all()
             assert (theta[:, 2, ~held] != 0).all()
 
+    @pytest.mark.parametrize("name", [*stringpe.names(), "harope", "outer"])
+    def test_every_encoding_can_hold_half_of_its_planes_still(self, name):
+        whole, cut = (
+            stringpe.create(name, head_dim=32, num_heads=2, zero_fraction=share).frequencies() for share in (0.0, 0.5)
+        )
+        still = [int((theta == 0).all(1).sum(1).min()) for theta in (whole, cut)]
+        turning = whole.shape[2] - still[0]
+        assert turning // 2 - 1 <= still[1] - still[0] <= turning // 2  # rounded down in each of two directions
+
     def test_one_base_per_axis(self):
         theta = stringpe.rope(head_dim=16, num_heads=1, coord_dim=2, base=(100.0, 16.0)).frequencies()[0]
         torch.testing.assert_close(theta[0, :4], torch.tensor([100 ** (-t / 4) for t in range(4)]))

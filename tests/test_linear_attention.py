@@ -10,7 +10,7 @@ from torch import nn
 
 import stringpe
 from cases import build
-from stringpe import Attention, LinearAttention, testing
+from stringpe import Attention, LinearAttention, LinearCache, testing
 from stringpe.linear_attention import BOUND, linear_mix, relu_features
 from stringpe.projection import fold_projection
 
@@ -126,8 +126,8 @@ def test_random_directions_are_orthogonal_and_saved():
 def test_refuses(options, match):
     with pytest.raises(ValueError, match=match):
         layer("cayley", **options)
-    with pytest.raises(ValueError, match="linear attention takes an Encoding"):
-        LinearAttention(64, 4, encoding=stringpe.outer(head_dim=16, num_heads=4))
+    with pytest.raises(ValueError, match=r"linear attention takes an Encoding.*, or ⊗-STRING, not LieRE"):
+        LinearAttention(64, 4, encoding=stringpe.create("liere", head_dim=16, num_heads=4))
 
 
 EVERY = [{"features": "softmax"}, {"features": "relu"}, {"features": "relu", "encode": "after"}]
@@ -214,10 +214,80 @@ def test_causal_equals_one_query_at_a_time(encode, n):
     [
         ({"mask": torch.ones(2, 9)}, "mask must be boolean.*use mask.bool"),
         ({"mask": torch.ones(9, 9, dtype=torch.bool)}, r"takes a mask of keys, \(b, m\) = \(2, 9\)"),
-        ({"causal": True}, "features='relu'"),
+        ({"causal": True}, "causal is for self attention with features='relu'"),
+        ({"cache": LinearCache()}, "cache is for self attention with features='relu'"),
     ],
 )
 def test_masks_that_it_cannot_take_are_refused(arguments, match):
     attn = layer("cayley")
     with pytest.raises(ValueError, match=match):
         attn(*inputs(), **arguments)
+
+
+@pytest.mark.parametrize("encode", ["before", "after"])
+@pytest.mark.parametrize("case", ["cayley", "outer"])
+def test_a_cache_equals_the_causal_form_token_by_token(case, encode):
+    enc = stringpe.create(case, head_dim=16, num_heads=2)
+    attn = LinearAttention(64, 4, encoding=enc, num_kv_heads=2, features="relu", encode=encode).double()
+    x, coords = inputs(n=70, dtype=torch.float64)
+    mask = torch.rand(2, 70, generator=torch.Generator().manual_seed(0)) < 0.8
+    mask[:, 0] = True
+    full = attn(x, coords, mask=mask, causal=True)
+    for parts in ([1] * 70, [64, 1, 5], [3, 67]):
+        cache, found, start = LinearCache(), [], 0
+        sizes = set()
+        for n in parts:
+            new = slice(start, start + n)
+            found.append(attn(x[:, new], coords[:, new], mask=mask[:, new], causal=True, cache=cache))
+            start += n
+            sizes.add((cache.values.numel(), cache.weights.numel()))
+        torch.testing.assert_close(torch.cat(found, dim=1), full, atol=1e-10, rtol=0)
+        assert len(cache) == 70
+        assert len(sizes) == 1  # the same memory after every part
+
+
+def test_without_causal_a_cache_is_context_for_all():
+    attn = layer("cayley", features="relu", dtype=torch.float64)
+    x, coords = inputs(n=9, dtype=torch.float64)
+    cache = LinearCache()
+    attn(x[:, :6], coords[:, :6], cache=cache)
+    later = attn(x[:, 6:], coords[:, 6:], cache=cache)
+    torch.testing.assert_close(later, attn(x[:, 6:], coords[:, 6:], x, coords), atol=1e-10, rtol=0)
+    with pytest.raises(ValueError, match="this cache holds a batch of 2, got one of 1"):
+        attn(x[:1], coords[:1], cache=cache)
+
+
+class TestOuter:
+    """⊗-STRING under linear attention, before and after the feature map."""
+
+    @pytest.mark.parametrize("features", ["softmax", "relu"])
+    def test_after_the_features_it_is_their_product_with_the_kernel(self, features):
+        torch.manual_seed(0)
+        enc = stringpe.outer(head_dim=16, num_heads=4)
+        attn = LinearAttention(64, 4, encoding=enc, features=features, encode="after", num_features=24).double()
+        x, coords = inputs(dtype=torch.float64)
+        q, k, v = attn.project(x)
+        q, k = attn._map_features(q), attn._map_features(k, keys=True)
+        f = enc.features(coords)
+        scores, kernel = q @ k.mT, f @ f.mT
+        wanted = attn.merge((scores * kernel) @ v / scores.sum(-1, keepdim=True))
+        torch.testing.assert_close(attn(x, coords), wanted, atol=1e-10, rtol=0)
+        torch.testing.assert_close(attn(x, coords + 1000), wanted, atol=1e-8, rtol=0)
+
+    def test_before_the_features_it_estimates_softmax_attention(self):
+        torch.manual_seed(0)
+        enc = stringpe.outer(head_dim=16, num_heads=4, features=2)
+        exact, (x, coords) = Attention(64, 4, encoding=enc), inputs(n=32)
+        errors = []
+        for count in (64, 64 * 64):
+            torch.manual_seed(1)
+            linear = LinearAttention(64, 4, encoding=enc, num_features=count)
+            linear.load_state_dict(exact.state_dict(), strict=False)
+            errors.append(testing.relative_error(linear(x, coords), exact(x, coords)))
+        assert errors[1] < errors[0] / 4
+
+    def test_the_bound(self):
+        attn = LinearAttention(64, 4, encoding=stringpe.outer(head_dim=16, num_heads=4), features="relu")
+        attn.out = nn.Identity()
+        x, coords = inputs()
+        assert attn(x, coords).abs().max() <= attn.project(x)[2].abs().max() * (1 + 1e-5)

@@ -58,3 +58,39 @@ def test_grouped_queries():
 def test_refuses_sizes(sizes):
     with pytest.raises(ValueError, match="at least 1"):
         stringpe.outer(**({"head_dim": 4, "num_heads": 1} | sizes))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", "relu"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_inside_a_vit_by_its_name(attention, shared):
+    """One per layer, or one for all; in 2D, and with depth as third coordinate."""
+    torch.manual_seed(0)
+    model = stringpe.vit(
+        "vit_test_patch16",
+        encoding="outer",
+        encoding_options={"features": 2},
+        share_layers=shared,
+        coord_dim=3,
+        attention=attention,
+    )
+    held = {id(block.attention.encoding) for block in model.blocks}
+    assert len(held) == (1 if shared else len(model.blocks))
+    image, depth = torch.randn(2, 3, 32, 48), torch.rand(2, 32, 48) + 1
+    out = model(image, depth)
+    out.square().sum().backward()
+    assert all(block.attention.encoding.frequencies.weight.grad.abs().sum() > 0 for block in model.blocks)
+    if attention == "softmax":  # the others are invariant in expectation
+        coords = model.coordinates((2, 3), depth, image.device)
+        moved = model.features(image, depth, coords=coords + 100).pooled
+        torch.testing.assert_close(moved, model.features(image, depth).pooled, atol=2e-5, rtol=0)
+
+
+def test_in_recipes_and_as_a_row_of_a_comparison(tmp_path):
+    from training_toy import TOY
+
+    from stringpe.recipes.overrides import override
+    from stringpe.training import compare
+
+    found = compare(override(TOY, ["loop.steps=1"]), ["rope", "outer:features=2"], 1, tmp_path, jobs=1, quiet=True)
+    assert [s.label for s in found.summaries] == ["rope", "outer:features=2"]
+    assert found.summaries[1].encoding_parameters > found.summaries[0].encoding_parameters == 0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .hosts.attach import fold as fold
     from .hosts.attach import lift as lift
     from .linear_attention import LinearAttention as LinearAttention
+    from .linear_attention import LinearCache as LinearCache
     from .models.vit import ViT as ViT
     from .models.vit import vit as vit
     from .named import cayley as cayley
@@ -55,7 +56,7 @@ _HOMES = {
     "encoding": "Encoding param_groups",
     "geometry": "box3d",
     "hosts.attach": "attach fold lift",
-    "linear_attention": "LinearAttention",
+    "linear_attention": "LinearAttention LinearCache",
     "models.vit": "ViT vit",
     "named": "cayley circulant general golden harope rope rope_mixed simplex",
     "outer_product": "Outer outer",

@@ -46,7 +46,7 @@ _OPEN_CLIP = _words(
 # Families of transformers, by the name of their module: transformers.models.FAMILY.modeling_FAMILY.
 _FAMILIES = _words(
     """vit deit clip siglip siglip2 dinov2 dinov2_with_registers dinov3_vit owlvit owlv2 depth_anything qwen2_vl
-    qwen2_5_vl qwen3_vl qwen3_5 glm4v ernie4_5_vl_moe pixtral sam3"""
+    qwen2_5_vl qwen3_vl qwen3_5 glm4v ernie4_5_vl_moe pixtral sam3 vjepa2"""
 )
 _PARTS = ("", "_vision_model", "_text_model", "_backbone", "_vision", "_text", "_vit_model")
 # Keys of a transformers config that name code, weights or other places. Keys that begin with "_" are dropped.

@@ -12,6 +12,13 @@ feature is not rotated and adds ε s(q) s(k_j) to the weight and to the normalis
     |out| ≤ (1 + 1/ε) max |v| = 17 max |v|   with encode="after",     |out| ≤ max |v|   otherwise,
 
 and scores stay exactly invariant, since norms do not see a rotation.
+
+⊗-STRING needs no planes, so it fits every feature map. "before" makes heads of 2md channels, whose features estimate
+exp(q·k κ / √d) with κ = (1/m) Σ cos ω·(r_i − r_j); "after" multiplies the features, φ(q)·φ(k) κ, exactly invariant, and
+as |κ| ≤ 1, |out| ≤ max |v|.
+
+In the causal form a token needs of all tokens before it only two sums, Σ φ(k_j) v_jᵀ and Σ φ(k_j), whatever their
+number: `LinearCache` holds them.
 """
 
 import math
@@ -25,6 +32,7 @@ from torch import Tensor
 from .attention import check_packing
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
+from .outer_product import Outer
 from .packing import Packing
 from .projection import Heads, MultiHead
 from .rotate import full_precision
@@ -37,6 +45,32 @@ BOUND = 1 + 1 / NORM_SHARE  # of |out| / max |v|
 CHUNK = 64  # tokens that causal attention treats at once
 
 
+class LinearCache:
+    """What linear attention keeps of the tokens seen so far: the sums Σ φ(k_j) v_jᵀ (b, h, f', d) and Σ φ(k_j)
+    (b, h, f, 1), of the same size after one token as after a million. Keys enter encoded, at their own coordinates."""
+
+    def __init__(self) -> None:
+        self.values: Tensor | None = None
+        self.weights: Tensor | None = None
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def check(self, batch: int) -> None:
+        """Refuse tokens of another batch than those that the cache holds."""
+        if self.values is not None and len(self.values) != batch:
+            held = len(self.values)
+            raise ValueError(f"this cache holds a batch of {held}, got one of {batch}: use one cache per batch")
+
+    def add(self, scoring: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Add the features that score (b, h, n, f'), those that normalise (b, h, n, f), and the values (b, h, n, d)."""
+        new = scoring.mT @ values, keys.sum(2)[..., None]
+        self.values = new[0] if self.values is None else self.values + new[0]
+        self.weights = new[1] if self.weights is None else self.weights + new[1]
+        self.count += values.shape[2]
+
+
 class LinearAttention(MultiHead):
     """Attention in O(n), over the same arguments as `Attention`.
 
@@ -44,7 +78,7 @@ class LinearAttention(MultiHead):
     encode: "before" applies the whole R(r) = P RoPE Pᵀ to tokens ahead of the feature map, so that φ sees P and P adds
         capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
         φ(k), as R(r) commutes with nothing nonlinear: scores are exactly invariant, and the normaliser is not rotated;
-        "relu" only, since random features have no planes.
+        "relu" only, since random features have no planes (⊗-STRING, which needs none, takes both).
     num_features: random features per head, for "softmax". `**heads`: see `Heads`.
     """
 
@@ -64,19 +98,22 @@ class LinearAttention(MultiHead):
         super().__init__(dim, num_heads, encoding, fold=False, **heads)
         if features not in FEATURES:
             raise ValueError(f"features must be 'softmax' or 'relu', got {features!r}")
-        if encode not in ("before", "after") or (encode == "after" and features == "softmax"):
+        if encoding is not None and not isinstance(encoding, (Encoding, Outer)):
+            raise ValueError(
+                f"linear attention takes an Encoding, whose R(r) is a rotation, or ⊗-STRING, not "
+                f"{type(encoding).__name__}"
+            )
+        rotated = features == "softmax" and not isinstance(encoding, Outer)
+        if encode not in ("before", "after") or (encode == "after" and rotated):
             raise ValueError(
                 f"encode must be 'before', or 'after' with features='relu', got {encode!r} with {features!r}"
-            )
-        if encoding is not None and not isinstance(encoding, Encoding):
-            raise ValueError(
-                f"linear attention takes an Encoding, whose R(r) is a rotation, not {type(encoding).__name__}"
             )
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, got {num_features}")
         self.features, self.encode = features, encode
         if features == "softmax":  # persistent: the random directions belong to the function that was trained
-            self.register_buffer("projection", torch.empty(num_features, self.head_dim))
+            width = encoding.encoded_dim if isinstance(encoding, Outer) and encode == "before" else self.head_dim
+            self.register_buffer("projection", torch.empty(num_features, width))
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -99,18 +136,26 @@ class LinearAttention(MultiHead):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
+        cache: LinearCache | None = None,
         lengths: Packing | Sequence[int] | Tensor | None = None,
         context_lengths: Packing | Sequence[int] | Tensor | None = None,
     ) -> Tensor:
         """mask: boolean (b, m), or (b, 1, 1, m), True for the keys that may be looked at. causal: a token sees itself
-        and those before it; with features="relu", since softmax features of a key depend on all keys. lengths,
-        context_lengths: of sequences packed end to end, as in `Attention`; they are treated one after the other."""
+            and those before it; with features="relu", since softmax features of a key depend on all keys.
+        cache: attend to the tokens that it holds as well, and add these to it. With `causal`, tokens one by one or in
+            parts give what all of them at once do. m counts the new keys alone.
+        lengths, context_lengths: of sequences packed end to end, as in `Attention`; they are treated one after the
+            other.
+        """
         self.check_inputs(x, coords, context, context_coords)
-        packings = check_packing(x, context, lengths, context_lengths, mask=mask)
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
         if packings is not None:
             return self._forward_each(x, coords, context, context_coords, *packings, causal=causal)
-        if causal and (context is not None or self.features == "softmax"):
-            raise ValueError("causal linear attention is self attention with features='relu': drop causal or change it")
+        if (causal or cache is not None) and (context is not None or self.features == "softmax"):
+            asked = "causal" if causal else "cache"
+            raise ValueError(f"{asked} is for self attention with features='relu': drop {asked} or change it")
+        if cache is not None:
+            cache.check(len(x))
         q, k, v = self.project(x, context)
         mask = None if mask is None else key_mask(mask, k.shape[0], k.shape[2])
         places = (coords, coords if context is None else context_coords)
@@ -119,12 +164,8 @@ class LinearAttention(MultiHead):
         with full_precision(x):  # sums over all tokens: not in half precision
             wide = torch.promote_types(v.dtype, torch.float32)
             q, k = self._map_features(q.to(wide)), self._map_features(k.to(wide), keys=True, mask=mask)
-            turned = None
-            if self.encode == "after":  # all features but the last, which stands for the norm
-                d = self.head_dim
-                rotated = self._rotate(q[..., :d], k[..., :d], *places, whole=False)
-                turned = tuple(torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
-            heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal)
+            turned = self._turn(q, k, *places) if self.encode == "after" else None
+            heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal, cache=cache)
         return self.merge(heads.to(v.dtype))
 
     def _forward_each(
@@ -153,15 +194,34 @@ class LinearAttention(MultiHead):
     ) -> tuple[Tensor, Tensor]:
         if self.encoding is None or coords is None or key_coords is None:
             return q, k
-        assert isinstance(self.encoding, Encoding)
         groups = self.num_heads // self.num_kv_heads
+        if isinstance(self.encoding, Outer):
+            return self.encoding.rotate(q, coords, groups=groups), self.encoding.rotate(k, key_coords)
+        assert isinstance(self.encoding, Encoding)
         return (
             self.encoding.rotate(q, coords, groups=groups, whole=whole),
             self.encoding.rotate(k, key_coords, whole=whole),
         )
 
+    def _turn(
+        self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """The features to score with, encoded: by a rotation all but the last, which stands for the norm; by ⊗-STRING
+        all of them."""
+        if self.encoding is None or coords is None or key_coords is None:
+            return None
+        if isinstance(self.encoding, Outer):
+            groups = self.num_heads // self.num_kv_heads
+            return self.encoding.multiply(q, coords, groups), self.encoding.multiply(k, key_coords)
+        d = self.head_dim
+        rotated = self._rotate(q[..., :d], k[..., :d], coords, key_coords, whole=False)
+        turned_q, turned_k = (torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
+        return turned_q, turned_k
+
     def _map_features(self, x: Tensor, *, keys: bool = False, mask: Tensor | None = None) -> Tensor:
-        return relu_features(x) if self.features == "relu" else positive_features(x, self.projection, keys, mask)
+        if self.features == "relu":
+            return relu_features(x)
+        return positive_features(x, self.projection, keys, mask, head_dim=self.head_dim)
 
 
 def linear_mix(
@@ -172,12 +232,14 @@ def linear_mix(
     *,
     mask: Tensor | None = None,
     causal: bool = False,
+    cache: LinearCache | None = None,
 ) -> Tensor:
     """Σ_j (φ(q)·φ(k_j)) v_j / Σ_j φ(q)·φ(k_j) in O(n): features q (b, h, n, f), k (b, h_kv, m, f), v (b, h_kv, m, d) to
     (b, h, n, d).
 
     turned: features to score with, where they differ from those that normalise. mask: boolean (b, m), keys to look at;
-    a query that may look at none gets zero. causal: query i looks at keys 0 to i.
+    a query that may look at none gets zero. causal: query i looks at keys 0 to i. cache: tokens from before, to which
+    all queries look, and which these keys are then added to.
     """
     scoring_q, scoring_k = turned or (q, k)
     if mask is not None:
@@ -185,14 +247,25 @@ def linear_mix(
         k, scoring_k = k * kept, scoring_k * kept
     ones = torch.ones_like(v[..., :1])
     total = _weighted_sum(q, k, ones, causal)
-    return _weighted_sum(scoring_q, scoring_k, v, causal) / torch.where(total > 0, total, 1)
+    mixed = _weighted_sum(scoring_q, scoring_k, v, causal)
+    if cache is not None:
+        if cache.values is not None and cache.weights is not None:
+            total = total + _look_up(q, cache.weights)
+            mixed = mixed + _look_up(scoring_q, cache.values)
+        cache.add(scoring_k, k, v)
+    return mixed / torch.where(total > 0, total, 1)
+
+
+def _look_up(q: Tensor, summary: Tensor) -> Tensor:
+    """What queries (b, h, n, f) find in the sums (b, h_kv, f, e) over keys: (b, h, n, e)."""
+    return q @ summary.repeat_interleave(q.shape[1] // summary.shape[1], dim=1)
 
 
 def _weighted_sum(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Σ_j (q_i·k_j) v_j over all j, or over j ≤ i: (b, h, n, f), (b, h_kv, m, f), (b, h_kv, m, e) to (b, h, n, e)."""
     groups, n = q.shape[1] // k.shape[1], q.shape[2]
     if not causal:
-        return q @ (k.mT @ v).repeat_interleave(groups, dim=1)
+        return _look_up(q, k.mT @ v)
     k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
     q, k, v = (F.pad(t, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for t in (q, k, v))  # (b, h, chunks, 64, ·)
     summary = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # of all chunks before: (b, h, chunks, f, e)
@@ -206,10 +279,12 @@ def relu_features(x: Tensor) -> Tensor:
     return torch.cat([positive, math.sqrt(NORM_SHARE) * norm], dim=-1)
 
 
-def positive_features(x: Tensor, directions: Tensor, keys: bool = False, mask: Tensor | None = None) -> Tensor:
+def positive_features(
+    x: Tensor, directions: Tensor, keys: bool = False, mask: Tensor | None = None, *, head_dim: int = 0
+) -> Tensor:
     """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to
-    (b, h, n, f). mask: boolean (b, n), tokens that count."""
-    x = x * x.shape[-1] ** -0.25
+    (b, h, n, f). mask: boolean (b, n), tokens that count. head_dim: d where the encoding made x wider than a head."""
+    x = x * (head_dim or x.shape[-1]) ** -0.25
     exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
     if mask is not None:
         exponent = exponent.masked_fill(~mask[:, None, :, None], torch.finfo(x.dtype).min)

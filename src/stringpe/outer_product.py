@@ -26,6 +26,11 @@ class Outer(PositionEncoding):
         super().__init__(head_dim, frequencies.num_heads, frequencies.coord_dim)
         self.frequencies = frequencies
 
+    @property
+    def encoded_dim(self) -> int:
+        """The size of an encoded head, 2 m d."""
+        return 2 * self.frequencies.planes * self.head_dim
+
     def features(self, coords: Tensor) -> Tensor:
         """f(r): coords (b, n, c) to (b, h, n, 2m), of norm one."""
         angle = angles(coords, self.frequencies())
@@ -33,13 +38,18 @@ class Outer(PositionEncoding):
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         """vec(f(r) ⊗ x) (equation 12), in x's dtype. There is no basis, so `folded` changes nothing."""
-        f = self.features(self.checked_coords(x, coords, groups))
+        self.checked_coords(x, coords, groups)
+        return self.multiply(x, coords, groups)
+
+    def multiply(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
+        """vec(f(r) ⊗ x) for x (b, groups·h, n, e) of any width e, such as the features of linear attention: (b,
+        groups·h, n, 2 m e)."""
+        f = self.features(self._batched_coords(coords, x.shape[0], x.shape[2]))
         f = f.repeat_interleave(groups, dim=1) if groups > 1 else f
         return (f[..., :, None] * x[..., None, :]).flatten(-2).to(x.dtype)
 
     def extra_repr(self) -> str:
-        features = self.frequencies.planes
-        return f"features={features}, head_dim={self.head_dim} to {2 * features * self.head_dim}"
+        return f"features={self.frequencies.planes}, head_dim={self.head_dim} to {self.encoded_dim}"
 
 
 def outer(
@@ -47,7 +57,7 @@ def outer(
 ) -> Outer:
     """⊗-STRING with `features` learned frequencies per head, which start as RoPE-Mixed's. `**spectrum`: see `Spectrum`.
 
-    A head grows from d to 2 · features · d channels, so attention costs as much more. For softmax attention: linear
-    attention needs a rotation."""
+    A head grows from d to 2 · features · d channels, so attention costs as much more. For softmax and for linear
+    attention, whatever its features."""
     check_count("features", features)
     return Outer(Mixed(2 * features, num_heads, coord_dim, **spectrum), head_dim)

@@ -53,3 +53,76 @@ def test_workers_put_the_next_picture_with_its_own_number_in_place_of_a_bad_one(
     assert torch.equal(pixels[1], pixels[3])
     _, _, weight = next(validation_squares(split, 4, Place()))
     assert weight.tolist() == [1, 0, 0, 1]
+
+
+@pytest.fixture
+def two(recipe, tmp_path):
+    """The recipe on two data sets: one whose classes are the toy's, and one of LVIS's kind with another class more."""
+    for name, lvis, seed in (("first", False, 0), ("second", True, 5)):
+        pictures(tmp_path, name, 12 if lvis else 8, seed, lvis=lvis)
+    content = json.loads((tmp_path / "second.json").read_text())
+    content["categories"][2]["name"] = "Yellow_Duck"  # in place of the blue pen
+    (tmp_path / "second.json").write_text(json.dumps(content))
+    data = replace(recipe.data, train=f"{tmp_path}/first.tar + {tmp_path}/second.tar")
+    return replace(recipe, data=data)
+
+
+def test_several_data_sets_are_one_with_classes_by_name(two):
+    found = load_boxes2d(two.data, "train")
+    assert found.coco.names == ("red ball", "green box", "blue pen", "yellow duck")
+    assert found.sizes == (8, 12)
+    assert found.covers.tolist() == [[True, True, True, False], [True, True, False, True]]
+    assert found.sets(torch.tensor([0, 7, 8, 19])).tolist() == [0, 0, 1, 1]
+    labels = found.pictures.labels
+    assert 3 not in labels[:8][found.pictures.valid[:8]]
+    assert 2 not in labels[8:][found.pictures.valid[8:]]
+    assert not found.negative[:8].any()
+    assert found.negative[8:, 0].all()
+    boxes = [load_boxes2d(replace(two.data, train=part), "train") for part in two.data.train.split(" + ")]
+    assert torch.equal(found.loader.columns["pixels"][8:], boxes[1].loader.columns["pixels"])
+    lazy = load_boxes2d(replace(two.data, in_memory=False), "train")
+    for number in (3, 8, 15):
+        row = lazy.loader.examples.read(number)["pixels"]
+        assert torch.equal(row, found.loader.columns["pixels"][number])
+
+
+def test_an_image_is_asked_about_its_own_data_set(two):
+    task = Detection2D(replace(two, data=replace(two.data, mix="0.5 0.5", negatives=1)))
+    stream = task.batches(0, Place())
+    sets = []
+    for _ in range(6):
+        batch = next(stream)
+        classes = batch["query"] // 7
+        own = [[2 in row[m].tolist(), 3 in row[m].tolist()] for row, m in zip(classes, batch["mask"], strict=True)]
+        for (first, second), mask in zip(own, batch["mask"], strict=True):  # both only where no other class is left
+            assert not (first and second) or int(mask.sum()) == 4
+        assert batch["exhaustive"][(classes == 1) & batch["mask"]].any() or not (classes == 1).any()
+        sets += own
+    assert any(a for a, _ in sets)
+    assert any(b for _, b in sets)
+
+
+def test_what_only_another_set_annotates_is_not_held_against_a_token(two):
+    task = Detection2D(replace(two, data=replace(two.data, negatives=4)))  # all classes are asked for
+    batch = next(task.batches(0, Place()))
+    classes = batch["query"] // 7
+    for row, exhaustive in zip(classes, batch["exhaustive"], strict=True):
+        known = dict(zip(row.tolist(), exhaustive.tolist(), strict=True))
+        assert known[0]
+        assert known[2] != known[3]
+
+
+def test_lists_that_do_not_fit_are_refused(two, recipe):
+    def changed(**data):
+        return Detection2D(replace(two, data=replace(two.data, **data)))
+
+    for mix in ("0.5", "0.9 0.2", "0.5 half", "1 0"):
+        with pytest.raises(ValueError, match=r"data.mix holds the shares of the data sets .* for 2"):
+            changed(mix=mix)
+    with pytest.raises(ValueError, match=r"data.mix .* for 1"):
+        Detection2D(replace(recipe, data=replace(recipe.data, mix="1")))
+    with pytest.raises(ValueError, match=r"data.train names 2 data sets and data.train_boxes 1 files"):
+        changed(train_boxes="one.json")
+    task = changed(val=two.data.train)
+    with pytest.raises(ValueError, match=r"validation takes one; evaluate others with stringpe eval RUN"):
+        _ = task.val_set

@@ -7,13 +7,17 @@ import torch
 
 from captioned_files import depth, picture, shard, words
 from depth_model import write_model
+from image_text_model import TEXTS, write_image_text_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
-from stringpe.data.depth_lifting import LiftSettings, lift, to_millimetres
+from stringpe.data.depth_filters import ILLUSIONS
+from stringpe.data.depth_lifting import Settings, lift, to_millimetres
 from stringpe.io.files import _HOST
+from stringpe.io.png import png
 from stringpe.models.depth_estimator import DepthEstimator
+from stringpe.models.image_classifier import ImageClassifier, check_classes
 
-ALL = LiftSettings(filters=(), shard_size=2, batch=2)
+ALL = Settings(filters=(), shard_size=2, batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +127,47 @@ def test_what_is_dropped_is_counted_by_reason_and_what_is_corrupt_is_named(estim
     samples = {str(i): {"png": picture(20 * i), "json": words("a")} for i in range(3)}  # of one colour: framed
     samples["bad"] = {"png": b"nothing", "json": words("a")}
     path = shard(tmp_path / "in.tar", samples)
-    found = lift(str(path), tmp_path / "out", estimate, LiftSettings(batch=2))
+    found = lift(str(path), tmp_path / "out", estimate, Settings(batch=2))
     assert found["kept"] == 0
     assert found["dropped"] == {"overlay: a frame of one colour": 3}
     assert found["corrupt"] == 1
     assert found["problems"][0].startswith("in.tar/bad: ")
+
+
+def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_path, model, capsys):
+    write_image_text_model(tmp_path / "clip")
+    coarse = torch.rand(12, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    patterns = (torch.nn.functional.interpolate(coarse, (24, 24)) * 255).to(torch.uint8).permute(0, 2, 3, 1)
+    samples = {f"{i:02d}": {"png": png(pattern), "json": words("a")} for i, pattern in enumerate(patterns)}
+    path = shard(tmp_path / "in.tar", samples)
+    classes = {"keep": [TEXTS[1]], "optical illusion": [TEXTS[0]], "picture of a picture": [TEXTS[2]]}
+    classify = ImageClassifier(tmp_path / "clip", classes)
+    before = ShardCaptions(str(path))
+    wanted = classify([depth_data.to_tensor(before.picture(i)) for i in range(12)])
+    assert 0 < wanted.count("") < 12
+    settings = Settings(filters=("illusion",), batch=2)
+    found = lift(str(path), tmp_path / "out", estimate, settings, classify=classify)
+    assert found["kept"] == wanted.count("")
+    assert found["dropped"] == {f"illusion: {name}": wanted.count(name) for name in sorted(set(wanted)) if name}
+    told = json.loads((tmp_path / "out/provenance.json").read_text())
+    assert told["classifier"]["classes"] == classes
+    for filters, given in (((), classify), (("illusion",), None)):
+        with pytest.raises(ValueError, match="the filter illusion and an image–text model go together"):
+            lift(str(path), tmp_path / "other", estimate, Settings(filters=filters), classify=given)
+    from stringpe.cli.main import main
+
+    (tmp_path / "classes.json").write_text(json.dumps(classes))
+    asked = ["data", "depth", str(path), str(tmp_path / "by-command"), "--model", str(model), "--device", "cpu"]
+    asked += ["--filters", "illusion", "--classes", str(tmp_path / "classes.json")]
+    with pytest.raises(SystemExit, match=r"--classes .* needs the model that tells them apart"):
+        main(asked)
+    main([*asked, "--classifier", str(tmp_path / "clip")])
+    assert f"{found['kept']} images with depth" in capsys.readouterr().out
+
+
+def test_the_texts_of_illusions_are_classes():
+    assert check_classes(ILLUSIONS)
+    assert all(text == text.lower() for texts in ILLUSIONS.values() for text in texts)
 
 
 def test_depth_that_is_there_is_replaced_with_its_unit(estimate, tmp_path):
@@ -144,13 +184,13 @@ def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
     with pytest.raises(
         ValueError, match=r"holds another set of lifted images \(filters=\[\] there, \['outdoor'\] asked for\)"
     ):
-        lift(source, tmp_path / "out", estimate, LiftSettings(filters=("outdoor",), shard_size=2))
+        lift(source, tmp_path / "out", estimate, Settings(filters=("outdoor",), shard_size=2))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
     with pytest.raises(ValueError, match=r"several shards are called in-0.tar"):
         lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
-    with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, got sky"):
-        LiftSettings(filters=("sky",))
+    with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, illusion, got sky"):
+        Settings(filters=("sky",))
 
 
 def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():

@@ -23,7 +23,8 @@ class Family:
     it pads and masks tokens. windows: whether attention is in windows, with a bias that looks at queries. packed:
     whether its RoPE is a module and images come packed into one sequence. cuts: whether it cuts windows itself.
     mix: how it takes images of different sizes in one call, or None. exports: False for those that read sizes out of
-    tensors in Python, which torch.export cannot follow.
+    tensors in Python, which torch.export cannot follow. video: whether its tokens have frames, and a map of positions
+    that is not a rotation.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Family:
     cuts: bool = False
     mix: Callable[[list[Tensor]], dict[str, Any]] | None = None
     exports: bool = True
+    video: bool = False
 
     def model(self, **options: Any) -> nn.Module:
         torch.manual_seed(0)
@@ -198,6 +200,11 @@ def _naflex(image: Tensor) -> dict[str, Any]:
     return {"x": pad(patches, (0, 0, 0, 2)), "patch_coord": pad(coord, (0, 0, 0, 2)), "patch_valid": valid}
 
 
+def _video(image: Tensor) -> dict[str, Any]:
+    """Four frames, of which each is the one before moved by a pixel."""
+    return {"pixel_values_videos": torch.stack([image.roll(i, 3) for i in range(4)], 1), "skip_predictor": True}
+
+
 def _hidden(out: Any) -> Tensor:
     return out.last_hidden_state
 
@@ -273,6 +280,11 @@ FAMILIES = [
            _tower("sam3", "Sam3ViTModel", "Sam3ViTConfig", **_VIT, pretrain_image_size=SIZE, window_size=2,
                   global_attn_indexes=[1]),
            _hidden, _pixels, rope=True, packed=True, cuts=True),
+    Family("V-JEPA 2", "transformers",
+           _tower("vjepa2", "VJEPA2Model", "VJEPA2Config", hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                  crop_size=SIZE, patch_size=PATCH, frames_per_clip=4, tubelet_size=2, pred_hidden_size=24,
+                  pred_num_hidden_layers=1, pred_num_attention_heads=2),
+           _hidden, _video, video=True, table=False),
     Family("CLIP", "open_clip", _open_clip, lambda out: out[0], lambda image: {"image": image},
            drop={"patch_dropout": 0.5}),
 ]  # fmt: skip
@@ -301,9 +313,9 @@ FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the t
     "invariant after replace": ("test_replace_makes_the_model_translation_invariant", lambda f: True),
     "other sizes": ("test_resolution_change", lambda f: f.resize is not None),
     "patch dropout": ("test_patch_dropout_keeps_coordinates_with_their_patches", lambda f: f.drop is not None),
-    "depth": ("test_lift", lambda f: not f.cuts),
+    "depth": ("test_lift", lambda f: not f.cuts and not f.video),
     "linear": ("test_linear_attention", lambda f: not (f.masks or f.windows or (f.packed and not f.cuts))),
-    "fold": ("test_fold_changes_nothing", lambda f: not f.windows),
+    "fold": ("test_fold_changes_nothing", lambda f: not f.windows and not f.video),
     "save, load": ("test_saved_and_loaded_models_compute_the_same", lambda f: True),
     "compile": ("test_torch_compile_takes_it_whole", lambda f: True),
     "export": ("test_torch_export_takes_it", lambda f: f.exports),

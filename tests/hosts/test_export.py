@@ -115,7 +115,7 @@ def test_outputs_that_are_not_finite_are_refused(tmp_path):
 
 def test_a_file_that_computes_something_else_is_refused(tmp_path, monkeypatch):
     model = perturbed(stringpe.vit("vit_test_patch8", encoding="cayley", num_classes=5), 0.1)
-    monkeypatch.setattr("stringpe.export._run", lambda path, to, inputs, depth: [torch.full((3, 5), float("nan"))])
+    monkeypatch.setattr("stringpe.export._run", lambda path, to, inputs: [torch.full((3, 5), float("nan"))])
     with pytest.raises(ValueError, match="does not compute what the model does"):
         export(model, tmp_path / "model.pt2", to="torch-export", size=16)
     assert not (tmp_path / "model.pt2").exists()

@@ -198,3 +198,15 @@ def test_bad_queries_are_refused():
             made(x, torch.randn(shape))
     with pytest.raises(ValueError, match=r"mask must be bool \(3,\) or \(2, 3\), got torch.bool \(2,\)"):
         made(x, torch.randn(3, 6), torch.ones(2, dtype=torch.bool))
+
+
+def test_patches_are_multiplied_by_a_class_token():
+    """OWL-ViT's way with CLIP's towers."""
+    torch.manual_seed(0)
+    image, text = vit("vit_test_patch16", pool="cls"), TextTower(vocab=20, dim=16, layers=1, num_heads=2, width=12)
+    detector = OwlViT(image, text).eval()
+    pixels = torch.randn(2, 3, 32, 48)
+    seen = image.features(pixels)
+    wanted = torch.nn.functional.layer_norm(seen.tokens * seen.pooled[:, None], (32,), eps=1e-6)
+    torch.testing.assert_close(detector.see(pixels)[0], wanted)
+    assert OwlViT(vit("vit_test_patch16"), text).merge is None

@@ -150,3 +150,16 @@ def test_the_papers_numbers():
 def test_an_unknown_recipe_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'tiny_imagenet100'"):
         recipes.load("tiny_imagenet")
+
+
+def test_options_with_an_encodings_name_are_for_it_alone():
+    changes = ["model.encoding_options.circulant.block_size=32", "model.encoding_options.rope.learnable=true"]
+    recipe = override(Recipe(), changes)
+    assert recipe.model.encoding_options == {"circulant.block_size": 32, "rope.learnable": True}
+    assert recipe.model.options == {}
+    assert override(recipe, ["model.encoding=circulant"]).model.options == {"block_size": 32}
+    assert override(recipe, ["model.encoding=rope"]).model.options == {"learnable": True}
+    given = override(recipe, ["model.encoding=circulant", "model.encoding_options.block_size=8"])
+    assert given.model.options == {"block_size": 8}  # what a row says wins
+    with pytest.raises(ValueError, match="holds options by name"):
+        override(recipe, ["model.encoding_options.circulant.block.size=8"])

@@ -64,6 +64,12 @@ class Reach(gymnasium.Env):
         return picture(self.point, self.target, self.size[0])
 
 
+class Touch(Reach):
+    """The same under another name, for policies of several tasks."""
+
+    task_text = "touch the red target"
+
+
 def make(**options):
     """The same environment by a function."""
     return Reach(**options)

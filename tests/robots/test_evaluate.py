@@ -88,8 +88,10 @@ def test_a_trial_does_not_depend_on_the_trials_beside_it(one_by_one, kind, order
 def test_processes_give_the_same_trials(one_by_one):
     setting = Setting(Reach, toy)
     with Workers(2) as workers:
-        assert outcomes(workers.run(setting, range(12))) == one_by_one["diffusion"]
         assert outcomes(workers.run(setting, range(4))) == {s: one_by_one["diffusion"][s] for s in range(4)}
+        assert len(workers._workers) == 1  # four trials are one call of the network per round
+        assert outcomes(workers.run(setting, range(12))) == one_by_one["diffusion"]
+        assert len(workers._workers) == 2
 
 
 def test_the_network_is_called_once_for_all_environments():

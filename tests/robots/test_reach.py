@@ -46,7 +46,7 @@ def learned(folder, demonstrations, steps, *changes):
             writer.add(demonstration(seed), task="reach the red target", seed=seed)
     recipe = replace(
         RECIPE,
-        model=replace(RECIPE.model, patch_size=2, init="uniform"),  # from 0.02, so narrow a policy learns too slowly
+        model=replace(RECIPE.model, patch_size=2),
         data=replace(RECIPE.data, train=str(folder / "reach"), cache=str(folder)),
         policy=replace(RECIPE.policy, repeats=4, sample_steps=8, held_out=0.05),
         optim=replace(RECIPE.optim, lr=4e-3, warmup_steps=30, ema=0.95),

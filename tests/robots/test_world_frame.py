@@ -1,5 +1,7 @@
 """Policies that see all cameras in the robot's frame."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,10 @@ from policy_toy import KINDS, NET, RECIPE, SPEC, batch, policy
 from stand_in import demonstration
 
 import stringpe
+from stringpe.bench.train import RandomDemos
 from stringpe.data.demos import augment_cameras, augment_intrinsics
+from stringpe.data.place import Place
+from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
 from stringpe.robots.calibration import intrinsics_key, pose_key
@@ -15,6 +20,8 @@ from stringpe.robots.data import demos
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import join, load, pack
 from stringpe.robots.data.writer import Writer
+from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
+from stringpe.robots.policies.observer import ImageEncoder
 from stringpe.tasks.policy_model import load_policy
 from stringpe.training import simulate
 from stringpe.training.launch import train
@@ -105,6 +112,15 @@ def test_folding_changes_no_plan(kind):
     torch.testing.assert_close(folded.observe(data), before, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("frame", ["camera", "world"])
+def test_options_of_the_encoding_go_to_the_policys_transformer(frame):
+    net = replace(NET, frame=frame, encoding="circulant", encoding_options={"block_size": 4})
+    vit = ViT(dim=32, layers=1, num_heads=2, patch_size=4, encoding="circulant")
+    observer = DiffusionPolicy(ImageEncoder(vit), SPEC, net).observer
+    encoding = observer.blocks[0].attention.encoding
+    assert encoding is None if frame == "camera" else encoding.basis.block_size == 4
+
+
 def test_missing_calibration_is_named():
     model = policy(depth="lift", frame="world")
     with pytest.raises(
@@ -127,6 +143,12 @@ def test_a_plan_comes_from_an_environments_arrays():
     plans = model.plan_actions([arrays] * 3, [torch.Generator().manual_seed(0) for _ in range(3)])
     assert plans.shape == (3, NET.execute, 4)
     np.testing.assert_array_equal(plans[0], plans[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*image encoder starts at random")
+def test_the_benchmark_of_training_knows_the_world_frame():
+    task = RandomDemos(override(RECIPE, ["policy.frame=world", "model.depth=lift"]))
+    assert task.loss(task.build(task.recipe, None), next(task.batches(0, Place()))).isfinite()
 
 
 def test_a_shifted_picture_has_its_principal_point_shifted():

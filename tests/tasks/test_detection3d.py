@@ -144,6 +144,13 @@ class TestTask:
         mean = sum(found[f"iou_{f}"] * n for f, n in zip(kept.groups, share, strict=True)) / sum(share)
         assert found["iou"] == pytest.approx(mean)
 
+    def test_the_papers_estimate_of_the_iou_on_request(self, recipe):
+        task = create(replace(recipe, loop=replace(recipe.loop, eval_points=2000)))
+        found = self.measured(task, Oracle(task, noise=0.1))
+        assert found["iou_monte_carlo"] == pytest.approx(found["iou"], abs=0.01)
+        assert found["iou_monte_carlo"] != found["iou"]
+        assert "iou_monte_carlo" not in self.measured(create(recipe), Oracle(task, noise=0.1))
+
     def test_evaluation_of_a_checkpoint(self, run):
         folder, outcome = run
         again = evaluate(folder)

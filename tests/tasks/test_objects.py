@@ -1,13 +1,17 @@
 import pytest
 import torch
 
-from stringpe import scenes
+from stringpe import recipes, scenes, tasks
 from stringpe.data import rendered as kept
 from stringpe.data.cache import forget_all
 from stringpe.data.place import Place
+from stringpe.io.checkpoint import read_model
+from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
+from stringpe.tasks.build import open_run
 from stringpe.tasks.objects import Objects, ask, mirror
 from stringpe.training import train
+from stringpe.training.comparison import compare
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +154,43 @@ def test_other_sources_are_refused(recipe):
         Objects(replace(recipe, data=replace(recipe.data, source="shards")))
     with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
         kept.load_frames(replace(recipe.data, train_size=0), "train")
+
+
+def frozen_recipes(tmp_path):
+    """Tiny versions of `scenes_frozen_small` and of the RGB recipe that it starts from."""
+    own = [f"data.cache={tmp_path / 'cache'}", "data.train_size=24", "data.val_size=12", "data.image_size=16"]
+    own += ["model.dim=32", "model.heads=2", "model.layers=1", "loop.steps=4", "loop.batch_size=8"]
+    return recipes.load("scenes_frozen_small", own), recipes.load("scenes_rgb_small", own)
+
+
+def test_one_command_trains_the_rgb_model_and_then_lifts_it(tmp_path, monkeypatch):
+    lifted, rgb = frozen_recipes(tmp_path)
+    design = recipes.load_design("scenes_frozen_small")
+    monkeypatch.setattr("stringpe.recipes.load", lambda name: {"scenes_rgb_small": rgb}[name])
+    found = compare(lifted, seeds=1, out=tmp_path / "out", design=design, jobs=1, costs=False, quiet=True)
+    assert len(found.summaries) == len(design.rows)
+    assert {finding.name for finding in found.findings} >= {"Cayley-STRING − RoPE-Mixed", "depth − RGB"}
+    (start,) = (tmp_path / "cache" / "starts").iterdir()
+    _, old = read_model(start)
+    for run in (tmp_path / "out" / "runs").iterdir():
+        _, new = read_model(run / "seed0")
+        for name, tensor in old.items():
+            same = new.get(name, new.get(name.replace("qkv.weight", "qkv.parametrizations.weight.original")))
+            assert torch.equal(same, tensor) == name.startswith("vit."), (run.name, name)  # the head alone moved
+    again = open_run(tmp_path / "out" / "runs" / "rope_mixed-model.lora-2" / "seed0")[1]
+    assert again.vit.blocks[0].attention.qkv.parametrizations.weight[0].up.any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["model.freeze="], "give both model.start and model.freeze, or none"),
+        (["model.freeze=qk"], "model.freeze of this task is backbone or backbone\\+basis, got 'qk'"),
+        (["model.depth=channel"], "model.depth is none or lift, got 'channel'"),
+        (["model.freeze=", "model.start=", "model.lora=2"], "model.lora=2 is for a frozen ViT"),
+        (["model.encoding=none"], "set model.depth=none for this row"),
+    ],
+)
+def test_mistakes_with_a_frozen_model_are_answered_in_words(tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        tasks.check(override(frozen_recipes(tmp_path)[0], changes))

@@ -9,6 +9,7 @@ import torch
 from policy_toy import ENERGY, RECIPE, batch
 from safetensors.torch import load_file, save_file
 from stand_in import demonstration
+from tower_files import write_tower
 
 from stringpe import robots, tasks
 from stringpe.cli.main import main
@@ -20,6 +21,7 @@ from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import Spec
+from stringpe.robots.policies.vision_tower import load_tower, read_tower_config
 from stringpe.tasks.build import start_vit
 from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
 from stringpe.training.launch import evaluate, train
@@ -75,6 +77,10 @@ def test_success_in_simulation_is_a_curve_over_training(recipe, tmp_path):
     assert all(round(3 * share, 6) in (0, 1, 2, 3) for share in curve.values())
     assert found["metrics"]["loss"] == plain["metrics"]["loss"]  # trials take nothing from training
     assert "success" not in plain["metrics"]
+    several = override(simulated, ["policy.simulate=stand_in:Reach, stand_in:Touch", "loop.eval_every=0"])
+    both = train(several, tmp_path / "both", quiet=True)["metrics"]
+    assert both["success_stand_in:Reach"] == found["metrics"]["success"]
+    assert both["success"] == (both["success_stand_in:Reach"] + both["success_stand_in:Touch"]) / 2
     with pytest.raises(ValueError, match=r"policy.trials must be at least 1, got 0"):
         tasks.create(override(simulated, ["policy.trials=0"]))
 
@@ -180,21 +186,16 @@ def test_a_2d_encoder_becomes_3d_without_a_jump(encoding):
     assert deep.lift.scale.grad.abs().max() > 0
 
 
-def test_siglip_is_attached_and_starts_as_it_is(recipe, tmp_path):
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.SiglipVisionConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4
-    )
-    model = transformers.SiglipVisionModel(config).eval()
-    model.save_pretrained(tmp_path / "siglip")
+@pytest.mark.parametrize("kind", ["siglip", "paligemma"])
+def test_a_tower_of_transformers_is_attached_and_starts_as_it_is(recipe, tmp_path, kind):
+    folder = tmp_path / kind
+    tower = write_tower(folder, kind)
     image = torch.randn(2, 3, 16, 16)
-    wanted = model(image).last_hidden_state
+    wanted = tower(image).last_hidden_state
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         for encoding in ("absolute", "cayley"):
-            changes = [f"policy.encoder=siglip:{tmp_path / 'siglip'}", f"model.encoding={encoding}"]
+            changes = [f"policy.encoder={kind}:{folder}", f"model.encoding={encoding}"]
             encoder = image_encoder(override(recipe, changes)).eval()
             torch.testing.assert_close(encoder(image, None), wanted, rtol=1e-3, atol=1e-4)
     learned = ["model.encoding=rope", "model.encoding_options.learnable=true", "model.encoding_options.base=100"]
@@ -205,11 +206,112 @@ def test_siglip_is_attached_and_starts_as_it_is(recipe, tmp_path):
     policy = new_policy(override(recipe, changes), Spec(("top", "wrist"), 3, 4, 16, 10.0))
     loss = policy(batch())
     loss.backward()
-    for wrong, text in (("model.depth=lift", "sees RGB only"), ("data.image_size=32", "takes 16 px")):
+    for wrong, text in ((["model.depth=normals"], "takes depth as the third"), (["data.image_size=32"], "takes 16 px")):
         with pytest.raises(ValueError, match=text):
-            image_encoder(override(recipe, [*changes, wrong]))
-    with pytest.raises(ValueError, match="no SigLIP in"):
-        image_encoder(override(recipe, ["policy.encoder=siglip:nowhere"]))
+            image_encoder(override(recipe, [*changes, *wrong]))
+    with pytest.raises(ValueError, match="takes depth as the third coordinate of an attached encoding"):
+        image_encoder(override(recipe, [*changes, "model.depth=lift", "model.encoding=absolute"]))
+
+
+def test_a_tower_of_transformers_sees_depth_and_starts_as_its_2d_self(recipe, tmp_path):
+    """The KUKA policies: a pretrained 2D encoder, with depth as third coordinate of Circulant-STRING."""
+    tower = write_tower(tmp_path / "pali", "paligemma")
+    changes = [f"policy.encoder=paligemma:{tmp_path / 'pali'}", "model.encoding=circulant", "model.depth=lift"]
+    encoder = image_encoder(override(recipe, [*changes, "model.encoding_options.block_size=8"]))
+    assert encoder.wants_depth
+    image, depth = torch.randn(2, 3, 16, 16), 0.5 + torch.rand(2, 16, 16)
+    seen = encoder(image, depth)
+    torch.testing.assert_close(seen, tower(image).last_hidden_state, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        for parameter in encoder.model.depth_lift.parameters():
+            parameter.add_(1.0)
+        for name, parameter in encoder.named_parameters():
+            if "frequencies" in name and parameter.shape[-1] == 1:  # the gates
+                parameter.fill_(1.0)
+    assert (encoder(image, depth) - encoder(image, depth + depth.flip(1))).abs().max() > 1e-3
+    short = override(recipe, [*changes, "model.encoding_options.block_size=8", "loop.steps=1", "loop.eval_every=0"])
+    train(short, tmp_path / "run", quiet=True)
+    shutil.rmtree(tmp_path / "pali")  # a run holds all that acting and evaluating need
+    policy = load_policy(tmp_path / "run")
+    assert policy.observer.encoder.wants_depth
+    assert evaluate(tmp_path / "run")["count"] == 8
+    tuning = override(short, ["policy.encoder=", f"model.start={tmp_path / 'run'}"])
+    started = tasks.create(tuning).model().eval()
+    weights = started.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in policy.state_dict().items())
+
+
+def test_weights_of_a_tower_are_found_under_all_names(tmp_path):
+    """Published PaliGemmas have vision_tower.vision_model.…, in several files; others model.vision_tower.…"""
+    tower = write_tower(tmp_path / "new", "paligemma")
+    (tmp_path / "old").mkdir()
+    shutil.copy(tmp_path / "new/config.json", tmp_path / "old")
+    renamed = {f"vision_tower.vision_model.{k}": v.bfloat16() for k, v in tower.state_dict().items()}
+    names = sorted(renamed)
+    extra = {"language_model.model.layers.0.encoder.weight": torch.zeros(1)}
+    save_file({n: renamed[n] for n in names[::2]} | extra, tmp_path / "old/model-00001-of-00002.safetensors")
+    save_file({n: renamed[n] for n in names[1::2]}, tmp_path / "old/model-00002-of-00002.safetensors")
+    for name, precision in (("new", 0), ("old", 0.01)):
+        config = read_tower_config(tmp_path / name)
+        found = load_tower(tmp_path / name, config).state_dict()
+        for key, value in tower.state_dict().items():
+            torch.testing.assert_close(found[key], value, atol=0, rtol=precision)
+    (tmp_path / "old/model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"lack .* other weights of the vision tower: get the whole model"):
+        load_tower(tmp_path / "old", config)
+    for content, text in (("{}", "holds a model of type 'None'"), ('{"model_type": "gemma"}', "of type 'gemma'")):
+        (tmp_path / "old/config.json").write_text(content)
+        with pytest.raises(ValueError, match=text):
+            read_tower_config(tmp_path / "old")
+    with pytest.raises(ValueError, match=r"there is no config.json in .*nowhere"):
+        read_tower_config(tmp_path / "nowhere")
+
+
+def test_pretraining_on_many_tasks_then_tuning_on_one(recipe, folder, tmp_path):
+    other = tmp_path / "other"
+    with Writer(other, fps=10) as writer:
+        for seed in range(20, 24):
+            writer.add(demonstration(seed, depth=True), task="reach it again", seed=seed)
+    many = override(recipe, [f"data.train={folder},{other}", "loop.steps=2", "loop.eval_every=0"])
+    train(many, tmp_path / "many", quiet=True)
+    first = load_policy(tmp_path / "many")
+    assert first.spec.tasks == ("reach 0", "reach 1", "reach it again")
+    tuning = override(recipe, [f"data.train={other}", f"model.start={tmp_path / 'many'}", "loop.steps=1"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # its encoder does not start at random
+        started = tasks.create(tuning).model()
+    assert started.spec.tasks == ("reach it again",)
+    for name, value in first.state_dict().items():
+        if name != "about":
+            torch.testing.assert_close(started.state_dict()[name], value, msg=name)
+    train(tuning, tmp_path / "one", quiet=True)
+    shutil.rmtree(tmp_path / "many")
+    assert evaluate(tmp_path / "one")["count"] > 0  # what it started from may be gone
+
+
+def test_what_a_policy_cannot_start_from_is_refused(recipe, folder, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    start = f"model.start={tmp_path / 'run'}"
+    for changes, text in (
+        (["policy.dim=64"], "are not those of its recipe"),
+        (["model.encoding=rope"], "model.encoding=cayley there, rope here"),
+        (["data.image_size=32"], "was trained with image_size=16, these demonstrations have 32"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tasks.create(override(recipe, [start, *changes])).model()
+
+
+def test_a_started_policy_keeps_its_scale_and_widens_its_range(recipe, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    old, task = load_policy(tmp_path / "run"), tasks.create(override(recipe, [f"model.start={tmp_path / 'run'}"]))
+    task.demos.action[0, 0] = 3.0
+    task.demos.state.add_(5.0)
+    new = task.model()
+    task.demos.action[0, 0] = 0.0  # the set is shared by the tests of this process
+    task.demos.state.sub_(5.0)
+    torch.testing.assert_close(new.state_mean, old.state_mean)
+    assert new.action_high[0] == 3
+    assert new.action_high[1] == old.action_high[1]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +337,7 @@ def test_an_unknown_kind_is_refused(recipe):
 def test_broken_episodes_are_counted_in_the_run(folder, recipe, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
-    (copy / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
+    sorted(copy.glob("data/*/*.parquet"))[1].write_bytes(b"PAR1")
     with pytest.warns(RuntimeWarning, match="are left out|were left out"):
         task = tasks.create(override(recipe, [f"data.train={copy}"]))
     assert task.counters() == {"broken_episodes": 1.0}

@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -164,14 +165,31 @@ def related(folder):
     yield recipes.load("relations", small)
 
 
+def named(folder):
+    asked = rendered(folder, "objects", model=replace(SMALL, encoding="absolute"))
+    yield asked  # its run is the first, run0
+    frozen = replace(SMALL, encoding="rope_mixed", depth="lift", start=str(folder / "run0"), freeze="backbone")
+    yield replace(asked, model=frozen)
+
+
+def shaped(folder):
+    dice = np.random.default_rng(0)
+    parts = {f"{split}_points": dice.normal(size=(4, 9, 3)) for split in ("train", "test")}
+    np.savez(folder / "clouds.npz", **parts, train_label=[0, 1, 0, 1], test_label=[0, 1, 0, 1])
+    own = [f"data.train={folder / 'clouds.npz'}", f"data.cache={folder}", "data.groups=3", "data.group_size=2"]
+    small = ["loop.epochs=1", "loop.batch_size=4", "loop.compile=false", "loop.precision=no", "model.layers=1"]
+    yield override(recipes.load("modelnet10", [*own, *small]), ["optim.ema=0.5"])
+
+
 FAMILIES = {
     "classification": classified,
-    "objects": lambda folder: [rendered(folder, "objects")],
+    "objects": named,
     "retrieval": paired,
     "detection2d": boxed,
     "detection3d": boxed3d,
     "policy": demonstrated,
     "relations": related,
+    "shapes": shaped,
 }
 SOURCES = {
     "classification": {"synthetic", "shards", "folder", "stream"},  # huggingface reads what folder does
@@ -181,6 +199,7 @@ SOURCES = {
     "detection3d": {"scenes", "omni3d"},
     "policy": {"demos"},
     "relations": {"points"},
+    "shapes": {"clouds"},
 }
 
 

@@ -320,7 +320,6 @@ def test_a_tiny_run_learns(recipe, tmp_path):
     """Twelve images of their own shade and word are distinguished after a few seconds."""
     changes = ["loop.steps=120", "loop.batch_size=12", "augment.crop=1", "augment.colour=0", "augment.flip=false"]
     changes += [
-        "model.init=width_scaled",
         "optim.lr=0.003",
         "optim.warmup_steps=10",
         f"data.val={recipe.data.train}",

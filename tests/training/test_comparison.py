@@ -10,9 +10,10 @@ import pytest
 from stringpe import recipes
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
+from stringpe.recipes.overrides import override
 from stringpe.training import compare
 from stringpe.training.findings import named_findings, paragraphs, verdict
-from stringpe.training.runs import planned, row_changes
+from stringpe.training.runs import expand_rows, planned, row_changes
 from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
 from stringpe.training.tuning import Tuning, best
 
@@ -34,6 +35,42 @@ def test_rows_may_carry_options_and_changes():
     assert row_changes("circulant:block_size=8,model.depth=none") == [
         "model.encoding=circulant", "model.encoding_options.block_size=8", "model.depth=none"
     ]  # fmt: skip
+
+
+def test_a_list_in_braces_is_a_row_per_value():
+    assert expand_rows(["rope", "circulant:block_size={4,8, 16}"]) == [
+        "rope", "circulant:block_size=4", "circulant:block_size=8", "circulant:block_size=16"
+    ]  # fmt: skip
+    both = expand_rows(["circulant:block_size={4,8},share_heads={true,false}", "circulant:block_size=4"])
+    assert len(both) == 5
+    assert "circulant:block_size=8,share_heads=true" in both
+    own = "cayley:model.start=runs/{encoding}"  # which stands for the row's encoding
+    assert expand_rows([own]) == [own]
+    with pytest.raises(ValueError, match=r"a list in a row is \{4,8,16\}"):
+        expand_rows(["circulant:block_size={4,}"])
+
+
+def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
+    recipe = override(toy, ["loop.steps=1", "model.heads=1", "model.encoding_options.rope.base=50"])
+    rows = ["circulant:block_size={4,8,16}", "rope"]
+    found = compare(recipe, rows, 1, tmp_path, jobs=1, costs=False, quiet=True, best=True, metrics=["top1", "top5"])
+    labels = [s.label for s in found.summaries]
+    assert labels == ["circulant:block_size=4", "circulant:block_size=8", "circulant:block_size=16", "rope"]
+    assert found.summaries[0].parameters < found.summaries[1].parameters < found.summaries[2].parameters
+    assert [list(s.cells) for s in found.summaries] == [["top1", "top5"]] * 4
+    assert "| best of 1 seed" in found.text
+    assert "best of 1 seed" in found.report.read_text()
+    with pytest.raises(ValueError, match=r"runs of .* have not measured 'iou': they have .*top1"):
+        compare(recipe, rows, 1, tmp_path, jobs=1, costs=False, quiet=True, metrics=["iou"])
+
+
+def test_the_best_seed_is_shown_on_request(done):
+    out, found = done
+    assert "best of" not in found.text
+    text = as_text(found.summaries, "top-1", [], best=True)
+    row = next(line for line in text.splitlines() if line.startswith("| absolute") and line.count("|") == 3)
+    assert f"{max(found.summaries[1].main.seeds.values()):.2f}" in row
+    assert "best" in (out / "table.csv").read_text().splitlines()[0].split(",")
 
 
 def test_the_plan_pairs_seeds_and_changes_nothing_else(toy, tmp_path):

@@ -11,11 +11,15 @@ import torch
 
 from stringpe.data.order import Order, derive
 from stringpe.io.files import new_folder, write_json
+from stringpe.recipes.overrides import override
+from stringpe.tasks import create
 from stringpe.training import rng
 from stringpe.training.clock import Clock, peak_bytes, reset_peak
 from stringpe.training.ema import Ema
+from stringpe.training.launch import accelerator_for
 from stringpe.training.log import Log
-from stringpe.training.schedule import cosine
+from stringpe.training.loop import Run
+from stringpe.training.schedule import constant, cosine
 
 
 def test_an_epoch_takes_every_example_once_even_where_batches_span_epochs():
@@ -50,6 +54,22 @@ def test_warm_up_and_cosine():
     assert cosine(10, 100, 10) == 1.0
     assert cosine(55, 100, 10) == pytest.approx(0.5)
     assert 0 < cosine(99, 100, 10) < 1e-3
+    assert [constant(s, 100, 10) for s in (0, 4, 9, 50, 99)] == pytest.approx([0.1, 0.5, 1, 1, 1])
+    assert constant(0, 100, 0) == 1
+
+
+def test_the_schedule_is_the_recipes(toy, tmp_path):
+    """Without decay, the last step is taken at the full rate."""
+    moved = {}
+    for schedule in ("cosine", "constant"):
+        recipe = override(toy, [f"optim.schedule={schedule}", "optim.warmup_steps=0", "loop.steps=3"])
+        run = Run(recipe, create(recipe), tmp_path / schedule, accelerator_for(recipe), quiet=True)
+        run.train()
+        moved[schedule] = run.optimizer.param_groups[0]["lr"]
+    assert moved["constant"] == pytest.approx(toy.optim.lr)
+    assert moved["cosine"] == pytest.approx(toy.optim.lr * cosine(2, 3, 0))
+    with pytest.raises(ValueError, match=r"optim.schedule is one of 'cosine', 'constant', got 'linear'"):
+        override(toy, ["optim.schedule=linear"])
 
 
 def test_the_average_follows_the_formula_and_swaps():

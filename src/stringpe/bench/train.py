@@ -195,6 +195,7 @@ class RandomDemos(Task):
         return policy
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        from ..robots.calibration import intrinsics_key, pinhole, pose_key
         from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
         from ..robots.policies.observer import hash_words
 
@@ -206,8 +207,12 @@ class RandomDemos(Task):
             IMAGES + "top": torch.rand(b, 3, side, side, generator=dice) * 2 - 1,
             "task": hash_words(("",)).expand(b, *hash_words(("",)).shape[1:]),
         }
-        if self.recipe.model.depth != "none":
+        world = self.recipe.policy.frame == "world"
+        if world or self.recipe.model.depth != "none":
             made[DEPTH + "top"] = torch.rand(b, side, side, generator=dice) + 0.5
+        if world:
+            made[intrinsics_key("top")] = torch.from_numpy(pinhole((side, side), 45.0)).repeat(b, 1, 1)
+            made[pose_key("top")] = torch.eye(4).repeat(b, 1, 1)
         kept = {name: tensor.to(place.device) for name, tensor in made.items()}
         while True:
             yield dict(kept)

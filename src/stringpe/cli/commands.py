@@ -23,13 +23,16 @@ def compare(
     rates: tuple[float, ...] = (),
     rates_share: float = 1.0,
     costs: bool = True,
+    metrics: tuple[str, ...] = (),
+    best: bool = False,
     changes: Changes = (),
 ) -> None:
     """Train every encoding under one recipe and the same seeds: a table with intervals, curves, an HTML report.
 
     Changes of the recipe are key=value words anywhere: optim.lr=3e-4 data.train=train.tar.
     A row is an encoding, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none; or a
-    function of your own, my_module:factory. Encodings: ENCODINGS.
+    function of your own, my_module:factory. A list in braces is a row per value: "circulant:block_size={4,8,16}".
+    Encodings: ENCODINGS.
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
@@ -42,6 +45,8 @@ def compare(
         rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
         rates_share: Length of the runs that choose, as a share of the recipe's.
         costs: Measure step time and memory of all rows in turns, after training.
+        metrics: What the task measures, a column each, in place of the recipe's columns: iou iou_monte_carlo.
+        best: Show the maximum over seeds, too, as the paper does for detection in 3D.
     """
     from .. import recipes
     from ..training import comparison
@@ -50,7 +55,18 @@ def compare(
     _find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
     tuning = Tuning(tuple(rates), rates_share) if rates else None
-    comparison.compare(chosen, encodings, seeds, out, baseline=baseline, jobs=jobs, tuning=tuning, costs=costs)
+    comparison.compare(
+        chosen,
+        encodings,
+        seeds,
+        out,
+        baseline=baseline,
+        jobs=jobs,
+        tuning=tuning,
+        costs=costs,
+        metrics=metrics,
+        best=best,
+    )
 
 
 def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ()) -> None:

@@ -85,6 +85,8 @@ def depth(
     shard_size: Count = 1000,
     batch: Count = 8,
     made_up: tuple[float, float] | None = None,
+    classifier: Path | None = None,
+    classes: Path | None = None,
     device: str = "",
 ) -> None:
     """Lift images to RGB-D with a Depth-Anything-V2 model from a local folder: shards with 16-bit depth in millimetres.
@@ -95,15 +97,18 @@ def depth(
         source: A folder of images, or shards: a path with * or {000..127}. Captions and all else are passed on.
         out: Folder for the shards, provenance.json and summary.json.
         model: Folder of a metric depth model of transformers: config.json and weights.
-        filters: What to leave out: overlay, no_ground, outdoor; all by default, none with an empty list.
+        filters: What to leave out: overlay, no_ground, outdoor, by pixels and depth, the default; illusion, optical
+            illusions and pictures of pictures, by --classifier; nothing with an empty list.
         shard_size: Images per shard, where the source is a folder.
         batch: Images in the model at a time.
         made_up: NEAR FAR in metres, between which a relative model's disparity is stretched in every image.
+        classifier: Folder of a CLIP or SigLIP model of transformers, for the filter illusion.
+        classes: JSON file with texts by class, of which "keep" stays and all others go, in place of the filter's own.
         device: cpu or cuda; a GPU if there is one.
     """
     from ..data.depth_lifting import run
 
-    run(source, out, model, filters, shard_size, batch, made_up, check_device(device))
+    run(source, out, model, filters, shard_size, batch, made_up, classifier, classes, check_device(device))
 
 
 def demos(

@@ -1,6 +1,6 @@
 """Pictures with boxes for training and evaluation: decoded once into memory, or read by worker processes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from ..io.problems import Problems
 from ..recipes.schema import Data
 from .archives import PictureFiles
 from .cache import remember
-from .coco import Annotated, Coco, read_coco
+from .coco import Annotated, Coco, join_coco, read_coco
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares
 from .mosaic import Pictures
 from .place import Batch, Place
@@ -23,7 +23,9 @@ from .sources import check_source
 @dataclass(frozen=True)
 class BoxedPictures:
     """A split: its annotations, the pictures' boxes as tensors, and the loader of their pixels, uint8 (3, S, S) padded
-    squares. negative and partial: (n, classes) of LVIS, else None, as in `Annotated`. problems: what was left out."""
+    squares. negative and partial: (n, classes) of LVIS, else None, as in `Annotated`. sizes: how many pictures each of
+    its data sets has, one after the other; covers: (sets, classes), the classes that a set annotates. problems: what
+    was left out."""
 
     coco: Coco
     pictures: Pictures
@@ -31,7 +33,13 @@ class BoxedPictures:
     side: int
     negative: Tensor | None
     partial: Tensor | None
+    sizes: tuple[int, ...]
+    covers: Tensor
     problems: Problems
+
+    def sets(self, picture: Tensor) -> Tensor:
+        """The data sets that pictures belong to, by number."""
+        return torch.searchsorted(torch.tensor(self.sizes).cumsum(0), picture, right=True)
 
     def __len__(self) -> int:
         return len(self.coco.pictures)
@@ -44,34 +52,55 @@ def load_boxes2d(data: Data, split: str) -> BoxedPictures:
     if data.source == "scenes":
         return _from_scenes(data, split)
     where = data.train if split == "train" else data.val
-    files = PictureFiles(where)
-    path = (data.train_boxes if split == "train" else data.val_boxes) or _beside(where)
-    problems = Problems("pictures or annotations", path)
-    found = read_coco(path, data.train_size if split == "train" else data.val_size)
-    problems.extend(found.problems)
-    examples = Squares(files, found.pictures, data.image_size)
-    if not data.in_memory:
-        return _assemble(found, Workers(examples, data.workers, problems), data.image_size, problems)
-    bad = Problems("pictures", where)
-    good = read_all(len(examples), examples.read, bad)
-    problems.extend(bad)
-    found = replace(found, pictures=tuple(found.pictures[i] for i in good))
-    return _assemble(found, Memory(examples.stack(list(good.values()))), data.image_size, problems)
+    boxes = data.train_boxes if split == "train" else data.val_boxes
+    places = split_sets(where)
+    files = split_sets(boxes) if boxes else [_beside(place) for place in places]
+    if len(files) != len(places) or (split == "val" and len(places) > 1):
+        raise ValueError(
+            f"data.{split} names {len(places)} data sets and data.{split}_boxes {len(files)} files: every data set for "
+            f"training needs its file, and validation takes one; evaluate others with stringpe eval RUN data.val=…"
+        )
+    problems = Problems("pictures or annotations", " + ".join(files))
+    limit = data.train_size if split == "train" else data.val_size
+    parts = [(PictureFiles(place), read_coco(file, limit)) for place, file in zip(places, files, strict=True)]
+    if data.in_memory:
+        return _load_into_memory(parts, data.image_size, problems)
+    examples = Squares([(pictures, found.pictures) for pictures, found in parts], data.image_size)
+    return _assemble([found for _, found in parts], Workers(examples, data.workers, problems), examples.side, problems)
+
+
+def split_sets(text: str) -> list[str]:
+    """The data sets, or their files, that a text names with " + " between them."""
+    return [part.strip() for part in text.split(" + ")]
+
+
+def _load_into_memory(parts: list[tuple[PictureFiles, Coco]], side: int, problems: Problems) -> BoxedPictures:
+    """All data sets decoded; pictures that cannot be are left out."""
+    kept: list[Coco] = []
+    rows: list[Row] = []
+    for files, found in parts:
+        examples = Squares([(files, found.pictures)], side)
+        bad = Problems("pictures", files.where)
+        good = read_all(len(examples), examples.read, bad)
+        problems.extend(bad)
+        kept.append(replace(found, pictures=tuple(found.pictures[i] for i in good)))
+        rows += good.values()
+    return _assemble(kept, Memory(examples.stack(rows)), side, problems)
 
 
 class Squares(Examples):
-    """Pictures on their padded squares."""
+    """Pictures on their padded squares, of one data set after the other."""
 
-    def __init__(self, files: PictureFiles, pictures: tuple[Annotated, ...], side: int):
-        self.files, self.side = files, side
-        self.pictures = [(p.file, p.width, p.height) for p in pictures]
+    def __init__(self, sets: Sequence[tuple[PictureFiles, tuple[Annotated, ...]]], side: int):
+        self.files, self.side = [files for files, _ in sets], side
+        self.pictures = [(s, p.file, p.width, p.height) for s, (_, pictures) in enumerate(sets) for p in pictures]
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def read(self, i: int) -> Row:
-        name, width, height = self.pictures[i]
-        image = self.files.decode(name)
+        number, name, width, height = self.pictures[i]
+        image = self.files[number].decode(name)
         if image.size != (width, height):
             raise BadSample(
                 f"{name}: it has {image.width} × {image.height} pixels, but the annotations say {width} × {height}"
@@ -113,14 +142,19 @@ def _beside(where: str) -> str:
     return str(found)
 
 
-def _assemble(found: Coco, loader: Memory | Workers, side: int, problems: Problems) -> BoxedPictures:
+def _assemble(sets: list[Coco], loader: Memory | Workers, side: int, problems: Problems) -> BoxedPictures:
+    """A split of these data sets, whose pictures the loader holds one set after the other."""
+    found = sets[0] if len(sets) == 1 else join_coco(sets)
+    problems.extend(found.problems)
+    covers = torch.tensor([[name in one.names for name in found.names] for one in sets])
+    sizes = tuple(len(one.pictures) for one in sets)
     tables: list[Tensor | None] = [None, None]
     if found.lvis:
         tables = [
             _table(found, [p.negative for p in found.pictures]),
             _table(found, [p.partial for p in found.pictures]),
         ]
-    return BoxedPictures(found, to_tensors(found), loader, side, tables[0], tables[1], problems)
+    return BoxedPictures(found, to_tensors(found), loader, side, tables[0], tables[1], sizes, covers, problems)
 
 
 def to_tensors(found: Coco) -> Pictures:
@@ -176,7 +210,7 @@ def _from_scenes(data: Data, split: str) -> BoxedPictures:
         )
     names = scenes.kinds()
     found = Coco(tuple(names), tuple(range(1, len(names) + 1)), (), tuple(pictures), ())
-    return _assemble(found, Memory({"pixels": frames["rgb"]}), side, Problems("frames"))
+    return _assemble([found], Memory({"pixels": frames["rgb"]}), side, Problems("frames"))
 
 
 def _enclose(mask: Tensor) -> tuple[float, float, float, float]:

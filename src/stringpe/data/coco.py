@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,34 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
         frequency=tuple(_frequencies(categories, pictures)) if lvis else (),
         pictures=pictures,
         problems=tuple(problems),
+    )
+
+
+def join_coco(files: Sequence[Coco]) -> Coco:
+    """Several annotation files as one, for training: pictures one file after the other, classes of the same name as one
+    class, in the order in which they first occur."""
+    names = tuple(dict.fromkeys(name for one in files for name in one.names))
+    number = {name: i for i, name in enumerate(names)}
+    pictures: list[Annotated] = []
+    for one in files:
+        new = [number[name] for name in one.names]
+        pictures += (
+            replace(
+                picture,
+                id=len(pictures) + i,
+                labels=tuple(new[label] for label in picture.labels),
+                negative=frozenset(new[label] for label in picture.negative),
+                partial=frozenset(new[label] for label in picture.partial),
+            )
+            for i, picture in enumerate(one.pictures)
+        )
+    groups = {number[name]: f for one in files for name, f in zip(one.names, one.frequency, strict=False)}
+    return Coco(
+        names=names,
+        ids=tuple(range(1, len(names) + 1)),
+        frequency=tuple(groups.get(i, "f") for i in range(len(names))) if groups else (),
+        pictures=tuple(pictures),
+        problems=tuple(problem for one in files for problem in one.problems),
     )
 
 

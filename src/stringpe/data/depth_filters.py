@@ -1,11 +1,13 @@
-"""Images for which an indoor depth model fails: overlays, no ground, large outdoor scenes (the paper's WebLI-3D).
+"""Images for which an indoor depth model fails: overlays, no ground, large outdoor scenes, optical illusions (the
+paper's WebLI-3D).
 
-The paper filters with the method of SpatialVLM, which asks a vision-language model. These functions decide from pixels
-and depth alone, each by one stated rule: crude, cheap, the same everywhere. They do not recognise optical illusions. A
-filter takes an image uint8 (3, H, W) and depth (H, W) in metres, and returns the reason to drop the sample, or "".
+The paper filters with the method of SpatialVLM, which asks an image–text model. Three of the filters decide from pixels
+and depth alone, each by one stated rule: crude, cheap, the same everywhere. Optical illusions cannot be told by such a
+rule: for them, `ILLUSIONS` are the texts among which a model that the user names chooses (`models.image_classifier`).
+A filter takes an image uint8 (3, H, W) and depth (H, W) in metres, and returns the reason to drop the sample, or "".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -54,6 +56,35 @@ FILTERS: Mapping[str, Callable[[Tensor, Tensor], str]] = {
     "no_ground": no_ground,
     "outdoor": outdoor,
 }
+"""The filters by pixels and depth."""
+
+ILLUSION = "illusion"
+"""The name of the filter that a model decides."""
+
+ILLUSIONS: Mapping[str, Sequence[str]] = {
+    "keep": (
+        "a photo of a room",
+        "a photo of furniture",
+        "a photo of objects on a table",
+        "a photo of a person",
+        "a photo of an animal",
+        "a photo of a street",
+        "a photo of a landscape",
+    ),
+    "optical illusion": (
+        "an optical illusion",
+        "an impossible object",
+        "a forced perspective trick",
+        "a painting on the ground that looks three dimensional",
+    ),
+    "picture of a picture": (
+        "a photo of a poster on a wall",
+        "a photo of a television screen",
+        "a photo of a billboard",
+        "a reflection in a mirror",
+    ),
+}
+"""What `ILLUSION` tells apart, unless the user gives other texts; "keep" stays, the others go."""
 
 
 def has_frame(image: Tensor) -> bool:

@@ -28,8 +28,9 @@ from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import progress
 from ..models.depth_estimator import DepthEstimator
+from ..models.image_classifier import ImageClassifier
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
-from .depth_filters import FILTERS
+from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
 from .sources import expand
 
@@ -40,24 +41,24 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 
 
 @dataclass(frozen=True)
-class LiftSettings:
-    """filters: names of `FILTERS`, applied in this order. shard_size: images per shard, if a folder is the input.
-    batch: images that the model takes at a time."""
+class Settings:
+    """filters: names of `FILTERS`, applied in this order, and ILLUSION, which comes last. shard_size: images per shard,
+    if a folder is the input. batch: images that the model takes at a time."""
 
     filters: tuple[str, ...] = tuple(FILTERS)
     shard_size: int = 1000
     batch: int = 8
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.filters if name not in FILTERS]
+        unknown = [name for name in self.filters if name not in (*FILTERS, ILLUSION)]
         if unknown:
-            raise ValueError(f"filters are {', '.join(FILTERS)}, got {', '.join(unknown)}")
+            raise ValueError(f"filters are {', '.join((*FILTERS, ILLUSION))}, got {', '.join(unknown)}")
         if self.shard_size < 1 or self.batch < 1:
             raise ValueError(f"shard_size and batch count images, got {self.shard_size} and {self.batch}")
 
 
 @dataclass(frozen=True)
-class ShardJob:
+class Job:
     """One output shard: which samples of which set go into it."""
 
     name: str
@@ -69,21 +70,28 @@ def lift(
     source: str,
     out: str | Path,
     estimate: DepthEstimator,
-    settings: LiftSettings | None = None,
+    settings: Settings | None = None,
     *,
+    classify: ImageClassifier | None = None,
     rank: int = 0,
     world: int = 1,
 ) -> dict[str, Any]:
-    """Make this process's share of the shards that are not there yet; returns the summary of all that are."""
-    settings = settings or LiftSettings()
+    """Make this process's share of the shards that are not there yet; returns the summary of all that are. classify:
+    the model of the filter ILLUSION."""
+    settings = settings or Settings()
+    if (classify is None) == (ILLUSION in settings.filters):
+        raise ValueError(
+            f"the filter {ILLUSION} and an image–text model go together: name both, --filters … {ILLUSION} and "
+            f"--classifier FOLDER, or neither"
+        )
     out = Path(out)
     jobs = plan_jobs(source, settings.shard_size)
-    _claim(out, estimate, settings, source)
+    _claim(out, estimate, settings, source, classify)
     mine = [job for job in jobs[rank::world] if not (out / job.name).exists()]
     done = len(jobs[rank::world]) - len(mine)
     with progress("depth", len(jobs[rank::world]), done, "shards") as advance:
         for job in mine:
-            _lift_shard(job, out, estimate, settings)
+            _lift_shard(job, out, estimate, settings, classify)
             advance(1)
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
@@ -91,19 +99,19 @@ def lift(
     return found
 
 
-def plan_jobs(source: str, shard_size: int) -> list[ShardJob]:
+def plan_jobs(source: str, shard_size: int) -> list[Job]:
     """The output shards of a folder or of a pattern of shards, in order."""
     if Path(source).is_dir():
         found = FolderCaptions(source)
         spans = [range(i, min(i + shard_size, len(found))) for i in range(0, len(found), shard_size)]
-        return [ShardJob(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
+        return [Job(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
     paths = expand(source)
     names = [path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar") + ".tar" for path in paths]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"several shards are called {twice[0]}, which is one name in the output: lift them apart")
     return [
-        ShardJob(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
+        Job(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
         for name, path in zip(names, paths, strict=True)
     ]
 
@@ -123,7 +131,9 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _lift_shard(job: ShardJob, out: Path, estimate: DepthEstimator, settings: LiftSettings) -> None:
+def _lift_shard(
+    job: Job, out: Path, estimate: DepthEstimator, settings: Settings, classify: ImageClassifier | None
+) -> None:
     found = job.open()
     numbers = list(job.samples if job.samples is not None else range(len(found)))
     depths: dict[int, bytes] = {}
@@ -134,8 +144,9 @@ def _lift_shard(job: ShardJob, out: Path, estimate: DepthEstimator, settings: Li
         images, bad = _decode(found, numbers[first : first + window])
         problems += bad
         for some in _group(images, estimate, settings.batch):
-            for i, depth in zip(some, estimate([images[i] for i in some]), strict=True):
-                reason = next(filter(None, (FILTERS[name](images[i], depth) for name in settings.filters)), "")
+            found_depths = estimate([images[i] for i in some])
+            reasons = _judge([images[i] for i in some], found_depths, settings, classify)
+            for i, depth, reason in zip(some, found_depths, reasons, strict=True):
                 if reason:
                     dropped[reason] += 1
                 else:
@@ -151,6 +162,22 @@ def _lift_shard(job: ShardJob, out: Path, estimate: DepthEstimator, settings: Li
                     entry.size = len(content)  # times stay 0: the same input gives the same bytes
                     tar.addfile(entry, io.BytesIO(content))
         write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
+
+
+def _judge(
+    images: Sequence[Tensor], depths: Sequence[Tensor], settings: Settings, classify: ImageClassifier | None
+) -> list[str]:
+    """The reason to drop each image, or "". The model sees only what the rules by pixels have left."""
+    rules = [FILTERS[name] for name in settings.filters if name in FILTERS]
+    reasons = [
+        next(filter(None, (rule(image, depth) for rule in rules)), "")
+        for image, depth in zip(images, depths, strict=True)
+    ]
+    left = [i for i, reason in enumerate(reasons) if not reason]
+    if classify is not None and left:
+        for i, name in zip(left, classify([images[i] for i in left]), strict=True):
+            reasons[i] = name and f"{ILLUSION}: {name}"
+    return reasons
 
 
 def to_millimetres(depth: Tensor) -> Tensor:
@@ -187,11 +214,14 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return kept
 
 
-def _claim(out: Path, estimate: DepthEstimator, settings: LiftSettings, source: str) -> None:
+def _claim(
+    out: Path, estimate: DepthEstimator, settings: Settings, source: str, classify: ImageClassifier | None
+) -> None:
     """Write down what makes this folder, or refuse to mix two ways in one folder."""
     out.mkdir(parents=True, exist_ok=True)
     made = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source}
     made |= {"filters": list(settings.filters), "shard_size": settings.shard_size}
+    made |= {} if classify is None else {"classifier": classify.provenance()}
     claim_folder(out, made, file="provenance.json", what="set of lifted images")
 
 
@@ -203,6 +233,8 @@ def run(
     shard_size: int = 1000,
     batch: int = 8,
     made_up: tuple[float, float] | None = None,
+    classifier: Path | None = None,
+    classes: Path | None = None,
     device: str = "",
 ) -> None:
     """The command: this process's place comes from the environment, as launchers set it."""
@@ -210,9 +242,13 @@ def run(
     gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     where = gpu if where == "cuda" else where
-    settings = LiftSettings(tuple(filters), shard_size, batch)
+    settings = Settings(tuple(filters), shard_size, batch)
+    if classes is not None and classifier is None:
+        raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)
-    found = lift(source, out, estimate, settings, rank=rank, world=world)
+    texts = ILLUSIONS if classes is None else read_json(classes)
+    classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
+    found = lift(source, out, estimate, settings, classify=classify, rank=rank, world=world)
     lost = sum(found["dropped"].values())
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")

@@ -6,6 +6,7 @@ global batch, so neither the device nor the number of processes changes anything
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from ..geometry.boxes import area, to_centre
 from ..geometry.square import GREY
 from ..models.owl_loss import Truth
 from ..recipes.schema import Augment
-from .order import Order, generator
+from .order import MixedOrder, Order, generator
 from .place import Place
 
 _ASPECT = math.log(4 / 3)
@@ -62,16 +63,25 @@ def parse_shares(text: str) -> list[float]:
     return shares
 
 
-def plan_mosaics(order: Order, step: int, place: Place, shares: list[float]) -> Plan:
+def plan_mosaics(
+    order: Order | MixedOrder, step: int, place: Place, shares: list[float], sizes: Sequence[int] = ()
+) -> Plan:
     """This process's tiles of a step. The first tile of an image follows the order of the epoch; the others are drawn
-    from the whole set."""
+    from the whole set, or, where there are several data sets of these sizes, from that of the first tile."""
     most = len(shares) ** 2
     dice = generator(order.seed, "mosaic", step)
     side = 1 + torch.multinomial(torch.tensor(shares), order.batch, replacement=True, generator=dice)
     other = torch.randint(order.size, (order.batch, most), generator=dice)
     u = torch.rand(order.batch, most, _COLUMNS, generator=dice)
-    side, other, u = (t.chunk(place.world)[place.rank] for t in (side, other, u))
-    picture = torch.cat([order(step, place.rank, place.world)[:, None], other[:, 1:]], dim=1)
+    within = torch.rand(order.batch, most, generator=dice, dtype=torch.float64)
+    side, other, u, within = (t.chunk(place.world)[place.rank] for t in (side, other, u, within))
+    first = order(step, place.rank, place.world)[:, None]
+    if len(sizes) > 1:
+        ends = torch.tensor(sizes).cumsum(0)
+        own = torch.searchsorted(ends, first, right=True)  # (b, 1): the data set of the first tile
+        count = torch.tensor(sizes)[own]
+        other = ends[own] - count + (within * count).long()
+    picture = torch.cat([first, other[:, 1:]], dim=1)
     image, tile = (torch.arange(most) < side[:, None] ** 2).nonzero(as_tuple=True)
     return Plan(picture[image, tile], image, tile, side[image], u[image, tile])
 

@@ -1,6 +1,7 @@
 """The order of the data is a function of (seed, step) alone: to resume, a run needs only its step."""
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -29,7 +30,10 @@ class Order:
     def __call__(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
         """Numbers (batch / world,) of the examples in this process's share of a step."""
         share = self.batch // world
-        numbers = torch.arange(share) + step * self.batch + rank * share
+        return self.at(torch.arange(share) + step * self.batch + rank * share)
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Numbers (n,) of the examples at these places of the run."""
         epochs, places = numbers // self.size, numbers % self.size
         rows = [self._epoch(int(e))[places[epochs == e]] for e in epochs.unique()]
         return torch.cat(rows)
@@ -39,3 +43,36 @@ class Order:
             self._epochs = {e: p for e, p in self._epochs.items() if e >= epoch - 1}  # a batch may span two
             self._epochs[epoch] = torch.randperm(self.size, generator=generator(self.seed, "order", epoch))
         return self._epochs[epoch]
+
+
+class MixedOrder:
+    """An `Order` over several data sets, each with its share of every stretch of the run and with epochs of its own.
+
+    Examples are numbered through, those of the second set after those of the first. Before step t, ⌊t · batch · share +
+    ½⌋ examples of a set have been seen, of the one with the largest share what is left: the shares are met to within
+    one example at every step, and a set of any size is gone through in full before it repeats."""
+
+    def __init__(self, sizes: Sequence[int], shares: Sequence[float], batch: int, seed: int):
+        self.size, self.batch, self.seed = sum(sizes), batch, seed
+        self._shares, self._main = list(shares), max(range(len(shares)), key=lambda s: shares[s])
+        self._orders = [Order(size, batch, derive(seed, "set", s)) for s, size in enumerate(sizes)]
+        self._starts = [sum(sizes[:s]) for s in range(len(sizes))]
+        if batch * max(shares) < len(sizes):
+            raise ValueError(f"loop.batch_size={batch} is too small to mix {len(sizes)} data sets: take a larger one")
+
+    def __call__(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
+        """Numbers (batch / world,) of the examples in this process's share of a step."""
+        before, after = self._seen(step), self._seen(step + 1)
+        parts = [
+            start + order.at(torch.arange(first, last))
+            for start, order, first, last in zip(self._starts, self._orders, before, after, strict=True)
+            if last > first
+        ]
+        mixed = torch.cat(parts)[torch.randperm(self.batch, generator=generator(self.seed, "mix", step))]
+        return mixed.chunk(world)[rank]
+
+    def _seen(self, step: int) -> list[int]:
+        """How many examples of each set have been seen before a step."""
+        seen = [int(step * self.batch * share + 0.5) for share in self._shares]
+        seen[self._main] += step * self.batch - sum(seen)
+        return seen

@@ -25,6 +25,7 @@ SOURCES: dict[str, str] = {
     "omni3d": "pictures with an Omni3D file",
     "demos": "robot demonstrations, a data set's folder or a pack of it",
     "points": "random points in space, drawn anew in every step",
+    "clouds": "point clouds with a class each, an .npz",
 }
 """Every value of data.source, and what it is."""
 
@@ -48,10 +49,11 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "folder": (*_FILES, *_READ, "depth_step"),
         "stream": (*_FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "negatives")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
     "detection3d": {"scenes": (*_MADE, "queries"), "omni3d": (*_BOXES, "depth_step", "queries")},
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
+    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size")},
 }
 """The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
 
@@ -63,6 +65,7 @@ AUGMENTS: dict[str, tuple[str, ...]] = {
     "detection3d": ("flip", "colour"),
     "policy": ("shift", "colour"),
     "relations": (),
+    "shapes": ("turn",),
 }
 """What of `augment` a task reads."""
 
@@ -71,6 +74,7 @@ PIPES = "STRINGPE_ALLOW_PIPES"
 
 _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
 _SELF_MADE = ("synthetic", "scenes", "points")
+_BOTH_SPLITS = ("demos", "clouds")  # held-out episodes validate, and a file of clouds has a test set of its own
 
 
 def check_served(task: str, source: str) -> dict[str, tuple[str, ...]]:
@@ -97,7 +101,7 @@ def check_source(task: str, data: Data) -> None:
         return
     for split in ("train", "val"):
         where = getattr(data, split)
-        if not where and not (task == "policy" and split == "val"):  # held-out episodes validate
+        if not where and not (split == "val" and data.source in _BOTH_SPLITS):
             raise ValueError(f"data.source={data.source} needs data.{split}=…, {SOURCES[data.source]}; it is empty")
         if data.source in ("shards", "stream") and Path(where).is_dir():
             raise ValueError(f"data.{split}={where} is a folder, not a tar: set data.source=folder, or name its tars")

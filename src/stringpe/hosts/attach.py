@@ -65,7 +65,7 @@ def attach(
         if rope is None or start == "replace":
             sizes = ({"coord_dim": found.tower.axes, **_sizes(entry)} for entry in found.layers.values())
             encodings = [_create(encoding, one, start, options) for one in sizes]
-            _put_in(found, encodings, Grid(units), attention)
+            _put_in(found, encodings, Grid(units), attention, keep=start == "same")
         else:
             _put_in(found, _carry_over(found, rope, encoding, options), rope.grid, attention)
         for table in found.tower.table.split() if start == "replace" else ():
@@ -109,7 +109,9 @@ def _read_rope(found: hosts.FoundTower, layers: list[nn.Module], units: str) -> 
     return read_rotary(first, head_dim, tower.axes, len(layers))
 
 
-def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, attention: str) -> None:
+def _put_in(
+    found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, attention: str, *, keep: bool = False
+) -> None:
     """Put encodings into the attention of a tower, and hooks where its coordinates come from."""
     module, tower = found.module, found.tower
     patches = module.get_submodule(tower.patches)
@@ -118,7 +120,7 @@ def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, atte
     coords = TokenCoords(grid, size)
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
         weight = next(layer.parameters())
-        ours = HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention)
+        ours = HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention, keep=keep)
         if parts.pair and type(layer).__module__.startswith("transformers."):
             hosts.transformers.record_maps(ours)
         module.set_submodule(name, ours)
@@ -126,7 +128,7 @@ def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, atte
         coords.handed_on = True
         for path in find_rotaries(module, tower.rotary):
             module.set_submodule(path, CoordsForAngles(coords))
-    elif isinstance(patches, nn.Conv2d):
+    elif isinstance(patches, (nn.Conv2d, nn.Conv3d)):
         patches.register_forward_hook(coords.read_grid)
     else:
         patches.register_forward_hook(getattr(coords, tower.reader), with_kwargs=True)
@@ -139,7 +141,7 @@ def _put_in(found: hosts.FoundTower, encodings: list[Encoding], grid: Grid, atte
 def _sizes(entry: tuple[nn.Module, Layer]) -> dict[str, Any]:
     layer, parts = entry
     heads = getattr(layer, "num_kv_heads", None) or getattr(layer, parts.heads)
-    return {"head_dim": layer.head_dim, "num_heads": heads}
+    return {"head_dim": getattr(layer, parts.head_dim), "num_heads": heads}
 
 
 def _create(encoding: str, sizes: dict[str, Any], start: str, options: dict[str, Any]) -> Encoding:

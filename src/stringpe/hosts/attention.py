@@ -32,6 +32,7 @@ class HostAttention(nn.Module):
 
     kind: "softmax", through torch's scaled_dot_product_attention; or "linear", linear attention by positive random
     features of the whole R(r) q and R(r) k, where P is not lost.
+    keep: whether what the host does to queries and keys at their positions stays, where it is not a rotation.
     """
 
     encoding: Encoding
@@ -45,6 +46,7 @@ class HostAttention(nn.Module):
         token_coords: TokenCoords,
         kind: str = "softmax",
         *,
+        keep: bool = False,
         num_features: int = 256,
     ):
         super().__init__()
@@ -52,7 +54,7 @@ class HostAttention(nn.Module):
         self._non_persistent_buffers_set = host._non_persistent_buffers_set
         for name in _HOOKS:
             setattr(self, name, getattr(host, name))
-        self.layer, self.kind = layer, kind
+        self.layer, self.kind, self.keep = layer, kind, layer.keep if keep else None
         self.token_coords = (token_coords,)  # of the tower, and not one of our own modules
         self.num_heads: int = getattr(host, layer.heads)
         self.num_kv_heads: int = getattr(host, "num_kv_heads", None) or self.num_heads
@@ -119,7 +121,7 @@ class HostAttention(nn.Module):
 
     @property
     def _held(self) -> HeldProjections:
-        return HeldProjections(self, self.encoding, self.num_heads, Names())
+        return HeldProjections(self, self.encoding, self.num_heads, Names(apart=self.layer.apart))
 
     def fold_obstacle(self) -> str | None:
         """Why P cannot move into the weights, as a clause; None if it can."""
@@ -128,6 +130,10 @@ class HostAttention(nn.Module):
             return f"{between} the feature map of linear attention, which is not linear"
         if self._has_bias:
             return f"{between} a relative position bias, which looks at queries before they are encoded"
+        if self.keep is not None:
+            return (
+                "behind the encoding stands the model's own map of positions, which is not a rotation: P stays in view"
+            )
         return self._held.obstacle()
 
     def fold_basis(self, plain: Encoding) -> None:
@@ -144,20 +150,17 @@ class HostAttention(nn.Module):
         """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded; and what the host adds to scores."""
         check_precision(self.encoding)
         held = self._held
-        if self.kind == "softmax" and not self._has_bias:
+        if self.kind == "softmax" and not self._has_bias and self.keep is None:
             return *held.encode(x, coords, folds=held.obstacle() is None), None
         q, k, v = (held.split_heads(t) for t in held.project(x))
         q, k = held.normalise(q, k)
         bias = self.layer.bias(self, q, grid) if self._has_bias and self.layer.bias and grid else None
-        if self.kind == "softmax":
+        if self.kind == "softmax" and self.keep is None:
             return *self.encoding(q, k, coords), v, bias
-        q = self.encoding.rotate(q, coords, groups=self.num_heads // self.num_kv_heads, whole=True)
-        return (
-            q,
-            self.encoding.rotate(k, coords, whole=True),
-            v,
-            bias,
-        )  # the whole R(r): the feature map sees the left P
+        groups = self.num_heads // self.num_kv_heads  # below the whole R(r): what comes next sees the left P
+        q = self.encoding.rotate(q, coords, groups=groups, whole=True)
+        k = self.encoding.rotate(k, coords, whole=True)
+        return *((q, k) if self.keep is None else (self.keep(q, coords), self.keep(k, coords))), v, bias
 
     @property
     def _has_bias(self) -> bool:

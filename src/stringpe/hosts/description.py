@@ -19,6 +19,9 @@ class Layer:
     heads: the number of heads. out: the output projection. dropout: of attention weights, a number or an nn.Dropout.
     pair: whether it returns (x, weights) in place of x. bias: what is added to scores, from the module, its queries
     (b, h, n, d) before encoding and the (rows, columns) of its tokens, where the module has a `rel_pos_h`.
+    apart: projections of queries, keys and values that have other names. head_dim: the channels per head.
+    keep: a map of queries or keys (b, h, n, d) at coordinates (n, c) that the host applies and that is not a rotation,
+        so that no encoding can become it: with start="same" it stays, behind the encoding.
     """
 
     heads: str = "num_heads"
@@ -26,6 +29,9 @@ class Layer:
     dropout: str = "attn_drop"
     pair: bool = False
     bias: Callable[[nn.Module, Tensor, tuple[int, int]], Tensor] | None = None
+    apart: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
+    head_dim: str = "head_dim"
+    keep: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,12 @@ class TokenCoords:
         return self._known.shape[-2]
 
     def read_grid(self, module: nn.Module, args: Any, output: Tensor) -> None:
-        """Forward hook of the patch convolution: output (b, dim, rows, columns)."""
+        """Forward hook of the patch convolution: output (b, dim, rows, columns), or with frames before the rows."""
+        if output.ndim == 5:
+            if self.grid.units != "index":
+                raise ValueError(f"frames are counted, so a video is measured in indices: drop {self.grid.units!r}")
+            self.coords = grid(*output.shape[2:], device=output.device)
+            return
         height, width = self.size = (output.shape[-2], output.shape[-1])
         plane = self.grid.measure(grid(height, width, device=output.device), height, width, training=module.training)
         self.image_size = self.image_size or tuple(args[0].shape[-2:])

@@ -1,11 +1,13 @@
 """transformers: ViT, DeiT, CLIP, SigLIP, SigLIP2, DINOv2 (with registers), DINOv3, OWL-ViT and OWLv2, alone or within
 larger models (CLIPModel, SiglipModel, OwlViTForObjectDetection, DepthAnythingForDepthEstimation, …); and the vision
-towers with axial RoPE over packed images or windows: those of Qwen-VL, GLM-V, ERNIE-VL, Pixtral and SAM 3."""
+towers with axial RoPE over packed images or windows: those of Qwen-VL, GLM-V, ERNIE-VL, Pixtral and SAM 3; and
+the video encoder of V-JEPA 2."""
 
 import math
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .description import Grid, Host, Layer, Rope, Tower, axial_theta, one_prefix
 
@@ -24,6 +26,24 @@ def _dinov3_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope:
 
 def _two_prefixes(tower: nn.Module) -> int:
     return 2
+
+
+def vjepa2_map(x: Tensor, coords: Tensor) -> Tensor:
+    """What V-JEPA 2 does to queries and keys (b, h, n, d) at frames, rows and columns (n, 3).
+
+    A third of the channels each, in pairs, as RoPE does; but the two channels of a pair take their cosine and sine at
+    *different* frequencies. So it is not a rotation, and scores depend on more than displacements; its weights were
+    trained with it.
+    """
+    size = 2 * (x.shape[-1] // 3 // 2)
+    parts = list(x.split([size, size, size, x.shape[-1] - 3 * size], dim=-1))
+    omega = 10000.0 ** (-torch.arange(size // 2, dtype=x.dtype, device=x.device) / (size / 2))
+    for axis in range(3):
+        angle = coords[:, axis, None].to(x.dtype) * omega.repeat(2)  # channel c turns at frequency c mod size / 2
+        even, odd = parts[axis].unflatten(-1, (-1, 2)).unbind(-1)
+        across = torch.stack([-odd, even], dim=-1).flatten(-2)
+        parts[axis] = parts[axis] * angle.cos() + across * angle.sin()
+    return torch.cat(parts, dim=-1)
 
 
 def record_maps(layer: nn.Module) -> None:
@@ -77,6 +97,7 @@ HOST = Host(
         "Ernie4_5_VLMoeVisionTransformerPretrainedModel": _QWEN,
         "PixtralVisionModel": _PIXTRAL,
         "Sam3ViTModel": _SAM3,
+        "VJEPA2Encoder": Tower("embeddings.patch_embeddings.proj", blocks="layer", axes=3),
     },
     layers={
         "ViTAttention": _O,
@@ -97,5 +118,13 @@ HOST = Host(
         "Ernie4_5_VLMoeVisionAttention": _PACKED,
         "PixtralAttention": Layer(out="o_proj", dropout="dropout", pair=True),
         "Sam3ViTRoPEAttention": _O,
+        "VJEPA2RopeAttention": Layer(
+            heads="num_attention_heads",
+            dropout="dropout_prob",
+            pair=True,
+            head_dim="attention_head_size",
+            apart=("query", "key", "value"),
+            keep=vjepa2_map,
+        ),
     },
 )

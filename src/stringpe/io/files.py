@@ -5,6 +5,7 @@ that two writers never share one, and drafts of writers that no longer run are r
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -84,6 +85,12 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}): restore it or remove it") from None
+
+
+def digest_file(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def claim_folder(folder: Path, settings: Mapping[str, Any], *, file: str, what: str) -> None:

@@ -115,11 +115,14 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
     return Evaluation(float(table.mean()), at, {label: float(row.mean()) for label, row in precision.items()})
 
 
-def paired_iou(predicted: Tensor, target: Tensor, *, method: str = "exact") -> Tensor:
+def paired_iou(predicted: Tensor, target: Tensor, *, points: int = 0) -> Tensor:
     """IoU (n,) of predictions with the objects that they are paired with, (n, 12) each; the paper's table reports its
-    mean over all objects. Predicted rotations may be degenerate: `box3d.complete` mends them. method: "exact", or
-    "monte_carlo" with 100,000 points in the prediction, as in the paper."""
-    return box3d.iou(box3d.complete(predicted.double()), target.double(), method=method)
+    mean over all objects. Predicted rotations may be degenerate: `box3d.complete` mends them. points: 0 for the exact
+    IoU, else of the Monte-Carlo estimate, 100,000 in the paper."""
+    whole = box3d.complete(predicted.double())
+    if points:
+        return box3d.iou(whole, target.double(), method="monte_carlo", points=points)
+    return box3d.iou(whole, target.double())
 
 
 def _check_finite(values: Sequence[Tensor], what: str) -> None:

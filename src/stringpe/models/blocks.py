@@ -1,6 +1,7 @@
 """The blocks of a transformer: attention and MLP on a residual stream, and attention pooling behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,13 @@ from ..linear_attention import LinearAttention
 from ..packing import Packing
 from ..projection import Prepared, is_whole, prepare
 from .initialise import fan_in_, initialise
+
+ATTENTIONS: dict[str, Callable[..., Attention | LinearAttention]] = {
+    "softmax": Attention,
+    "linear": LinearAttention,
+    "relu": partial(LinearAttention, features="relu"),
+}
+"""The kinds of attention that a model can be built with, by name."""
 
 
 class Block(nn.Module):

@@ -8,7 +8,6 @@ weights of Depth-Anything-V2 are Apache-2.0; the larger ones are for research on
 torch alone, as preprocessor_config.json says.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import read_json
+from ..io.files import digest_file, read_json
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -90,13 +89,12 @@ class DepthEstimator:
         """What the depth depends on: the model's name and hashes, versions, and the unit."""
         import transformers
 
-        config = (self.folder / "config.json").read_bytes()
         weights = sorted(p for p in self.folder.iterdir() if p.suffix in (".safetensors", ".bin"))
         unit = "metres" if self.metric else f"made up: disparity stretched to {self.made_up} metres in every image"
         return {
             "model": self.folder.resolve().name,
-            "config_sha256": hashlib.sha256(config).hexdigest(),
-            "weights_sha256": {p.name: _sha256(p) for p in weights},
+            "config_sha256": digest_file(self.folder / "config.json"),
+            "weights_sha256": {p.name: digest_file(p) for p in weights},
             "estimate": unit,
             "max_depth": self.max_depth,
             "torch": torch.__version__,
@@ -121,8 +119,3 @@ class DepthEstimator:
         low, high = depth.aminmax()
         share = (depth - low) / torch.where(high > low, high - low, 1)  # 1 is nearest
         return 1 / (1 / far + share * (1 / near - 1 / far))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,7 @@
 
 | parameter | start |
 |---|---|
-| weights of linear layers | truncated normal, std 0.02 (`Initialisation.weights` names the alternatives) |
+| weights of linear layers | truncated normal, std 0.02, more for fewer than 256 inputs (`weight_std`) |
 | linear layers that the whole signal goes through: attention pooling, projections, MLPs of box heads | gain / √fan-in |
 | patch embedding, convolutions | normal, std = gain / √fan-in, so that the size of a patch does not matter |
 | embeddings of words | normal, std 1 / √dim, as large as the table of positions beside them |
@@ -13,6 +13,10 @@
 
 Why 0.02 and not Xavier: under Xavier's start the residual stream of 8 layers × 256 grows sevenfold, and what attention
 adds to all tokens alike drowns what each of them has of its own. `measure_signal` shows both numbers for any ViT.
+
+Why more for narrow layers: 0.02 multiplies the size of a signal by 0.02 √inputs, 0.32 at 256 inputs, where it was
+measured, and 0.11 at 32. The values and outputs of attention make that 0.013: attention says nothing at the start, and
+a narrow model stays for hundreds of steps where it cannot use positions (docs/models.md has the numbers).
 
 `initialise_by_name` draws every parameter from a generator of its own, seeded with (seed, the parameter's name). Two
 models that differ in their encoding then agree, bit for bit, in every parameter that both have.
@@ -36,7 +40,7 @@ STD = 0.02
 PATCH_GAIN = 3**-0.5
 """Tokens of patches are this many times as large as the pixels, as torch's own start of a convolution makes them."""
 
-_WIDTH = 256  # at which "width_scaled" is the default
+_WIDTH = 256  # inputs of the layers at which 0.02 was compared with other starts by training
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -44,11 +48,11 @@ _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Initialisation:
     """How a model starts.
 
-    weights: of linear layers: "truncated_normal", std 0.02, as timm and DeiT; "width_scaled", std 0.32 / √inputs, which
-        is 0.02 for 256 inputs; "depth_scaled", std 0.02, with the last layer of each of the k residual branches of a
-        stack divided by √k (k = 2 · layers), as GPT-2; "uniform", within ± 1 / √inputs, as torch starts a linear
-        layer; or "xavier", uniform with std √(2 / (inputs + outputs)), which
-        `measure_signal` advises against. Of these, only 0.02 and Xavier's were compared by training so far.
+    weights: of linear layers: "truncated_normal", std 0.02, as timm and DeiT, and more below 256 inputs (`weight_std`);
+        "width_scaled", std 0.32 / √inputs, which is 0.02 for 256 inputs; "depth_scaled", as "truncated_normal" with the
+        last layer of each of the k residual branches of a stack divided by √k (k = 2 · layers), as GPT-2; "uniform",
+        within ± 1 / √inputs, as torch starts a linear layer; or "xavier", uniform with std √(2 / (inputs + outputs)),
+        which `measure_signal` advises against.
     patch_gain: of the patch embedding, whose std is patch_gain / √fan-in.
     """
 
@@ -97,6 +101,12 @@ def initialise_by_name(
         _initialise(model, how, skip, seed=lambda name: _seed_cpu(derive(seed, "parameters", name)))
     finally:
         torch.set_rng_state(state)
+
+
+def weight_std(inputs: int) -> float:
+    """The standard deviation at which a linear layer with that many inputs starts: 0.02 from 256 inputs on,
+    5.12 / inputs below, but at most 1 / √inputs, at which the output is as large as the input."""
+    return max(STD, min(STD * _WIDTH / inputs, inputs**-0.5))
 
 
 def fan_in_(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
@@ -199,6 +209,8 @@ def _fill(module: nn.Module, name: str, parameter: Tensor, how: Initialisation) 
         nn.init.xavier_uniform_(parameter)
     elif isinstance(module, nn.Linear) and how.weights == "width_scaled":
         nn.init.trunc_normal_(parameter, std=STD * (_WIDTH / parameter.shape[1]) ** 0.5)
+    elif isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(parameter, std=weight_std(parameter.shape[1]))
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     else:

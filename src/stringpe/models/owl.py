@@ -239,13 +239,15 @@ class Detector(nn.Module, ABC):
 class OwlViT(Detector):
     """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width.
 
-    image: read through its `trunk`, so that it keeps its classifier and its pooling. factor: where the factor of the
+    image: read through its `trunk`, so that it keeps its classifier and its pooling. Where it pools by a class token,
+    patches are multiplied by that token and normalised, as OWL-ViT does with CLIP's. factor: where the factor of the
     class logits starts, as in `ClassHead`.
     """
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
         super().__init__(image.dim, text.width, factor=factor)
         self.image, self.text = image.trunk(), text
+        self.merge = nn.LayerNorm(image.dim, eps=1e-6) if image.pool == "cls" else None
 
     @property
     def context(self) -> int:
@@ -259,7 +261,9 @@ class OwlViT(Detector):
         self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
     ) -> tuple[Tensor, tuple[int, int]]:
         features = self.image.features(image, depth, calibration=calibration)
-        return features.tokens, features.size
+        if self.merge is None:
+            return features.tokens, features.size
+        return self.merge(features.tokens * features.pooled[:, None]), features.size
 
     def read(self, text: Tensor) -> Tensor:
         return self.text(text)

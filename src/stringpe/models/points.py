@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention
 from ..encoding import PositionEncoding
-from ..linear_attention import LinearAttention
-from .blocks import stack, through
+from .blocks import ATTENTIONS, stack, through
 from .initialise import initialise, zero_
 from .positions import absolute_embedding, build_encodings, check_encoding
 
@@ -50,16 +48,15 @@ class PointTransformer(nn.Module):
         check_encoding(encoding)
         if encoding == "absolute":
             raise ValueError("points have no grid for a learned table: use encoding='sincos' for absolute embeddings")
-        if attention not in ("softmax", "linear"):
-            raise ValueError(f"attention must be 'softmax' or 'linear', got {attention!r}")
+        if attention not in ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}")
         self.scale = scale
         self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
         self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))
         self.absolute = absolute_embedding(encoding, dim, (), 3)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
         each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
-        make = Attention if attention == "softmax" else LinearAttention
-        heads = (make(dim, num_heads, encoding=e) for e in each)
+        heads = (ATTENTIONS[attention](dim, num_heads, encoding=e) for e in each)
         self.blocks = stack(dim, heads, layers, int(dim * mlp_ratio), dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, num_classes)

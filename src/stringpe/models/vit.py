@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention
 from ..baselines import LearnedAbsolute, SinCos
 from ..coords import Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
-from ..linear_attention import LinearAttention
-from .blocks import MapPool, as_blocks, stack, through
+from .blocks import ATTENTIONS, MapPool, as_blocks, stack, through
 from .depth import DepthLift, check_depth, looks_like_millimetres, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .packed import Features, Inputs, PackedFeatures, pack_features
@@ -59,7 +57,8 @@ class ViT(nn.Module):
     registers: learned tokens at the origin that take part in attention and are then dropped.
     units: of the patch grid: "index" extrapolates to larger images, "normalised" interpolates, "centred".
     image_size: the size for which the "absolute" table is made; nothing else depends on it.
-    attention: "softmax" or "linear" (Performer, softmax features). qk_norm: as in `stringpe.Attention`.
+    attention: "softmax"; "linear", linear attention by the Performer's features, which estimate the softmax; or "relu",
+        by ReLU features, in front of which a learned basis adds capacity. qk_norm: as in `stringpe.Attention`.
     stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
     num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts; its
         weights start at zero.
@@ -114,8 +113,7 @@ class ViT(nn.Module):
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
         each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
-        make = Attention if attention == "softmax" else LinearAttention
-        heads = (make(dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
+        heads = (ATTENTIONS[attention](dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
         self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
@@ -259,7 +257,7 @@ class ViT(nn.Module):
             plane = grid(*size, units="normalised", device=coords.device)
             plane = (plane + 1) / 2 * torch.tensor(self.table_size, device=coords.device) - 0.5
             coords = torch.cat([plane.expand(*coords.shape[:-1], 2), coords[..., 2:]], dim=-1)
-        return self.absolute(coords)
+        return self.absolute(coords[..., : self.absolute.coord_dim])  # a frozen 2D model does not see depth here
 
     def _pool(self, front: Tensor, tokens: Tensor) -> Tensor:
         if self.map_pool is not None:

@@ -2,6 +2,7 @@
 
 from ..coords import UNITS
 from ..encoding import PositionEncoding
+from .blocks import ATTENTIONS
 from .positions import check_encoding
 from .world import FRAMES
 
@@ -42,7 +43,7 @@ def agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str | 
 def check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str, frame: str) -> None:
     """Refuse words that are not among the choices."""
     check_encoding(encoding)
-    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, ("softmax", "linear"))}
+    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, tuple(ATTENTIONS))}
     choices["frame"] = (frame, FRAMES)
     for what, (value, allowed) in choices.items():
         if value not in allowed:

@@ -21,7 +21,7 @@ class WorldLift(nn.Module):
     """r = per_metre · the point of a patch in the world: depth (b, H, W) or (b, v, H, W) in metres to (b, v n, 3).
 
     per_metre is learned: it brings metres to the units of the encoding's frequencies. There is no offset, which no
-    score would show. Tokens without a position stand at the origin of the world, for a robot its base.
+    score between patches would show. Tokens without a position stand at the origin of the world, for a robot its base.
     """
 
     def __init__(self, patch_size: int | tuple[int, int], *, per_metre: float = PER_METRE):

@@ -23,7 +23,8 @@ from which a block looks alike at every height:
 lighting=random and distractors=0..3 vary light and clutter in the same way.
 Time: one H200, sixteen such policies side by side, sixteen minutes. Expected: 92 to 94 % of picks in simulation, with
 depth or without; results/2026-11-16-kuka-pick has the shifts. Those runs saw the arm of another model file: this
-version draws it from primitives, with the same kinematics.
+version draws it from primitives, with the same kinematics. The paper's real robot: 65 % in 2D, 42 with normals, 74
+lifted, 53 with both.
 """
 
 from dataclasses import replace

@@ -74,9 +74,9 @@ def _replace(node: Any, path: list[str], text: str, key: str) -> Any:
             raise ValueError(f"{key} is a group: set one of {', '.join(keys(kind, key + '.'))}")
         new = _replace(value, rest, text, key)
     elif typing.get_origin(kind) is Mapping:
-        if len(rest) != 1:
+        if len(rest) not in (1, 2):
             raise ValueError(f"{key} holds options by name: set one as {'.'.join(path[:1])}.option=value")
-        new = {**value, rest[0]: literal(text)}
+        new = {**value, ".".join(rest): literal(text)}  # circulant.block_size is for circulant alone
     elif rest:
         raise ValueError(_explain_unknown(key))
     else:

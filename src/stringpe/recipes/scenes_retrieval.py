@@ -15,7 +15,8 @@ first, and hardly begins with views in a run of this length. In a mirror nothing
 flipped. Data: 30,000 + 1,000 frames at 96 px in 64 patches, one in four of the frames that the GPU renders on the first
 run, kept in data.cache (1.4 GB). Time and expected number: with loop.steps=900, thirty runs took six minutes beside
 another comparison on one H200; mean recall 5 to 6 % on RGB and 6 to 8 % with depth, views 52 to 54 % and 60 to 62 %
-(results/2026-11-16-scenes-retrieval). Both still rise then.
+(results/2026-11-16-scenes-retrieval). Both still rise then. The paper's recall, on
+another task, is in `webli3d`.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

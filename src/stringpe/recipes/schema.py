@@ -18,15 +18,26 @@ def one_of(*choices: str) -> Any:
     return field(default=choices[0], metadata={"choices": choices})
 
 
+def options_for(encoding: str, options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """The options that an encoding gets: those with its name before them, "circulant.block_size", and those without a
+    name, which win. A recipe can so hold options for several encodings, of which a comparison has one per row."""
+    own = {name.removeprefix(f"{encoding}."): v for name, v in options.items() if name.startswith(f"{encoding}.")}
+    return own | {name: value for name, value in options.items() if "." not in name}
+
+
 @dataclass(frozen=True)
 class Model:
     """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
-    `encoding_options` go to a named one. `stem` and `depth` as in `stringpe.ViT`; depth "none" sees RGB, the others
-    RGB-D. `start`: the folder of a run whose towers a new model of retrieval or detection starts from; {encoding},
-    {seed} and {depth} in it stand for the recipe's own, so that every row of a comparison has its own start.
+    `encoding_options` go to a named one (`options_for`). `stem` and `depth` as in `stringpe.ViT`; depth "none" sees
+    RGB, the others RGB-D. `start`: the folder of a run that a new model starts from, of retrieval or detection its
+    towers, of policies all of it; {encoding}, {seed} and {depth} in it stand for the recipe's own, so that every row of
+    a comparison has its own start; "recipe:NAME" is a run of that recipe, which is trained first, once, and kept in
+    data.cache.
     `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled", "uniform" or
     "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
-    keeps the query and key projections of the task relations as they start."""
+    keeps the query and key projections of the task relations as they start; "backbone" keeps all of a ViT that the task
+    objects takes from `start`, "backbone+basis" also the basis of the encoding that is put into it, at a random value.
+    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
@@ -49,6 +60,12 @@ class Model:
     init: str = "truncated_normal"
     patch_gain: float = 3**-0.5
     freeze: str = ""
+    lora: int = bounded(0, least=0)
+
+    @property
+    def options(self) -> dict[str, OptionValue]:
+        """The options of this model's encoding."""
+        return options_for(self.encoding, self.encoding_options)
 
 
 @dataclass(frozen=True)
@@ -71,15 +88,20 @@ class Text:
     dropout: float = bounded(0.0, least=0, below=1)
     drop_path: float = bounded(0.0, least=0, below=1)
 
+    @property
+    def options(self) -> dict[str, OptionValue]:
+        """The options of this tower's encoding."""
+        return options_for(self.encoding, self.encoding_options)
+
 
 @dataclass(frozen=True)
 class Data:
     """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d", for the task policy "demos", or for the task relations "points".
+    "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes "clouds".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas. Scenes
-    need neither: `train_size` and `val_size` frames are rendered.
+    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:
+    an .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
@@ -88,7 +110,10 @@ class Data:
     for millimetres, unless the file or the sample's JSON file has a "depth_step". seed: of made-up data, not of the
     run.
     train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
+    Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between; mix: their
+    shares of the training, "0.8 0.2", in place of those of their sizes.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
+    groups, group_size: for clouds, the number of tokens per cloud and of points per token.
     """
 
     source: str = "synthetic"
@@ -106,7 +131,10 @@ class Data:
     seed: int = 0
     train_boxes: str = ""
     val_boxes: str = ""
+    mix: str = ""
     negatives: int = bounded(50, least=0)
+    groups: int = bounded(64, least=1)
+    group_size: int = bounded(32, least=1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +143,8 @@ class Augment:
     randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: for
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
     many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
-    with its border repeated for policies."""
+    with its border repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the
+    third axis) or "any"."""
 
     crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False
@@ -125,6 +154,7 @@ class Augment:
     mixup: float = bounded(0.0, least=0)
     mosaic: str = ""
     shift: int = bounded(0, least=0)
+    turn: str = one_of("none", "upright", "any")
 
 
 @dataclass(frozen=True)
@@ -146,15 +176,16 @@ class Loss:
 @dataclass(frozen=True)
 class Policy:
     """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
-    default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" of
-    transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it. chunk, execute, blind, dim,
-    heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps, sample_steps, repeats, prediction:
-    of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps, langevin_rate: of `robots.EnergyPolicy`.
-    stride: steps between the pictures of a data set that are used. first: share of a batch that comes from the first
-    frames of episodes, on which everything else depends and of which an episode has only one. held_out: share of the
-    episodes that validate, where data.val is not given. simulate: a robot task, "" for none, in which every evaluation
-    also tries the policy `trials` times. frame: "camera", or "world" for calibrated cameras whose patches meet in the
-    robot's frame, by depth: see `robots.policies.observer`."""
+    default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" or
+    "paligemma:FOLDER" of transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it.
+    chunk, execute, blind, dim, heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps,
+    sample_steps, repeats, prediction: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
+    langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. first:
+    share of a batch that comes from the first frames of episodes, on which everything else depends and of which an
+    episode has only one. held_out: share of the episodes that validate, where data.val is not given. simulate: robot
+    tasks with commas, "" for none, in each of which every evaluation also tries the policy `trials` times. frame:
+    "camera", or "world" for calibrated cameras whose patches meet in the robot's frame, by depth: see
+    `robots.policies.observer`."""
 
     kind: str = one_of("diffusion", "energy")
     cameras: str = ""
@@ -186,8 +217,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, linear warm-up and cosine to zero. encoding_lr_scale: of the encoding's own parameters; text_lr_scale: of
-    a model's text tower. ema: decay of the average of the weights, 0 for none; ema_power: how it gets there."""
+    """AdamW with a linear warm-up. schedule: what follows it, "cosine" to zero, or "constant". encoding_lr_scale: of
+    the encoding's own parameters; text_lr_scale: of a model's text tower. ema: decay of the average of the weights, 0
+    for none; ema_power: how it gets there."""
 
     lr: float = bounded(1e-3, least=0)
     beta1: float = bounded(0.9, least=0, below=1)
@@ -196,6 +228,7 @@ class Optim:
     weight_decay: float = bounded(0.0, least=0)
     clip: float = bounded(1.0, least=0)
     warmup_steps: int = bounded(0, least=0)
+    schedule: str = one_of("cosine", "constant")
     encoding_lr_scale: float = bounded(1.0, least=0)
     text_lr_scale: float = bounded(1.0, least=0)
     ema: float = bounded(0.0, least=0, below=1)
@@ -206,8 +239,9 @@ class Optim:
 class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    how many checkpoints are not removed. seeds: models with the seeds seed, seed + 1, … that are trained together in
-    one step, for tasks that can (relations)."""
+    how many checkpoints are not removed. eval_points: of the Monte-Carlo IoU that detection in 3D measures beside the
+    exact one, 100,000 in the paper; 0 for none. seeds: models with the seeds seed, seed + 1, … that are trained
+    together in one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)
@@ -218,6 +252,7 @@ class Loop:
     log_every: int = bounded(10, least=1)
     eval_every: int = bounded(0, least=0)
     eval_batch: int = bounded(256, least=1)
+    eval_points: int = bounded(0, least=0)
     save_every: int = bounded(1000, least=1)
     keep: int = bounded(2, least=1)
     tensorboard: bool = True

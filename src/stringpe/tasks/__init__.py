@@ -15,6 +15,7 @@ _TASKS: dict[str, tuple[str, str] | type[Task]] = {
     "detection3d": ("detection3d", "Detection3D"),
     "policy": ("policy", "PolicyTask"),
     "relations": ("relations", "Relations"),
+    "shapes": ("shapes", "Shapes"),
 }
 
 

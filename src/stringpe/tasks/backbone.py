@@ -1,9 +1,11 @@
 """The vision transformer that a recipe describes, and how a recipe's model starts."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from torch import nn
 
+from ..models.frozen import lift_frozen
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.vit import ViT
 from ..recipes.schema import Model, Recipe
@@ -23,7 +25,7 @@ def backbone(
         patch_size=model.patch_size,
         stem=model.stem,
         encoding=model.encoding,
-        encoding_options=model.encoding_options,
+        encoding_options=model.options,
         share_layers=model.share_layers,
         depth="channel" if model.encoding == "none" and "lift" in model.depth else model.depth,
         frame=frame,
@@ -38,6 +40,28 @@ def backbone(
         image_size=image_size,
         num_classes=num_classes,
         head_bias=head_bias,
+    )
+
+
+FROZEN = ("backbone", "backbone+basis")
+"""What `model.freeze` can be for a ViT that comes from `model.start`: all of it stays; the new basis stays as well."""
+
+
+def frozen_backbone(model: Model, *, image_size: int) -> ViT:
+    """A ViT on RGB with a learned table of positions, which stays as it is, and the recipe's encoding in every layer,
+    which learns."""
+    if model.freeze not in FROZEN:
+        raise ValueError(f"model.freeze of this task is {' or '.join(FROZEN)}, got {model.freeze!r}")
+    if model.depth not in ("none", "lift"):
+        raise ValueError(f"a frozen ViT gets depth as a coordinate: model.depth is none or lift, got {model.depth!r}")
+    plain = replace(model, encoding="absolute", encoding_options={}, share_layers=False, depth="none")
+    return lift_frozen(
+        backbone(plain, image_size=image_size),
+        model.encoding,
+        model.encoding_options,
+        random_basis=model.freeze == "backbone+basis",
+        rank=model.lora,
+        depth=model.depth == "lift",
     )
 
 

@@ -18,13 +18,16 @@ from ..io.checkpoint import TOKENIZER
 from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
 from ..recipes.schema import Loop, Model, Optim, Recipe
+from ..robots.policies.vision_tower import TOWER
 from .backbone import backbone
 
 Value = TypeVar("Value")
 OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
-_OF_SOME_TASKS = ("model.start", "model.freeze", "optim.text_lr_scale", "loop.seeds")
+_OF_SOME_TASKS = (
+    "model.start", "model.freeze", "model.lora", "optim.text_lr_scale", "loop.eval_points", "loop.seeds",
+)  # fmt: skip
 _GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
 _COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 
@@ -39,19 +42,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a model is built from besides its recipe. A checkpoint keeps the first two in files of their own.
+    """What a model is built from besides its recipe.
 
     tokenizer: of models that read texts. owl: the configuration of an OWL-ViT or OWLv2 of transformers, where the model
-    is one. spec: the `robots.policies.base.Spec` of a policy, which its weights hold."""
+    is one. spec: the `robots.policies.base.Spec` of a policy, which its weights hold. tower: the configuration of a
+    policy's image encoder, where that is one of transformers. A checkpoint keeps tokenizer, owl and tower in files."""
 
     tokenizer: Tokenizer | None = None
     owl: Mapping[str, Any] | None = None
     spec: Any = None
+    tower: Mapping[str, Any] | None = None
 
     def files(self) -> dict[str, str]:
         """The files of a checkpoint, by name."""
         texts = {} if self.tokenizer is None else {TOKENIZER: self.tokenizer.to_json()}
-        return texts if self.owl is None else texts | {OWL: json.dumps(dict(self.owl))}
+        configs = {OWL: self.owl, TOWER: self.tower}
+        return texts | {name: json.dumps(dict(config)) for name, config in configs.items() if config is not None}
 
 
 class Task(ABC):

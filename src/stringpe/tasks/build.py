@@ -10,17 +10,19 @@ A task class says how its model is built from a recipe and `Parts` (`Task.build`
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .. import recipes
 from ..baselines import LearnedAbsolute
 from ..coords import grid
+from ..data.cache import digest
 from ..io import checkpoint as checkpoints
-from ..io.files import read_json
+from ..io.files import cache_folder, read_json
 from ..models.contrastive import Contrastive
 from ..models.depth import DepthLift
 from ..models.owl import ClassHead
@@ -31,13 +33,14 @@ from ..models.tokenizer import Tokenizer
 from ..models.vit import ViT
 from ..recipes.overrides import override
 from ..recipes.schema import Data, Recipe
+from ..robots.policies.vision_tower import TOWER
 from . import create, task_class
 from .backbone import backbone, start_new
 from .base import OWL, Parts, Task
 
 _SHAPES = {
-    "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "encoding_options", "share_layers"),
-    "text": ("dim", "layers", "heads", "context", "encoding", "encoding_options", "pool", "width"),
+    "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "options", "share_layers"),
+    "text": ("dim", "layers", "heads", "context", "encoding", "options", "pool", "width"),
 }
 _MAY_BE_NEW = ("lift.", "fuse.", "kind", "prefix")  # what a ViT may lack to start from: depth and registers bring it
 _ALSO_NEW = ("head.", "map_pool.")
@@ -64,7 +67,7 @@ def build_text_tower(recipe: Recipe, *, vocab: int, padding: int, layers: int | 
         num_heads=text.heads,
         context=text.context,
         encoding=text.encoding,
-        encoding_options=text.encoding_options,
+        encoding_options=text.options,
         pool=text.pool,
         width=text.width,
         padding=padding,
@@ -120,6 +123,7 @@ def open_run(path: str | Path, changes: Sequence[str] = ()) -> tuple[Task, nn.Mo
     tokenizer = folder / checkpoints.TOKENIZER
     own = [f"text.tokenizer={tokenizer}"] if tokenizer.exists() else []  # the one it was trained with
     own += [f"model.start={folder}"] if recipe.model.start else []  # what it started from may be gone
+    own += [f"policy.encoder=siglip:{folder}"] if (folder / TOWER).exists() else []
     task = create(override(recipe, [*own, *changes]), given=[change.partition("=")[0] for change in changes])
     model = task.build(task.recipe, task.parts)
     fit(model, weights, str(path))
@@ -157,7 +161,7 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
 
 def read_parts(folder: Path, weights: Mapping[str, Tensor]) -> Parts:
     """What a checkpoint (its folder pretrained_model) holds for its model to be built."""
-    tokenizer, owl = folder / checkpoints.TOKENIZER, folder / OWL
+    tokenizer, owl, tower = folder / checkpoints.TOKENIZER, folder / OWL, folder / TOWER
     spec = None
     if "about" in weights:
         from ..robots.policies.base import read_spec
@@ -167,6 +171,7 @@ def read_parts(folder: Path, weights: Mapping[str, Tensor]) -> Parts:
         tokenizer=Tokenizer.load(tokenizer) if tokenizer.exists() else None,
         owl=read_json(owl) if owl.exists() else None,
         spec=spec,
+        tower=read_json(tower) if tower.exists() else None,
     )
 
 
@@ -222,10 +227,24 @@ def start_folder(recipe: Recipe) -> Path | None:
     text = recipe.model.start
     if not text:
         return None
+    before = start_recipe(recipe)
+    if before is not None:
+        settings = replace(before, data=replace(before.data, cache="")).to_dict()  # wherever the cache lies
+        return cache_folder(recipe.data.cache) / "starts" / f"{before.name}-{digest(settings)}"
     folder = Path(fill_in(text, recipe, "model.start"))
     if not folder.is_dir():
         raise ValueError(f"model.start={text} stands for {folder}, which is not a folder: train that run first")
     return folder
+
+
+def start_recipe(recipe: Recipe) -> Recipe | None:
+    """The recipe that has to be trained before this one, where `model.start` is "recipe:NAME"; its data is kept where
+    this recipe's is."""
+    kind, _, name = recipe.model.start.partition(":")
+    if kind != "recipe":
+        return None
+    before = recipes.load(name)
+    return replace(before, data=replace(before.data, cache=recipe.data.cache))
 
 
 def fill_in(text: str, recipe: Recipe, key: str) -> str:
@@ -238,13 +257,13 @@ def fill_in(text: str, recipe: Recipe, key: str) -> str:
 
 def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[str] = ("model",)) -> None:
     """Refuse a run whose towers are not those of this recipe. Depth may differ: see `start_vit`."""
-    there, here = asdict(old), asdict(new)
-    differing = [
-        f"{group}.{name}={there[group][name]} there, {here[group][name]} here"
-        for group in groups
-        for name in _SHAPES[group]
-        if there[group][name] != here[group][name]
-    ]
+    differing = []
+    for group in groups:
+        for name in _SHAPES[group]:
+            there, here = (getattr(getattr(recipe, group), name) for recipe in (old, new))
+            if there != here:
+                shown = "encoding_options" if name == "options" else name
+                differing.append(f"{group}.{shown}={there} there, {here} here")
     if differing:
         raise ValueError(f"{where} has other towers than this recipe ({'; '.join(differing)}): set them as that run")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
 from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
-from ..data.order import Order, generator
+from ..data.order import MixedOrder, Order, generator
 from ..data.place import Batch, Place
 from ..data.prompts import CLIP_TEMPLATES, prompt_tokens, prompts
 from ..data.queries import draw_queries
@@ -53,6 +53,8 @@ class Detection2D(TextTask):
             raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
         self.shares = parse_shares(recipe.augment.mosaic)
         self.train_set = load_boxes2d(recipe.data, "train")
+        mixed = recipe.data.source == "coco"
+        self.mix = parse_mix(recipe.data.mix, len(self.train_set.sizes)) if mixed else []
 
     @property
     def examples(self) -> int:
@@ -86,11 +88,12 @@ class Detection2D(TextTask):
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         recipe, pictures = self.recipe, self.train_set.pictures.to(place.device)
-        order = Order(self.examples, recipe.loop.batch_size, recipe.seed)
+        order, sizes = self._order(), self.train_set.sizes
         classes = len(self.train_set.coco.names)
-        weight = _count_boxes(self.train_set).to(place.device)
+        weight = _count_boxes(self.train_set)
         steps = itertools.count(start)
-        ahead, plans = itertools.tee(plan_mosaics(order, step, place, self.shares) for step in itertools.count(start))
+        mosaics = (plan_mosaics(order, step, place, self.shares, sizes) for step in itertools.count(start))
+        ahead, plans = itertools.tee(mosaics)
         drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
         for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
             made = planned._replace(picture=index)  # another picture where one cannot be decoded
@@ -102,6 +105,12 @@ class Detection2D(TextTask):
             if recipe.augment.colour:
                 image = colour(image, u[:, -3:], recipe.augment.colour)
             yield {"image": image, **self._ask(truth, made, weight, u[:, :classes], u[:, classes:-3])}
+
+    def _order(self) -> Order | MixedOrder:
+        batch, seed = self.recipe.loop.batch_size, self.recipe.seed
+        if not self.mix:
+            return Order(self.examples, batch, seed)
+        return MixedOrder(self.train_set.sizes, self.mix, batch, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, index = self._tokens(batch["image"].device), batch["query"]
@@ -159,9 +168,16 @@ class Detection2D(TextTask):
         return {name: float(number) for name, number in found.items() if number}
 
     def _ask(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
-        """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full."""
-        negative, partial = (_any_in_mosaic(t, made, u) for t in (self.train_set.negative, self.train_set.partial))
-        asked = draw_queries(truth, weight, self.recipe.data.negatives, u, negative)
+        """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full. Classes that are not
+        there are drawn among those of the image's data set; what another set alone annotates is not known of it."""
+        split, sets = self.train_set, self.train_set.sets(made.picture)
+        negative = None if split.negative is None else _any_in_mosaic(split.negative[made.picture], made, u)
+        unknown = ~split.covers[sets]
+        if split.partial is not None:
+            unknown |= split.partial[made.picture]
+        partial = _any_in_mosaic(unknown, made, u) if len(split.sizes) > 1 or split.partial is not None else None
+        first = sets[made.place == 0]  # of every image
+        asked = draw_queries(truth, weight[first].to(u.device), self.recipe.data.negatives, u, negative)
         template = (v.gather(1, asked.classes) * len(CLIP_TEMPLATES)).long().clamp(max=len(CLIP_TEMPLATES) - 1)
         exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
         boxes, labels, valid, crowd = asked.truth
@@ -223,15 +239,30 @@ def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
     return results
 
 
+def parse_mix(text: str, sets: int) -> list[float]:
+    """The shares of the data sets in training from `data.mix`, "0.8 0.2"; empty for those of their sizes."""
+    if not text:
+        return []
+    try:
+        shares = [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        shares = []
+    if len(shares) != sets or sets < 2 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f"data.mix holds the shares of the data sets of data.train, which add up to 1: '0.8 0.2' for two; got "
+            f"{text!r} for {sets}"
+        )
+    return shares
+
+
 def _count_boxes(split: BoxedPictures) -> Tensor:
-    """(classes,): in how many boxes of the set a class is."""
-    pictures = split.pictures
-    return torch.bincount(pictures.labels[pictures.valid], minlength=len(split.coco.names)).float()
+    """(sets, classes): in how many boxes of a data set a class is."""
+    pictures, classes = split.pictures, len(split.coco.names)
+    parts = zip(pictures.labels.split(split.sizes), pictures.valid.split(split.sizes), strict=True)
+    return torch.stack([torch.bincount(label[valid], minlength=classes).float() for label, valid in parts])
 
 
-def _any_in_mosaic(table: Tensor | None, made: Plan, like: Tensor) -> Tensor | None:
-    """(b, classes): what the table (n, classes) says of any of an image's pictures."""
-    if table is None:
-        return None
-    found = torch.zeros(like.shape, dtype=torch.float32).index_add_(0, made.image, table[made.picture].float())
+def _any_in_mosaic(table: Tensor, made: Plan, like: Tensor) -> Tensor:
+    """(b, classes): what the table (u, classes) says of any of an image's tiles."""
+    found = torch.zeros(like.shape, dtype=torch.float32).index_add_(0, made.image, table.float())
     return (found > 0).to(like.device)

@@ -6,6 +6,7 @@ differ in size (a cup and a bin, an orange and a ball), which an RGB image shows
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -18,18 +19,23 @@ from ..data.place import Batch, Place
 from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit
+from ..io.checkpoint import read_model
+from ..models.frozen import load_frozen
 from ..recipes.schema import Recipe
-from .backbone import backbone, start_new
+from .backbone import backbone, frozen_backbone, start_new
 from .base import Parts, Sample, Task, average
+from .build import start_folder
 from .objective import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
 
 
 class Namer(nn.Module):
-    """A ViT whose patch tokens are read at queried places, between patches by bilinear interpolation, and named."""
+    """A ViT whose patch tokens are read at queried places, between patches by bilinear interpolation, and named. With
+    `model.freeze`, the ViT is one on RGB that stays as it is: see `stringpe.models.frozen`."""
 
     def __init__(self, recipe: Recipe, classes: int):
         super().__init__()
-        self.vit = backbone(recipe.model, image_size=recipe.data.image_size)
+        make = frozen_backbone if recipe.model.freeze else backbone
+        self.vit = make(recipe.model, image_size=recipe.data.image_size)
         self.head = nn.Linear(self.vit.dim, classes)
         self.head_bias = recipe.loss.head_bias
         self.reset_parameters()
@@ -53,7 +59,15 @@ class Objects(Task):
     capturable = True
 
     metric_name = "objects named"
-    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias")
+    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "model.start", "model.freeze", "model.lora")
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        if bool(recipe.model.freeze) != bool(recipe.model.start):
+            raise ValueError("a frozen ViT has to come from somewhere: give both model.start and model.freeze, or none")
+        if recipe.model.lora and not recipe.model.freeze:
+            raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
+        Namer(replace(recipe, model=replace(recipe.model, layers=1)), 1)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -72,6 +86,20 @@ class Objects(Task):
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         model = Namer(recipe, len(scenes.kinds()))
         start_new(model, recipe)
+        return model
+
+    def model(self) -> nn.Module:
+        """A new model; with `model.freeze`, the ViT and the classifier of the run that it starts from."""
+        model = super().model()
+        folder = start_folder(self.recipe) if self.recipe.model.freeze else None
+        if folder is not None:
+            assert isinstance(model, Namer)
+            old, weights = read_model(folder)
+            if old.task != "objects":
+                raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
+            own = {name.removeprefix("vit."): tensor for name, tensor in weights.items() if name.startswith("vit.")}
+            load_frozen(model.vit, own, f"model.start={folder}")
+            model.head.load_state_dict({"weight": weights["head.weight"], "bias": weights["head.bias"]})
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:

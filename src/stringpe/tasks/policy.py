@@ -1,8 +1,8 @@
 """Robot policies from demonstrations: chunks of actions from cameras, the robot's state and the text of a task.
 
 Validation is on held-out episodes: how near predicted actions come to the demonstrated ones. What counts in the end is
-success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK every evaluation during training also
-tries the policy in simulation, so that success over training is a curve in metrics.jsonl (val/success).
+success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK,TASK every evaluation during training
+also tries the policy in simulation, so that success over training is a curve in metrics.jsonl (val/success).
 """
 
 import itertools
@@ -28,7 +28,8 @@ from ..robots.policies.base import FLAT, Spec
 from ..robots.policies.observer import hash_words
 from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
-from .policy_model import SIGLIP, new_policy, option_keys
+from .build import start_folder
+from .policy_model import is_tower, new_policy, option_keys, start_policy, tower_config
 
 NEAR = 0.05
 """As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
@@ -46,7 +47,7 @@ class PolicyTask(Task):
     near: the share of predicted actions, over held-out frames, that come near the demonstrated ones; error: their mean
     distance, as a share of the range. near_first, error_first: the same for the first frames of held-out episodes,
     where the state does not reveal where the arm will go and only the cameras help. success: with policy.simulate, the
-    share of trials in simulation that succeed."""
+    share of trials in simulation that succeed, over all its tasks; success_MugOnPlate, …: of each, if several."""
 
     metric = "near"
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
@@ -54,7 +55,7 @@ class PolicyTask(Task):
     reads = (
         *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
         *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
-        *("policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials"),
+        *("policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials", "model.start"),
         "policy.frame",
     )
 
@@ -64,7 +65,7 @@ class PolicyTask(Task):
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
-        if not recipe.policy.encoder.startswith(SIGLIP):  # which brings its own layers
+        if not is_tower(recipe.policy.encoder):  # which brings its own layers
             super().check_model(recipe)
 
     def __init__(self, recipe: Recipe):
@@ -89,17 +90,21 @@ class PolicyTask(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return new_policy(recipe, parts.spec, pretrained=False)
+        return new_policy(recipe, parts.spec, pretrained=False, tower=parts.tower)
 
     @cached_property
     def parts(self) -> Parts:
         d, size = self.demos, self.recipe.data.image_size
-        return Parts(spec=Spec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks))
+        spec = Spec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks)
+        return Parts(spec=spec, tower=tower_config(self.recipe))
 
     def model(self) -> nn.Module:
-        """A new policy; its image encoder starts from `policy.encoder`."""
-        policy = new_policy(self.recipe, self.parts.spec)
+        """A new policy; its image encoder starts from `policy.encoder`, or all of it from `model.start`."""
+        folder = start_folder(self.recipe)
+        policy = new_policy(self.recipe, self.parts.spec, pretrained=folder is None, tower=self.parts.tower)
         policy.set_statistics(self.demos.state, self.demos.action)
+        if folder is not None:
+            start_policy(policy, self.recipe, folder)
         return policy
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
@@ -141,17 +146,18 @@ class PolicyTask(Task):
                         sums["loss"] += model(batch).double() * weight.sum()  # over the batch, its padding included
                 found |= {f"{name}{mark}": value for name, value in average(sums, place).items()}
         del found["count_first"]
-        if self.recipe.policy.simulate:
-            found["success"] = self._success(model, place)
-        return found
+        shares = {name: self._success(model, place, name) for name in _names(self.recipe.policy.simulate)}
+        if len(shares) > 1:
+            found |= {f"success_{name}": share for name, share in shares.items()}
+        return found | ({"success": sum(shares.values()) / len(shares)} if shares else {})
 
-    def _success(self, model: nn.Module, place: Place) -> float:
+    def _success(self, model: nn.Module, place: Place, task: str) -> float:
         """The share of trials in simulation that succeed, with the current weights."""
         if place.world > 1:
             raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
         p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size
         sees = {"depth": d.depth is not None, "calibration": p.frame == "world"}
-        env = partial(robots.make, p.simulate, size=(size, size), cameras=d.cameras, **sees)
+        env = partial(robots.make, task, size=(size, size), cameras=d.cameras, **sees)
         seeds = range(FIRST_TRIAL, FIRST_TRIAL + p.trials)
         bare = cast(Planner, getattr(model, "module", model))
         return sum(trial.success for trial in run_trials(Setting(env, lambda: bare), seeds)) / len(seeds)
@@ -196,6 +202,10 @@ class PolicyTask(Task):
             k = None if kept.intrinsics is None else kept.intrinsics[index]
             batch = self._batch(kept, index, kept.image[index], depth, k, said)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _first_frames(kept: Demos, frames: Tensor) -> Tensor:

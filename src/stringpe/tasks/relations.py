@@ -89,7 +89,7 @@ class PointTransformers(nn.Module):
     def _encoding(self, model: Model, name: str) -> Encoding:
         with torch.random.fork_rng([]):
             torch.manual_seed(derive(name))
-            options: dict[str, Any] = dict(model.encoding_options)
+            options: dict[str, Any] = dict(model.options)
             made = create(model.encoding, head_dim=self.head_dim, num_heads=self.heads, coord_dim=AXES, **options)
         if not isinstance(made, Encoding):
             raise ValueError(f"relations takes encodings of a basis and frequencies; {model.encoding!r} is not one")

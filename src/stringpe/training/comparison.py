@@ -19,9 +19,9 @@ from ..recipes.schema import Recipe
 from ..tasks import check
 from ..tasks.base import Task
 from .findings import Finding, Scores, named_findings, paragraphs, verdict
-from .launch import build, result, versions
+from .launch import build, result, train_start, versions
 from .measure import measure_in_turns
-from .runs import Planned, planned, run_all, workers
+from .runs import Planned, expand_rows, planned, run_all, workers
 from .table import Summary, as_csv, as_text, summarise
 from .tuning import APART, Tuning, best, tune
 
@@ -47,23 +47,30 @@ def compare(
     jobs: int = 0,
     tuning: Tuning | None = None,
     costs: bool = True,
+    metrics: Sequence[str] = (),
+    best: bool = False,
     quiet: bool = False,
 ) -> Comparison:
     """Train every encoding with seeds recipe.seed, recipe.seed + 1, …; write table, curves and report.html to `out`,
     scores of every run to results.json and their curves to metrics.jsonl.
 
     A row is an encoding, with options or changes of the recipe after a colon: "circulant:block_size=8",
-    "cayley:model.depth=none". Call it again after a stop: finished runs are only read, others go on.
+    "cayley:model.depth=none"; a list in braces is a row per value, "circulant:block_size={4,8,16}". Call it again after
+    a stop: finished runs are only read, others go on.
     design: columns, contrasts, and the rows and seeds that are taken by default; the recipe's own by default. Its
         contrasts are written to design.json before anything runs.
     baseline: the row that differences are taken to; "absolute" if it is there, else the first.
     jobs: processes side by side; 0 is one on a GPU and one per core on a CPU.
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
     costs: measure step time and memory of the rows in turns, after training.
+    metrics: what the task measures, a column each, in place of the design's columns.
+    best: also show the maximum over seeds of every row.
     """
     design = design or (recipes.load_design(recipe.name) if recipe.name in recipes.names() else Design())
-    labels = list(dict.fromkeys(encodings or design.rows))
-    asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), quiet)
+    if metrics:
+        design = replace(design, columns=tuple(Column(name, metric=name) for name in dict.fromkeys(metrics)))
+    labels = expand_rows(encodings or design.rows)
+    asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), best, quiet)
     for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
@@ -73,6 +80,7 @@ def compare(
     with hold_lock(asked.out / ".lock", f"the comparison in {out}"):
         claim_folder(asked.out, design.questions(), file="design.json", what="comparison")
         task = build(recipe)  # makes or finds the data once, before many processes want it
+        train_start(recipe, quiet=asked.quiet)  # as with the data
         plan, tried = _run(asked, task, tuning)
         measured = _costs(plan, asked) if costs else {}
         found = _conclude(asked, task, plan, measured, baseline, tuning, tried)
@@ -91,6 +99,7 @@ class _Asked:
     seeds: int
     out: Path
     jobs: int
+    best: bool
     quiet: bool
 
 
@@ -141,7 +150,7 @@ def _conclude(
     findings = named_findings(scores, design)
     opening = _opening(design, findings, asked.seeds)
     notes = [*paragraphs(findings, asked.seeds), *_notes(asked, scores, baseline, tuning, bool(measured))]
-    text = as_text(summaries, task.metric_name, [*opening, *notes])
+    text = as_text(summaries, task.metric_name, [*opening, *notes], best=asked.best)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", as_csv(summaries))
     by_row: dict[str, dict[str, Any]] = {}
@@ -155,7 +164,7 @@ def _conclude(
     main = [p for p in plan if not p.variant]
     curves = {label: [p.out / "metrics.jsonl" for p in main if p.label == label] for label in asked.labels}
     figure = task.figure({p.label: p.out for p in main if p.seed == recipe.seed}, out)
-    report = write_report(out, recipe, summaries, curves, task, opening, notes, versions(), figure)
+    report = write_report(out, recipe, summaries, curves, task, opening, notes, versions(), figure, asked.best)
     return Comparison(summaries, findings, text, report)
 
 
@@ -166,7 +175,11 @@ def _scores(column: Column, results: Sequence[tuple[Planned, Any]], metric: str)
     for run, outcome in results:
         if run.variant == variant:
             each = run.metrics(outcome)
-            found.setdefault(run.label, {}).update({s: 100 * m[column.metric or metric] for s, m in each.items()})
+            name = column.metric or metric
+            if missing := [s for s, m in each.items() if name not in m]:
+                known = ", ".join(each[missing[0]])
+                raise ValueError(f"the runs of {run.label} have not measured {name!r}: they have {known}")
+            found.setdefault(run.label, {}).update({s: 100 * m[name] for s, m in each.items()})
     return found
 
 

@@ -37,7 +37,7 @@ def _files(where: str) -> Iterator[list[str | int]]:
     """What the files are that a place of a recipe stands for; nothing for a hub, a pipe or an address."""
     if where.startswith("pipe:") or "://" in where:
         return
-    for part in filter(None, where.split(",")):
+    for part in filter(None, re.split(r",| \+ ", where)):
         pattern = re.sub(r"\{[^}]*\}", "*", part)  # {000..127}
         for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
             if path.is_dir():

@@ -19,7 +19,7 @@ from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_json, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
-from ..tasks import check
+from ..tasks import check, task_class
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
@@ -36,6 +36,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    train_start(recipe, quiet=quiet)
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
         atexit.unregister(_leave)
@@ -43,6 +44,19 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     alone = hold_lock(out / ".lock", f"the run in {out}") if accelerator.is_main_process else nullcontext()
     with alone:
         return _train(recipe, out, accelerator, quiet)
+
+
+def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
+    """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and it is not there yet."""
+    from ..tasks.build import start_folder, start_recipe
+
+    if "model.start" not in task_class(recipe.task).keys(recipe):
+        return
+    before = start_recipe(recipe)
+    if before is not None:
+        folder = start_folder(recipe)
+        assert folder is not None
+        train(before, folder, quiet=quiet)
 
 
 def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from .capture import CapturedStep, Step, ahead, compile_layers
 from .clock import Clock
 from .ema import Ema
 from .log import Log
-from .schedule import cosine
+from .schedule import SCHEDULES
 from .signals import Stopped, sigterm
 
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
@@ -112,7 +112,8 @@ class Run:
 
     def step(self, step: int, batch: Batch) -> None:
         """One optimisation step on this process's share. Nothing in it waits for the device."""
-        factor = cosine(step, self.total, self.recipe.optim.warmup_steps)
+        optim = self.recipe.optim
+        factor = SCHEDULES[optim.schedule](step, self.total, optim.warmup_steps)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate * factor)

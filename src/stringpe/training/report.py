@@ -12,7 +12,7 @@ from torch import Tensor
 from ..io.files import write_text
 from ..recipes.schema import Recipe
 from ..tasks.base import Sample, Task
-from .table import Summary, cells, difference_rows, headings
+from .table import Summary, best_rows, cells, difference_rows, headings
 
 _SAMPLES = 12
 _STYLE = """
@@ -38,11 +38,12 @@ def write_report(
     notes: Sequence[str],
     versions: Mapping[str, str],
     figure: Path | None = None,
+    best: bool = False,
 ) -> Path:
     """Write curves.svg, scores.svg and report.html to `out`; returns the report's path.
 
     runs: metrics.jsonl by row. opening: paragraphs before the table; notes: those after it. figure: a PNG of what the
-    runs do, to be shown too."""
+    runs do, to be shown too. best: show the maxima over seeds."""
     figures = _figures(out, summaries, runs, task)
     pictures = [
         f'<img class="figure" alt="{html.escape(name)}" src="{_uri("image/svg+xml", svg)}">'
@@ -54,6 +55,7 @@ def write_report(
         *(f"<p>{html.escape(paragraph)}</p>" for paragraph in opening),
         _table(headings(summaries, task.metric_name), [cells(s) for s in summaries]),
         *([_table(*_split(difference_rows(summaries)))] if len(summaries[0].cells) > 1 else []),
+        *([_table(*_split(best_rows(summaries)))] if best else []),
         *(f'<p class="note">{html.escape(note)}</p>' for note in notes),
         "<h2>Curves</h2>" if pictures else "",
         *pictures,

@@ -87,6 +87,22 @@ def planned(
     ]
 
 
+def expand_rows(rows: Sequence[str]) -> list[str]:
+    """Rows with every list in braces written out: "circulant:block_size={4,8}" is two rows. Several lists in one row
+    are all their combinations."""
+    found: list[str] = []
+    for row in rows:
+        listed = re.search(r"\{([^{}]*,[^{}]*)\}", row)  # {encoding}, without a comma, is none
+        if listed is None:
+            found.append(row)
+            continue
+        values = [value.strip() for value in listed[1].split(",")]
+        if not all(values):
+            raise ValueError(f"a list in a row is {{4,8,16}}, values with commas between them; got {row!r}")
+        found += expand_rows([row[: listed.start()] + value + row[listed.end() :] for value in values])
+    return list(dict.fromkeys(found))
+
+
 def folder(row: str) -> str:
     """A row's label as the name of a folder."""
     return re.sub(r"[^\w.-]+", "-", row)

@@ -8,7 +8,9 @@ import gymnasium as gym
 import numpy as np
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs.configs import EnvConfig
+
 from stringpe import robots
+from stringpe.robots.calibration import CAMERA
 from stringpe.robots.data.columns import DEPTH, IMAGES, MILLIMETRE, STATE, stored_key
 from stringpe.robots.data.demos import parse_options
 
@@ -20,7 +22,8 @@ class StringEnv(EnvConfig):
 
     size: side of the pictures in pixels. cameras: their names, all of the robot by default. depth: hand it over, in
     millimetres, as LeRobot reads it from data sets. options: settings of the environment as `stringpe eval` takes
-    them, for example '["lighting=dim", "depth_noise=true"]'."""
+    them, for example '["lighting=dim", "depth_noise=true"]'. calibration: hand over the cameras' poses, which policies
+    in the world frame need."""
 
     task: str | None = "KukaPick"
     fps: int = 10
@@ -28,6 +31,7 @@ class StringEnv(EnvConfig):
     cameras: list[str] = field(default_factory=list)
     depth: bool = True
     options: list[str] = field(default_factory=list)
+    calibration: bool = False
 
     def __post_init__(self) -> None:
         env = robots.make(self.task or "", cameras=(), **parse_options(self.options))
@@ -52,6 +56,7 @@ class StringEnv(EnvConfig):
     def gym_kwargs(self) -> dict[str, Any]:
         """Arguments of `stringpe.robots.make`."""
         chosen = {"size": (self.size, self.size), "cameras": tuple(self.cameras) or None, "depth": self.depth}
+        chosen |= {"calibration": self.calibration}
         return chosen | parse_options(self.options)
 
     def create_envs(self, n_envs: int, use_async_envs: bool = False) -> dict[str, dict[int, gym.vector.VectorEnv]]:
@@ -77,12 +82,11 @@ class RobotTask(gym.Env[Any, Any]):
         self.action_space = self.env.action_space
         spaces = self.env.observation_space.spaces
         deep = {_plain(stored_key(k)): (1, *s.shape) for k, s in spaces.items() if k.startswith(DEPTH)}
+        pixels = {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
         self.observation_space = gym.spaces.Dict(
-            {
-                "agent_pos": spaces[STATE],
-                "pixels": gym.spaces.Dict({k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}),
-            }
+            {"agent_pos": spaces[STATE], "pixels": gym.spaces.Dict(pixels)}
             | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
+            | {_plain(key): space for key, space in spaces.items() if key.startswith(CAMERA)}
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -107,6 +111,8 @@ def _rename(observation: dict[str, Any]) -> dict[str, Any]:
             found["pixels"][key.removeprefix(IMAGES)] = value
         elif key.startswith(DEPTH):
             found[_plain(stored_key(key))] = (value / MILLIMETRE).astype(np.float32)[None]
+        elif key.startswith(CAMERA):
+            found[_plain(key)] = value
     return found
 
 

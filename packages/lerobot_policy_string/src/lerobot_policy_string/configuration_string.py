@@ -1,19 +1,32 @@
 """What a stringpe policy in LeRobot is made of: a recipe of stringpe, changes to it, and LeRobot's features."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.optim import AdamWConfig, CosineDecayWithWarmupSchedulerConfig
+
 from stringpe import recipes
+from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import from_dict, override
 from stringpe.recipes.schema import Recipe
+from stringpe.robots.calibration import fit_intrinsics, pose_key
 from stringpe.robots.policies.base import Spec
+from stringpe.tasks.policy import PolicyTask
 
 IMAGES = "observation.images."
 DEPTH = "_depth"
 """How the keys of a camera's depth end, as LeRobot names them: observation.images.<camera>_depth."""
+
+_READ = (
+    *("seed", "model.*", "policy.*", "data.image_size"),
+    *("optim.lr", "optim.beta1", "optim.beta2", "optim.eps", "optim.weight_decay", "optim.clip", "optim.warmup_steps"),
+)
+"""Keys of a recipe that a policy in LeRobot depends on."""
+_OURS = ("policy.cameras", "policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials")
+"""Of these, keys that only stringpe's own training reads."""
 
 
 @PreTrainedConfig.register_subclass("string")
@@ -23,13 +36,15 @@ class StringConfig(PreTrainedConfig):
 
     recipe: kuka_small, aloha_small, kuka or aloha: sizes of the image encoder and of the policy, learning rate, …
     kind: diffusion or energy. encoding: a name of `stringpe.names()`. depth: none, lift, channel, normals or
-    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these is
-    the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
+    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these
+    is the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
     for example '["policy.chunk=32", "model.layers=4"]'.
     cameras: their names, all of the data set by default. image_size: side in pixels that pictures are resized to, 0 for
     the recipe's. depth_unit: of the depth that LeRobot hands over (`--dataset.depth_output_unit`). noise_seed: where
     set, episode i after loading draws its noise from this seed + i alone, as `stringpe eval` does.
-    as_built, fps, tasks: filled in when a policy is made; a saved policy is built from them."""
+    as_built, fps, tasks, calibration: filled in when a policy is made; a saved policy is built from them. calibration:
+    of the cameras of a policy in the world frame, by name: "intrinsics" in pixels of pictures of image_size, and "pose"
+    for cameras that stand still; poses of others are a column `observation.camera.<camera>.pose`."""
 
     recipe: str = "kuka_small"
     kind: str = ""
@@ -44,6 +59,7 @@ class StringConfig(PreTrainedConfig):
     as_built: str = ""
     fps: float = 0.0
     tasks: list[str] = field(default_factory=list)
+    calibration: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
     normalization_mapping: dict[str, NormalizationMode] = field(
         default_factory=lambda: {
             "STATE": NormalizationMode.MEAN_STD,
@@ -71,10 +87,15 @@ class StringConfig(PreTrainedConfig):
             "policy.encoder": self.encoder,
             "data.image_size": self.image_size,
         }
-        changes = [f"{key}={value}" for key, value in given.items() if value]
-        recipe = override(recipes.load(self.recipe), [*changes, *self.changes])
+        changes = [*(f"{key}={value}" for key, value in given.items() if value), *self.changes]
+        recipe = override(recipes.load(self.recipe), changes)
         if recipe.task != "policy":
             raise ValueError(f"{self.recipe} is a recipe for {recipe.task}, not for a policy: use kuka_small, …")
+        keys = [change.partition("=")[0] for change in changes]
+        unread = [key for key in keys if not is_read(key, _READ) or key in _OURS]
+        if unread:
+            raise ValueError(f"{unread[0]} would change nothing: LeRobot's data, loop and options decide on it")
+        PolicyTask.check(recipe, keys)
         return recipe
 
     def camera_keys(self) -> dict[str, str]:
@@ -84,21 +105,24 @@ class StringConfig(PreTrainedConfig):
             for key, feature in sorted(self.image_features.items())
             if feature.shape[0] == 3
         }
+        if not there:
+            raise ValueError("these policies need at least one camera, and there is none among the features")
         missing = [name for name in self.cameras if name not in there]
-        if missing or not there:
-            raise ValueError(f"there is no camera {', '.join(missing) or 'at all'}; there are {', '.join(there) or 'none'}")
+        if missing:
+            raise ValueError(f"there is no camera {', '.join(missing)}; there are {', '.join(there)}")
         return {name: there[name] for name in self.cameras or there}
 
     def depth_keys(self) -> dict[str, str]:
         """LeRobot's keys of the depth, by camera; none for a policy that does not see depth."""
-        if self.build_recipe().model.depth == "none":
+        recipe = self.build_recipe()
+        if recipe.model.depth == "none" and recipe.policy.frame != "world":
             return {}
         cameras = self.camera_keys()
         wanted = {name: f"{IMAGES}{name}{DEPTH}" for name in cameras}
         missing = [key for key in wanted.values() if key not in self.image_features]
         if missing:
             raise ValueError(
-                f"depth={self.build_recipe().model.depth} needs {', '.join(missing)}; there are "
+                f"depth={recipe.model.depth} in the {recipe.policy.frame} frame needs {', '.join(missing)}; there are "
                 f"{', '.join(sorted(self.image_features))}: record depth, choose other cameras, or set depth=none"
             )
         return wanted
@@ -110,6 +134,23 @@ class StringConfig(PreTrainedConfig):
         state, action = self.robot_state_feature.shape[0], self.action_feature.shape[0]
         size = self.build_recipe().data.image_size
         return Spec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
+
+    def calibrate(self, features: Mapping[str, Any]) -> None:
+        """Note what a data set knows of the cameras, where the policy sees the world frame."""
+        recipe = self.build_recipe()
+        if recipe.policy.frame != "world":
+            return
+        for name, key in self.camera_keys().items():
+            info = features[key].get("info") or {}
+            if "intrinsics" not in info or not ("pose" in info or pose_key(name) in features):
+                raise ValueError(
+                    f"policy.frame=world needs calibrated cameras: give intrinsics and pose in the info of {key} in "
+                    f"meta/info.json, or the column {pose_key(name)}"
+                )
+            fitted = fit_intrinsics(info["intrinsics"], features[key]["shape"][:2], recipe.data.image_size)
+            self.calibration[name] = {"intrinsics": fitted.tolist()} | (
+                {"pose": info["pose"]} if "pose" in info else {}
+            )
 
     def validate_features(self) -> None:
         if self.robot_state_feature is None or self.action_feature is None:

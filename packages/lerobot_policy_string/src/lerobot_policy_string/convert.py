@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lerobot.configs import FeatureType, PolicyFeature
+
 from stringpe.robots.policies.base import RobotPolicy
 from stringpe.tasks.build import load_run
 
@@ -20,10 +21,12 @@ from .processor_string import make_string_pre_post_processors
 
 
 def convert(run: str | Path, out: str | Path) -> Path:
-    """Write the policy of a run, or of one of its checkpoints, to a folder; its normalisation goes to the processors."""
+    """Write the policy of a run or of a checkpoint to a folder; its normalisation goes to the processors."""
     loaded = load_run(run, "policy")
     trained = loaded.model
     assert isinstance(trained, RobotPolicy)
+    if loaded.recipe.policy.frame == "world":
+        raise ValueError(f"{run} sees the world frame and does not keep its cameras' calibration: train it in LeRobot")
     config = _describe(trained, loaded.recipe)
     policy = StringPolicy(config)
     policy.model.load_state_dict(trained.state_dict())

@@ -1,4 +1,4 @@
-"""A policy of stringpe behind LeRobot's interface. LeRobot's processors normalise, so the policy's own is the identity."""
+"""A policy of stringpe behind LeRobot's interface. LeRobot's processors normalise; the policy itself does not."""
 
 import json
 from collections import deque
@@ -8,10 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lerobot.policies.pretrained import PreTrainedPolicy
+from torch import Tensor
+
+from stringpe.robots.calibration import intrinsics_key, pose_key
 from stringpe.robots.data.columns import ACTION, DEPTH, IMAGES, STATE, UNITS
 from stringpe.tasks.build import refuse_foreign_code
 from stringpe.tasks.policy_model import new_policy
-from torch import Tensor
 
 from .configuration_string import StringConfig
 
@@ -29,11 +31,10 @@ class StringPolicy(PreTrainedPolicy):
         recipe = config.build_recipe()
         if config.as_built:  # a saved policy is data, and must not choose what is imported
             refuse_foreign_code(recipe, Path("this policy's config.json"))
-        if getattr(recipe.policy, "frame", "camera") != "camera":
-            raise ValueError("LeRobot does not hand over calibrated cameras: train policy.frame=world by stringpe train")
         if dataset_meta is not None and not config.as_built:
             config.fps = float(dataset_meta.fps)
             config.tasks = [str(text) for text in dataset_meta.tasks.index]
+            config.calibrate(dataset_meta.features)
         self.model = new_policy(recipe, config.spec(), pretrained=not config.as_built)
         config.as_built = json.dumps(recipe.to_dict())
         self._cameras, self._depths = config.camera_keys(), config.depth_keys()
@@ -92,4 +93,17 @@ class StringPolicy(PreTrainedPolicy):
             if depth.shape[-2:] != (side, side):
                 depth = F.interpolate(depth, (side, side), mode="nearest-exact")  # holes do not mix
             found[DEPTH + name] = depth[:, 0]
+        for name, known in self.config.calibration.items():
+            found |= _place_camera(name, known, batch)
         return found
+
+
+def _place_camera(name: str, known: dict[str, Any], batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The intrinsics (b, 3, 3) and the pose (b, 4, 4) of a camera."""
+    like = batch[STATE]
+    pose = batch[pose_key(name)] if pose_key(name) in batch else like.new_tensor(known["pose"])
+    intrinsics = like.new_tensor(known["intrinsics"])
+    return {
+        intrinsics_key(name): intrinsics.expand(len(like), 3, 3),
+        pose_key(name): pose.to(like).reshape(-1, 4, 4).expand(len(like), 4, 4),
+    }

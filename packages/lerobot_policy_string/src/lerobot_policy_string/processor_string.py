@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from lerobot.processor.factory import make_default_pre_post_processors
+
 from stringpe.robots.policies.base import FLAT
 
 from .configuration_string import StringConfig

@@ -132,7 +132,7 @@ def _listed(folder: Path, info: Mapping[str, Any], broken: dict[str, str]) -> It
             if path not in checked:
                 checked[path] = _damage(path, info)
             if checked[path]:
-                broken[f"episode {number} in {path.name}"] = checked[path]
+                broken[f"episode {number} in {path.name}"] = f"episode {number}: {checked[path]}"
                 continue
             clips = {key: _clip(folder, info, key, row) for key in _videos(info)}
             task = " ".join(row["tasks"] or [])

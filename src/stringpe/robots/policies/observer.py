@@ -27,7 +27,7 @@ from ...baselines import SinCos
 from ...coords import Calibration, grid
 from ...models.blocks import Block, through
 from ...models.initialise import fan_in_, initialise
-from ...models.positions import build_encodings, is_absolute
+from ...models.positions import NONE, build_encodings, is_absolute
 from ...models.vit import ViT
 from ...models.world import WorldLift, world_points
 
@@ -42,8 +42,9 @@ class ImageEncoder(nn.Module):
     calibration where the model sees the world frame.
 
     model: a stringpe `ViT`; or, with its width `dim` and its `patch_size`, any module that returns patch tokens as a
-    tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`. Tokens before the patches
-    (a class token) are dropped: patches are the last rows × columns. freeze: do not train it.
+    tensor or in `last_hidden_state`, such as a SigLIP of transformers with `stringpe.attach`; one that was lifted
+    (`stringpe.lift`) sees depth. Tokens before the patches (a class token) are dropped: patches are the last
+    rows × columns. freeze: do not train it.
     """
 
     def __init__(self, model: nn.Module, *, dim: int = 0, patch_size: int = 0, freeze: bool = False):
@@ -55,7 +56,7 @@ class ImageEncoder(nn.Module):
                 f"the width and the patch size of a {type(model).__name__} are not known: pass dim and patch_size"
             )
         self.model, self.dim, self.patch_size, self.freeze = model, dim, patch_size, freeze
-        self.wants_depth = isinstance(model, ViT) and model.depth != "none"
+        self.wants_depth = model.depth != "none" if isinstance(model, ViT) else hasattr(model, "depth_lift")
         if freeze:
             model.requires_grad_(False)
 
@@ -64,7 +65,7 @@ class ImageEncoder(nn.Module):
             if isinstance(self.model, ViT):
                 own = calibration if self.model.frame == "world" else None
                 return self.model.features(image, depth if self.wants_depth else None, calibration=own).tokens
-            found = self.model(image)
+            found = self.model(image, depth=depth) if self.wants_depth else self.model(image)
         tokens: Tensor = found if isinstance(found, Tensor) else found.last_hidden_state
         rows, columns = self.size(image)
         if tokens.ndim != 3 or tokens.shape[1] < rows * columns or tokens.shape[2] != self.dim:
@@ -111,7 +112,8 @@ class Observer(nn.Module):
         hidden = int(mlp_ratio * dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
         name = encoding if frame == "world" and not is_absolute(encoding) else "none"
-        each = build_encodings(name, encoding_options or {}, layers, sizes, shared=False)
+        options = {} if name == NONE else encoding_options or {}  # they are the image encoder's, too
+        each = build_encodings(name, options, layers, sizes, shared=False)
         self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in each)
         self.lift = None if name == "none" or not layers else WorldLift(encoder.patch_size)
         self.norm = nn.LayerNorm(dim, eps=1e-6)

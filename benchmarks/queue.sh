@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# The experiments that are still to run, as commands, for one GPU that is lent for ten minutes at a time.
+#
+#     benchmarks/queue.sh list                      # the steps, in order
+#     benchmarks/queue.sh show E4                   # the commands of a step, without running them
+#     DATA=data OUT=runs benchmarks/queue.sh E4     # run a step; run it again to go on where it stopped
+#
+# DATA holds tiny-imagenet-100-{train,val}.tar.gz, voc2007-{train,val}.tar with .json, modelnet10.npz, and packs of
+# demonstrations (mug, pen, heights .safetensors: see the steps demos and demos-heights, which need a simulator and no
+# GPU). OUT gets one folder per experiment. CACHE keeps rendered frames and decoded images. Every command resumes:
+# finished runs are only read, and a run that was stopped goes on from its checkpoint. LIMIT ends a step after so many
+# seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side.
+set -euo pipefail
+
+DATA=${DATA:-data} OUT=${OUT:-runs} CACHE=${CACHE:-$OUT/cache} LIMIT=${LIMIT:-580}
+SHOW=0
+TINY="data.train=$DATA/tiny-imagenet-100-train.tar.gz data.val=$DATA/tiny-imagenet-100-val.tar.gz data.cache=$CACHE"
+# The settings at which the start was measured: 8 layers x 256, shifts in place of strong crops.
+SOUND="model.dim=256 model.layers=8 model.heads=4 optim.lr=1.5e-3 optim.weight_decay=0.05 loop.epochs=60"
+SOUND="$SOUND augment.crop=1 augment.shift=8"
+ROWS="absolute sincos rope rope:base=100 rope:base=100,learnable=true rope_mixed circulant cayley"
+MORE="cayley:frequencies=axial,share_basis=true harope simplex liere"
+BOXES="model.dim=384 model.layers=8 model.heads=6 loop.batch_size=256 optim.lr=7e-4 data.train_size=100000"
+FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
+ENDED=$(( $(date +%s) + LIMIT ))
+
+STEPS="S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-heights E8 E8-eval"
+
+stringpe_() {  # run a command of stringpe, or show it; stop when the time is over
+    if [ "$SHOW" = 1 ]; then
+        echo "stringpe $*"
+    elif [ "$LIMIT" = 0 ]; then
+        stringpe "$@"
+    else
+        timeout --signal=TERM --kill-after=20 $(( ENDED - $(date +%s) )) stringpe "$@"
+    fi
+}
+
+compare() {  # recipe, folder, jobs, words of its own
+    local recipe=$1 folder=$2 jobs=${JOBS:-$3}
+    shift 3
+    stringpe_ compare "$recipe" --out "$OUT/$folder" --jobs "$jobs" --no-costs "$@"
+}
+
+run_step() {
+    case $1 in
+    # The start of linear layers and of the patch embedding.
+    S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY $SOUND --seeds 2 --baseline cayley --encodings absolute cayley \
+        absolute:model.init=xavier cayley:model.init=xavier absolute:model.init=uniform cayley:model.init=uniform \
+        absolute:model.init=depth_scaled cayley:model.init=depth_scaled cayley:model.init=width_scaled \
+        cayley:model.patch_gain=0.3 cayley:model.patch_gain=1 ;;
+    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 2 \
+        --baseline cayley --encodings cayley cayley:model.init=depth_scaled cayley:model.init=width_scaled absolute ;;
+    # The loop beside a plain one: no other process on the card.
+    L) stringpe_ bench train --out "$OUT/bench-train" ;;
+    E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
+    E3) compare tiny_imagenet100 linear 12 $TINY $SOUND model.attention=linear --seeds 5 --encodings $ROWS ;;
+    E4) compare tiny_imagenet100 tiny 16 $TINY $SOUND --seeds 8 --encodings $ROWS $MORE ;;
+    E4-sizes) for run in "$OUT"/tiny/runs/*/seed*; do
+            for side in 96 128; do
+                [ -e "$run/at$side/metrics.json" ] || stringpe_ eval "$run" data.image_size=$side --out "$run/at$side"
+            done
+        done ;;
+    E5) compare scenes_objects objects 11 data.cache=$CACHE loop.epochs=20 --seeds 5 --baseline absolute \
+        --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
+        cayley:model.depth=channel cayley:model.depth=lift ;;
+    E6) compare scenes_detection3d boxes 6 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 4 --encodings absolute \
+        sincos rope:base=100,learnable=true rope_mixed circulant cayley absolute:model.depth=none cayley:model.depth=none ;;
+    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE $BOXES model.encoding=cayley loop.steps=24000 \
+        loop.save_every=1000 --out "$OUT/boxes-long" ;;
+    # Towers for VOC2007, then detection from them at two rates of the encodings.
+    V-towers) for rate in 0.1 1; do
+            compare tiny_imagenet100 voc-towers-$rate 15 $TINY optim.encoding_lr_scale=$rate loop.epochs=60 \
+                augment.crop=1 augment.shift=8 --seeds 3 --encodings absolute rope rope_mixed circulant cayley
+        done ;;
+    V) for rate in 0.1 1; do
+            compare voc2007 voc-$rate 15 data.train=$DATA/voc2007-train.tar data.val=$DATA/voc2007-val.tar \
+                optim.encoding_lr_scale=$rate loop.steps=12000 "model.start=$OUT/voc-towers-$rate/runs/{encoding}/seed{seed}" \
+                --seeds 3 --encodings absolute rope rope_mixed circulant cayley
+        done ;;
+    # Robots. Demonstrations and trials need a simulator, training does not.
+    demos) for pair in MugOnPlate:mug HandOverPen:pen; do
+            stringpe_ data demos "${pair%:*}" --episodes 800 --out "$DATA/${pair#*:}"
+            stringpe_ data pack "$DATA/${pair#*:}" "$DATA/${pair#*:}.safetensors" --stride 5
+        done ;;
+    E7-mug) compare aloha_small mug 10 data.train=$DATA/mug.safetensors --seeds 5 --encodings $FOUR ;;
+    E7-pen) compare aloha_small pen 10 data.train=$DATA/pen.safetensors --seeds 5 --encodings $FOUR ;;
+    E7-eval) for pair in MugOnPlate:mug HandOverPen:pen; do
+            stringpe_ eval "$OUT/${pair#*:}"/runs/*/seed* --env "${pair%:*}" --trials 50 --out "$OUT/${pair#*:}/trials"
+        done ;;
+    demos-heights) stringpe_ data demos KukaPick table_height=-0.03..0.03 pedestal_height=-0.03..0.03 depth_noise=true \
+            --cameras front --episodes 1200 --depth --out "$DATA/heights"
+        stringpe_ data pack "$DATA/heights" "$DATA/heights.safetensors" --stride 5 --depth-step 4 ;;
+    E8) compare kuka_small heights 12 data.train=$DATA/heights.safetensors --seeds 3 --baseline circulant:model.depth=none \
+        --encodings circulant:model.depth=none circulant:model.depth=normals circulant circulant:model.depth=lift+normals ;;
+    E8-eval) stringpe_ eval "$OUT"/heights/runs/*/seed* depth_noise=true --env KukaPick --shifts --trials 50 \
+        --out "$OUT/heights/trials" ;;
+    E9) compare modelnet10 modelnet10 12 data.train=$DATA/modelnet10.npz data.cache=$CACHE ;;
+    *) echo "there is no step named $1: the steps are $STEPS" >&2; return 2 ;;
+    esac
+}
+
+case ${1:-list} in
+list) tr ' ' '\n' <<<"$STEPS" ;;
+show) SHOW=1; shift; for step in ${*:-$STEPS}; do echo "# $step"; run_step "$step"; done ;;
+*) for step in "$@"; do run_step "$step"; done ;;
+esac

@@ -1,0 +1,108 @@
+"""Point clouds of shapes with a class each, from one NumPy file, cut into groups of neighbours once.
+
+The file is an .npz with, per split ("train" and "test"), `train_points` (n, p, 3) and `train_label` (n,), and perhaps
+`classes`, the names. Points are floats, or integers in any unit: every cloud is centred and divided by its largest
+distance from the centre, since CAD files of one collection differ in their units by factors of a million.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models.points import group_points
+from ..recipes.schema import Data
+from .cache import digest, file_marks, load_or_make, remember
+
+TURNS = ("none", "upright", "any")
+"""What `augment.turn` can be: no rotation, rotations about the z axis, all rotations."""
+
+_SPLITS = {"train": "train", "val": "test"}  # the name of a split in the file
+_CHUNK = 256  # clouds that are grouped at a time
+
+Clouds = dict[str, Tensor]
+"""points (n, g, k, 3) float32, in groups; centres (n, g, 3) float32; label (n,) int64."""
+
+
+@remember
+def load_clouds(data: Data, split: str) -> Clouds:
+    """The clouds of a split in groups, which are found once and kept in data.cache. Grouping follows a cloud when it is
+    turned or moved, so it can stand before any augmentation."""
+    path = Path(data.train if split == "train" or not data.val else data.val)
+    points, label = _read(path, _SPLITS[split], data.num_classes)
+    most = data.train_size if split == "train" else data.val_size
+    points, label = (t[: most or None] for t in (points, label))
+    if not 0 < data.group_size <= points.shape[1] or data.groups > points.shape[1]:
+        raise ValueError(
+            f"data.groups={data.groups} of data.group_size={data.group_size} points need as many points per cloud; "
+            f"those of {path} have {points.shape[1]}"
+        )
+    mark = digest(file_marks([path]), data.groups, data.group_size, most)
+    members = load_or_make(data.cache, f"groups-{split}-{mark}", lambda: _group(points, data.groups, data.group_size))
+    rows = torch.arange(len(points))[:, None]
+    return {
+        "points": points[rows[:, :, None], members["members"].long()],
+        "centres": points[rows, members["chosen"].long()],
+        "label": label,
+    }
+
+
+def class_names(data: Data) -> list[str]:
+    """The names of the classes, as the file has them, or numbers."""
+    with np.load(data.train, allow_pickle=False) as file:
+        if "classes" in file.files:
+            return [str(name) for name in file["classes"]]
+    return [f"class {i}" for i in range(data.num_classes)]
+
+
+def turn(points: Tensor, centres: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
+    """Grouped points (b, g, k, 3) and centres (b, g, 3), each cloud turned by its rotation (b, 3, 3)."""
+    return torch.einsum("bgkc,bdc->bgkd", points, rotation), torch.einsum("bgc,bdc->bgd", centres, rotation)
+
+
+def draw_rotations(count: int, kind: str, dice: torch.Generator) -> Tensor:
+    """Rotations (count, 3, 3), evenly distributed: of all of SO(3) ("any"), or about the z axis ("upright")."""
+    if kind == "upright":
+        angle = 2 * torch.pi * torch.rand(count, generator=dice)
+        cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros(count), torch.ones(count)
+        return torch.stack([cos, -sin, zero, sin, cos, zero, zero, zero, one], -1).unflatten(-1, (3, 3))
+    w, x, y, z = torch.nn.functional.normalize(torch.randn(count, 4, generator=dice), dim=-1).unbind(-1)
+    rows = [
+        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    ]
+    return torch.stack(rows, -1).unflatten(-1, (3, 3))
+
+
+def _read(path: Path, split: str, classes: int) -> tuple[Tensor, Tensor]:
+    """Points (n, p, 3), centred and of size 1, and labels (n,) of a split."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: set data.train to an .npz with train_points and train_label")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in (f"{split}_points", f"{split}_label") if name not in file.files]
+            if missing:
+                raise ValueError(f"it has {', '.join(file.files)}, but not {' and '.join(missing)}")
+            points = torch.from_numpy(file[f"{split}_points"].astype(np.float32))
+            label = torch.from_numpy(file[f"{split}_label"].astype(np.int64))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a file of point clouds: {error}") from None
+    if points.ndim != 3 or points.shape[-1] != 3 or label.shape != points.shape[:1] or not len(points):
+        raise ValueError(
+            f"{split}_points must be (n, p, 3) and {split}_label (n,), with n above 0; {path} has "
+            f"{tuple(points.shape)} and {tuple(label.shape)}"
+        )
+    if not points.isfinite().all():
+        raise ValueError(f"{split}_points of {path} holds numbers that are not finite")
+    if label.min() < 0 or label.max() >= classes:
+        raise ValueError(f"{path} has labels from {label.min()} to {label.max()}: set data.num_classes, now {classes}")
+    points = points - points.mean(1, keepdim=True)
+    return points / points.norm(dim=-1).amax(1).clamp(min=1e-12)[:, None, None], label
+
+
+def _group(points: Tensor, groups: int, size: int) -> Clouds:
+    found = [group_points(part, groups, size) for part in points.split(_CHUNK)]
+    chosen, members = (torch.cat(parts).to(torch.int32) for parts in zip(*found, strict=True))
+    return {"chosen": chosen, "members": members}

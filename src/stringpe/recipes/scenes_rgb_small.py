@@ -1,0 +1,20 @@
+"""`scenes_rgb` for a CPU: the 2D model that `scenes_frozen_small` lifts to 3D.
+
+    stringpe train scenes_rgb_small --out runs/scenes-rgb-small
+
+Time and expected number: not run at full length.
+"""
+
+from dataclasses import replace
+
+from .scenes_rgb import RECIPE as LARGE
+from .schema import Loop
+
+RECIPE = replace(
+    LARGE,
+    name="scenes_rgb_small",
+    model=replace(LARGE.model, dim=64, layers=2, heads=4),
+    data=replace(LARGE.data, train_size=3_000, val_size=600),
+    optim=replace(LARGE.optim, lr=3e-3, warmup_steps=40),
+    loop=Loop(batch_size=16, steps=600, log_every=20, save_every=600, keep=1, tensorboard=False),
+)

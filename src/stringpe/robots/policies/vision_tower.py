@@ -1,0 +1,90 @@
+"""Image encoders of transformers for policies: a SigLIP, or the SigLIP inside a PaliGemma, from a local folder.
+
+The paper's ALOHA policies see through SigLIP B/16 at 256 px, its KUKA policies through the image encoder of a
+PaliGemma. Of a PaliGemma only the weights of the vision tower are read; its language model stays on the disk.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...io.files import read_json
+
+TOWER = "tower.json"
+"""In a checkpoint of a policy with such an encoder: the encoder's configuration."""
+
+_WHOLE = ("siglip", "paligemma")  # types of models that hold a vision_config
+_ALONE = "siglip_vision_model"
+_PARTS = ("embeddings.", "encoder.", "post_layernorm.")
+_MARKS = ("vision_tower.", "vision_model.")  # what stands before the tower's names in files of larger models
+
+
+def read_tower_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the SigLIP in a folder: of a SigLIP, a PaliGemma, or a checkpoint of a policy with one."""
+    if (folder / TOWER).is_file():
+        found: dict[str, Any] = read_json(folder / TOWER)
+        return found
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"there is no config.json in {folder}: pass the folder of a SigLIP or a PaliGemma model")
+    config = read_json(folder / "config.json")
+    kind = str(config.get("model_type"))
+    if kind in _WHOLE:
+        config = config["vision_config"]
+    elif kind != _ALONE:
+        raise ValueError(f"{folder} holds a model of type {kind!r}: policies see through SigLIP or PaliGemma")
+    return {**config, "model_type": _ALONE, "vision_use_head": False}  # tokens are wanted, not a pooled vector
+
+
+def build_tower(config: Mapping[str, Any]) -> nn.Module:
+    """The tower of a configuration, with random weights."""
+    try:
+        from transformers import SiglipVisionConfig, SiglipVisionModel
+    except ImportError as missing:
+        raise ValueError(
+            f"SigLIP and PaliGemma need transformers: pip install 'stringpe[language]' ({missing})"
+        ) from None
+    tower: nn.Module = SiglipVisionModel(SiglipVisionConfig.from_dict(dict(config)))
+    return tower
+
+
+@torch.no_grad()
+def load_tower(folder: Path, config: Mapping[str, Any]) -> nn.Module:
+    """The tower of a folder with its weights, in float32."""
+    tower = build_tower(config)
+    wanted = {_own_name(name): tensor for name, tensor in tower.state_dict().items()}
+    for name, tensor in _read_weights(folder):
+        target = wanted.pop(name, None)
+        if target is None:
+            continue  # the pooling head
+        if target.shape != tensor.shape:
+            raise ValueError(f"{folder} has {name} of {tuple(tensor.shape)}, but its config.json {tuple(target.shape)}")
+        target.copy_(tensor)
+    missing = [name for name in wanted if not name.endswith("position_ids")]
+    if missing:
+        raise ValueError(
+            f"the .safetensors files of {folder} lack {missing[0]} and {len(missing) - 1} other weights of the vision "
+            f"tower: get the whole model"
+        )
+    return tower
+
+
+def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Name within the tower and value of the tower's weights, whatever else the files hold."""
+    from safetensors import safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 (it is no dictionary)
+                name = _own_name(key)
+                if name.startswith(_PARTS) and "text_model." not in key and "language_model." not in key:
+                    yield name, file.get_tensor(key)
+
+
+def _own_name(key: str) -> str:
+    """A weight's name within the tower."""
+    for mark in _MARKS:
+        key = key.rpartition(mark)[2]
+    return key

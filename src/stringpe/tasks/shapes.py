@@ -1,0 +1,137 @@
+"""Naming the shape of a point cloud, in any pose.
+
+A cloud is cut into groups of neighbouring points. The groups are the tokens, their centres in space the coordinates:
+real numbers, without a grid, and in three dimensions from the start.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, turn
+from ..data.loader import shares
+from ..data.order import Order, generator
+from ..data.place import Batch, Place
+from ..data.sources import check_source
+from ..models.initialise import Initialisation, initialise_by_name
+from ..models.points import PointTransformer
+from ..recipes.schema import Recipe
+from .base import Parts, Sample, Task, average
+from .objective import CLASS_LOSSES, cross_entropy, hits, soft_targets
+
+MOVE = 4.0
+"""How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""
+_OF_MODEL = (
+    *("dim", "layers", "heads", "mlp_ratio", "attention", "encoding", "encoding_options", "share_layers", "dropout"),
+    *("drop_path", "init"),
+)
+
+
+class Shapes(Task):
+    """Classification of point clouds. top1: clouds as they are; turned: each in another, random pose; moved: all of
+    them elsewhere."""
+
+    capturable = True
+    metric_name = "shapes named"
+    common = (
+        *("name", "task", "seed", "data.source", *(f"model.{name}" for name in _OF_MODEL)),
+        *(key for key in Task.common if key.startswith(("optim.", "loop."))),
+    )
+    reads = ("loss.kind", "loss.label_smoothing")
+
+    def __init__(self, recipe: Recipe):
+        super().__init__(recipe)
+        check_source("shapes", recipe.data)
+        if recipe.loss.kind not in CLASS_LOSSES:
+            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
+        self.clouds = load_clouds(recipe.data, "train")
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        cls.build(replace(recipe, model=replace(recipe.model, layers=1)), Parts())
+
+    @property
+    def examples(self) -> int:
+        return len(self.clouds["label"])
+
+    @classmethod
+    def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
+        own = recipe.model
+        model = PointTransformer(
+            dim=own.dim,
+            layers=own.layers,
+            num_heads=own.heads,
+            num_classes=recipe.data.num_classes,
+            encoding=own.encoding,
+            encoding_options=own.encoding_options,
+            share_layers=own.share_layers,
+            attention=own.attention,
+            mlp_ratio=own.mlp_ratio,
+            dropout=own.dropout,
+            drop_path=own.drop_path,
+        )
+        initialise_by_name(model, recipe.seed, Initialisation(own.init))
+        return model
+
+    def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        seed, size, augment = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
+        kept = {name: t.to(place.device) for name, t in self.clouds.items()}
+        order = Order(self.examples, size, seed)
+        for step in itertools.count(start):
+            index = order(step, place.rank, place.world).to(place.device)
+            batch = {name: t[index] for name, t in kept.items()}
+            if augment.turn != "none":
+                # One table for the global batch, so that the number of processes changes nothing.
+                rotation = draw_rotations(size, augment.turn, generator(seed, "turn", step))
+                rotation = rotation.chunk(place.world)[place.rank].to(place.device)
+                batch["points"], batch["centres"] = turn(batch["points"], batch["centres"], rotation)
+            yield batch
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        target = soft_targets(batch["label"], self.recipe.data.num_classes, self.recipe.loss.label_smoothing)
+        return cross_entropy(model(batch["points"], batch["centres"]), target, self.recipe.loss).mean()
+
+    def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        kept = load_clouds(self.recipe.data, "val")
+        count, seed = len(kept["label"]), self.recipe.data.seed
+        poses = draw_rotations(count, "any", generator(seed, "poses"))
+        sums: dict[str, Tensor] = {}
+        for index, weight in shares(count, self.recipe.loop.eval_batch, place):
+            more = self._judge(model, {name: t[index].to(place.device) for name, t in kept.items()}, poses[index])
+            more = {name: (value * weight.to(place.device)).sum() for name, value in more.items()}
+            sums = {name: value + sums.get(name, 0) for name, value in more.items()}
+        return average(sums, place)
+
+    def _judge(self, model: nn.Module, clouds: Clouds, pose: Tensor) -> dict[str, Tensor]:
+        """What is summed over clouds, one number (b,) per cloud and metric."""
+        points, centres, label = clouds["points"], clouds["centres"], clouds["label"]
+        logits = model(points, centres)
+        turned = model(*turn(points, centres, pose.to(points.device)))
+        target = soft_targets(label, logits.shape[-1], 0.0)
+        each = {
+            "top1": hits(logits, label, 1),
+            "turned": hits(turned, label, 1),
+            "moved": hits(model(points + MOVE, centres + MOVE), label, 1),
+            "loss": cross_entropy(logits, target, self.recipe.loss),
+            "count": torch.ones_like(label),
+        }
+        return {name: value.double() for name, value in each.items()}
+
+    def samples(self, count: int) -> list[Sample]:
+        kept, names = load_clouds(self.recipe.data, "val"), class_names(self.recipe.data)
+        first = zip(kept["points"][:count], kept["label"][:count].tolist(), strict=True)
+        return [Sample(draw_cloud(points.flatten(0, 1)), names[label]) for points, label in first]
+
+
+def draw_cloud(points: Tensor, side: int = 96) -> Tensor:
+    """A cloud (n, 3) within the unit ball, seen along its third axis: uint8 (side, side, 3), near points darker."""
+    place = ((points[:, :2] + 1) / 2 * (side - 1)).round().long().clamp(0, side - 1)
+    shade = (160 * (1 - points[:, 2].clamp(-1, 1)) / 2).to(torch.uint8)
+    order = points[:, 2].argsort()  # the nearest is drawn last
+    image = torch.full((side, side, 3), 255, dtype=torch.uint8)
+    for (x, y), grey in zip(place[order].tolist(), shade[order].tolist(), strict=True):
+        image[side - 1 - y, x] = grey
+    return image
