@@ -1,37 +1,80 @@
-"""Every Python block of the README and the docs runs, in order, page by page."""
+"""What the README and the docs show is true: blocks run, commands parse, names exist, links lead somewhere."""
 
+import importlib.util
 import pkgutil
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 
 from stringpe import catalogue, recipes
+from stringpe.cli import main as cli
+from stringpe.cli.parse import read
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OTHERS = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")]
+LINKED = [*PAGES, *OTHERS, *sorted((ROOT / "results").rglob("*.md"))]
 
 
-def python_blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+def name_of(page):
+    return str(page.relative_to(ROOT))
 
 
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+def run_blocks(page):
+    """The blocks of a page that run in the tests, in order: ("python", code) and ("bash", code)."""
+    return re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_code_blocks_run(page, capsys, monkeypatch):
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch's exporter, on itself
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("page", [page for page in PAGES if run_blocks(page)], ids=name_of)
+def test_blocks_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue, "_ENTRIES", dict(catalogue._ENTRIES))  # what a page registers ends with it
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    blocks = python_blocks(page)
-    assert blocks
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+    for kind, block in run_blocks(page):
+        if kind == "python":
+            exec(compile(block, str(page), "exec"), names)
+            continue
+        for line in block.splitlines():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "stringpe", f"only stringpe's commands can be run here, not {line}"
+            cli.main(words)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def commands(page):
+    """Every command of ours on a page, as a list of words: in blocks that are fenced or indented, with continued lines
+    joined, and without those in which … stands for what the reader adds."""
+    text = page.read_text().replace("\\\n", " ")
+    blocks = "\n".join(re.findall(r"^```(?:bash|text)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+    indented = "\n".join(re.findall(r"^ {4}.*$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE))
+    pattern = r"^\s*(?:[A-Z_]+=\S+ )?(?:(?:python|accelerate launch [^\n]*?) -m )?stringpe ([a-z][^\n]*)$"
+    found = re.findall(pattern, f"{blocks}\n{indented}", flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in found if "…" not in line]
+
+
+@pytest.mark.parametrize("page", [page for page in [*PAGES, *OTHERS] if commands(page)], ids=name_of)
+def test_commands_parse(page):
+    """Every command exists with its options, and every recipe with the keys that are changed."""
+    for words in commands(page):
+        length = next(n for n in (2, 1) if " ".join(words[:n]) in cli.COMMANDS)
+        name = " ".join(words[:length])
+        try:
+            (first, *_), options = read(cli.COMMANDS[name], words[length:], name)
+        except SystemExit:
+            pytest.fail(f"stringpe {' '.join(words)}")
+        except ValueError:  # it takes no words before its options
+            continue
+        if name in ("train", "compare"):
+            changes = [change for change in options["changes"] if not re.search(r"[{$]", change.partition("=")[2])]
+            recipes.load(first, changes)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_in_the_text_exist(page):
     """`stringpe.cayley(…)` and `stringpe.models.vit` in backticks are public names or modules."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
@@ -39,21 +82,43 @@ def test_names_in_the_text_exist(page):
         assert pkgutil.resolve_name(name) is not None, name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_the_text_exist(page):
-    """Commands name subcommands and recipes that exist; words in capitals and … stand for the reader's own."""
-    for command, word in re.findall(r"\bstringpe (train|compare) ([a-z]\w*)", page.read_text()):
-        assert word in {*recipes.names(), "properties"}, f"stringpe {command} {word}"
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", head.lower()).strip()) for head in heads}
 
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "results").rglob("*.md"))]
-
-
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if not target.startswith("https://"):
-            assert (page.parent / target).exists(), target
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert file.is_relative_to(ROOT), f"{target} is outside of the repository"
+        if anchor:
+            assert anchor in anchors(file), target
+
+
+def test_the_generated_reference_is_current():
+    path = ROOT / "docs/reference/generate.py"
+    maker = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("generate", path))
+    spec.loader.exec_module(maker)
+    for name, text in maker.pages().items():
+        assert (path.parent / name).read_text() == text, "run: python docs/reference/generate.py"
+
+
+def test_every_page_is_in_the_navigation():
+    """Pages that nobody finds are not read; entries without a page break the site."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w/-]+\.(?:md|ipynb)", nav)
+    assert len(listed) == len(set(listed))
+    missing = [name for name in listed if not (ROOT / name).exists()]
+    assert missing == []
+    assert {name_of(page) for page in PAGES} <= set(listed)
 
 
 def test_readme_names_every_encoding():

@@ -7,6 +7,7 @@ import time
 import pytest
 from PIL import Image
 
+from browser import results_in_browser
 from stringpe import names, recipes
 from stringpe.cli import main as cli
 
@@ -24,6 +25,33 @@ def test_inspect_draws(capsys, tmp_path, name, coord_dim):
     picture = Image.open(out).convert("L")
     assert picture.width > 800
     assert len(picture.getcolors(maxcolors=256)) > 50  # not blank
+
+
+def test_inspect_shows_weights_that_move_and_weights_that_do_not(capsys, tmp_path):
+    """The animation and the page of the README: coordinates move, absolute weights change, relative ones do not."""
+    out = tmp_path / "shift.gif"
+    cli.main(["inspect", "cayley", "--out", str(out), "--html", "--beside", "sincos", "rope"])
+    assert f"wrote {out}" in capsys.readouterr().out
+    with Image.open(out) as moving:
+        assert (moving.n_frames, moving.width) == (24, 930)
+    script = """
+    setTimeout(() => {
+      const slider = document.getElementById("variant");
+      slider.value = slider.max; slider.oninput();
+      report(document.getElementById("variant-name").textContent);
+      const changes = [...document.querySelectorAll("canvas")].map(canvas => Number(canvas.dataset.change));
+      report(changes.map(change => change > 0.1)); report(changes.map(change => change < 1e-5));
+    }, 500);
+    """
+    told = results_in_browser(out.with_suffix(".html").read_text(), script, tmp_path)
+    assert told == ["all coordinates moved by 16 rows and columns", "true,false,false", "false,true,true"]
+
+
+def test_inspect_takes_a_picture_of_ones_own(tmp_path):
+    photo, out = tmp_path / "photo.png", tmp_path / "own.html"
+    Image.new("RGB", (300, 200), (10, 200, 30)).save(photo)
+    cli.main(["inspect", "rope", "--html", "--out", str(out), "--beside", "sincos", "--image", str(photo)])
+    assert results_in_browser(out.read_text(), "report(data.size);", tmp_path) == ["168,168"]
 
 
 def test_inspect_a_single_head(tmp_path):

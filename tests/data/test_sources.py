@@ -44,7 +44,7 @@ def test_a_wrong_source_is_refused_with_those_that_serve(task):
 
 @pytest.mark.parametrize(("task", "source"), [(t, s) for t, some in SERVES.items() for s in some])
 def test_the_keys_that_a_source_reads_are_keys_of_a_recipe(task, source, tmp_path):
-    made = source in ("synthetic", "scenes", "points")
+    made = source in ("synthetic", "scenes", "one_object", "points")
     places = {} if made else {"train": str(tmp_path), "val": str(tmp_path)}
     if source in ("shards", "stream"):
         places = dict.fromkeys(places, str(shard(tmp_path / "s.tar", {})))

@@ -137,3 +137,24 @@ def test_rope_mixed_checkpoints_compute_what_they_did(kind, tmp_path):
     assert torch.equal(from_pretrained(tmp_path)(images()), model(images()))
     with pytest.raises(ValueError, match=r"timm.*rope-vit"):
         load_rope_mixed(host, {})
+
+
+def test_the_model_card_says_what_was_done_and_how_to_load_it(tmp_path, monkeypatch):
+    from huggingface_hub import ModelHubMixin
+
+    from stringpe.hub import Attached
+
+    family = next(f for f in FAMILIES if (f.package, f.name) == ("transformers", "SigLIP"))
+    model = stringpe.lift(stringpe.attach(family.model(), "circulant", block_size=8))
+    told = {}
+    monkeypatch.setattr(ModelHubMixin, "push_to_hub", lambda self, repo, **options: told.update(options))
+    Attached(model).push_to_hub("someone/lifted", private=True)
+    assert told == {"model_card_kwargs": {"repository": "someone/lifted"}, "private": True}
+    Attached(model).save_pretrained(tmp_path, model_card_kwargs=told["model_card_kwargs"])
+    card = (tmp_path / "README.md").read_text()
+    assert "library_name: stringpe" in card
+    assert "# SiglipVisionModel with circulant" in card
+    assert "    stringpe.attach(model, encoding='circulant'" in card
+    assert "block_size=8" in card
+    assert 'Attached.from_pretrained("someone/lifted").model' in card
+    assert "It takes depth in metres" in card

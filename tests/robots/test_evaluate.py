@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from policy_toy import policy
 from stand_in import Reach
 
+from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, Workers, run_trials
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.rollout import ENVIRONMENTS, Setting
@@ -243,6 +244,30 @@ def test_videos_show_successes_and_failures(tmp_path):
     kinds = sorted(p.name.split("_")[0] for p in tmp_path.iterdir())
     assert kinds.count("failure") == 2
     assert kinds.count("success") <= 2
+
+
+def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
+    trials = list(
+        run_trials(Setting(partial(Reach, cameras=("top", "side")), Expert, tmp_path, 1, html=True), range(3))
+    )
+    (video,) = {t.video for t in trials if t.video}
+    page = (tmp_path / video).with_suffix(".html").read_text()
+    data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
+    (rollout,) = data["rollouts"]
+    steps = next(t.steps for t in trials if t.video)
+    assert {name: len(pictures) for name, pictures in rollout["cameras"].items()} == {
+        "side": steps + 1,
+        "top": steps + 1,
+    }
+    assert rollout["caption"].startswith("success of seed")
+    assert rollout["caption"].endswith(f"after {steps} steps")
+    script = """
+    report([...document.querySelectorAll("figcaption")].map(c => c.textContent));
+    const size = image => { const copy = new Image(); copy.onload = () => report(copy.width + " x " + copy.height);
+      copy.src = image.src; };
+    size(document.querySelector("img"));
+    """
+    assert results_in_browser(page, script, tmp_path) == ["side,top", "16 x 16"]
 
 
 def test_the_table_has_intervals_and_paired_differences():

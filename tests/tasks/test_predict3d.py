@@ -1,8 +1,6 @@
 """Where the metres of a depth file come from."""
 
-import base64
 import json
-import struct
 import tarfile
 from types import SimpleNamespace
 
@@ -56,16 +54,15 @@ def test_a_file_that_says_nothing_is_read_as_its_json_says_or_in_millimetres_wit
     assert "room.depth.png does not say how long its steps are: 0.001 m assumed" in capsys.readouterr().err
 
 
-def test_a_page_shows_the_frame_with_what_was_found(predictor, tmp_path):
+def test_a_frame_to_look_at_has_its_points_and_what_was_found(predictor, tmp_path):
     path = tmp_path / "room.depth.png"
     path.write_bytes(png(torch.full((SIDE, SIDE), 2000, dtype=torch.int32), depth_step=0.001))
     found = [{"text": "a mug", "score": 0.5, "box": [0, 0, 2, 1, 0, 0, 0, 1, 0, 0.2, 0.2, 0.2]}]
     picture = Image.new("RGB", (2 * SIDE, 2 * SIDE), (9, 8, 7))  # twice the size of its depth
-    page = predictor.show(picture, Query(["a mug"], depth=path, intrinsics=(32.0, 32.0, 16.0, 16.0)), found)
-    data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
-    points = torch.tensor(struct.unpack(f"<{3 * SIDE * SIDE}f", base64.b64decode(data["points"]))).view(-1, 3)
+    frame = predictor.frame(picture, Query(["a mug"], depth=path, intrinsics=(32.0, 32.0, 16.0, 16.0)), found)
+    points, _ = frame.points()
     assert points[:, 2].unique().tolist() == [2.0]
     assert points[:, 0].max().item() == pytest.approx(2.0 * 7.5 / 16)  # the last column, 7.5 pixels from the middle
-    assert [(box["label"], box["kind"], box["score"]) for box in data["boxes"]] == [("a mug", "predicted", 0.5)]
+    assert [(box.label, box.kind, box.score) for box in frame.boxes] == [("a mug", "predicted", 0.5)]
     with pytest.raises(ValueError, match="give the picture's depth map with --depth"):
-        predictor.show(picture, Query(["a mug"]), found)
+        predictor.frame(picture, Query(["a mug"]), found)

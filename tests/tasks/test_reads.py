@@ -132,6 +132,7 @@ def boxed3d(folder):
     model = replace(SMALL, depth="lift")
     asked = rendered(folder, "detection3d", text=TEXT, model=model)
     yield asked
+    yield replace(asked, data=replace(asked.data, source="one_object"))
     pictures = []
     (folder / "images").mkdir()
     frames = scenes.render(scenes.sample(5, range(4)), (16, 16))
@@ -196,7 +197,7 @@ SOURCES = {
     "objects": {"scenes"},
     "retrieval": {"scenes", "shards", "folder", "stream"},
     "detection2d": {"coco", "scenes"},
-    "detection3d": {"scenes", "omni3d"},
+    "detection3d": {"scenes", "one_object", "omni3d"},
     "policy": {"demos"},
     "relations": {"points"},
     "shapes": {"clouds"},
@@ -213,6 +214,7 @@ LOOKED_AT = {
     ("retrieval", "folder"): {"data.in_memory"},
     ("detection2d", "scenes"): {"data.workers"},
     ("detection3d", "scenes"): {"augment.crop"},
+    ("detection3d", "one_object"): {"augment.crop"},
     ("detection3d", "omni3d"): {"augment.crop"},
 }
 UNREAD = {

@@ -22,7 +22,7 @@ def frame():
 
 def test_points_lie_where_the_camera_saw_them_and_holes_are_left_out():
     rgb, depth = frame()
-    points, colours = viewer._cloud(rgb, depth.double(), INTRINSICS.double())
+    points, colours = viewer.Frame(rgb, depth, INTRINSICS).points()
     assert len(points) == len(colours) == 12 * 16 - 3
     back = points.double() @ INTRINSICS.double().T
     pixels = back[:, :2] / back[:, 2:]
@@ -55,6 +55,45 @@ def test_a_scene_shows_its_boxes_and_a_chosen_one_alone(tmp_path):
     assert told == ["189", "3", "2", "true", "1", "bowl"]
 
 
+def test_another_frame_can_be_chosen(tmp_path):
+    rgb, depth = frame()
+    frames = [
+        viewer.Frame(rgb, depth, INTRINSICS, [viewer.Box(a_box(), "mug")], "a kitchen"),
+        viewer.Frame(
+            rgb, torch.full_like(depth, 2.0), INTRINSICS, [viewer.Box(a_box(), "bowl"), viewer.Box(a_box(), "jar")]
+        ),
+    ]
+    script = """
+    const view = document.getElementById("view"), frame = document.getElementById("frame");
+    const names = () => [...document.querySelectorAll("li")].map(line => line.textContent);
+    const shown = () => `${view.dataset.points} points: ${names()}`;
+    report(document.getElementById("caption").textContent); report(shown());
+    frame.value = 1; frame.onchange(); report(shown());
+    """
+    told = results_in_browser(viewer.show_frames(frames), script, tmp_path)
+    assert told == ["a kitchen", "189 points: mug", "192 points: bowl,jar"]
+
+
+def test_a_slider_moves_through_the_variants_of_a_map_and_says_what_changes(tmp_path):
+    maps = {"still": torch.eye(4).expand(2, 4, 4), "moved": torch.stack([torch.eye(4), torch.eye(4).roll(1, 1)])}
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    page = viewer.show_attention(image, maps, (2, 2), variants=["at the start", "further"], note="No training.")
+    script = """
+    setTimeout(() => {
+      const slider = document.getElementById("variant");
+      const told = () => [...document.querySelectorAll("figcaption")].map(c => c.textContent).join("; ");
+      report(document.getElementById("variant-name").textContent); report(told());
+      slider.value = 1; slider.oninput();
+      report(document.getElementById("variant-name").textContent); report(told());
+    }, 500);
+    """
+    still = "still: weights changed by 0.00 % at most; moved: weights changed by "
+    assert results_in_browser(page, script, tmp_path) == [
+        *("at the start", f"{still}0.00 % at most"),
+        *("further", f"{still}100.00 % at most"),
+    ]
+
+
 def test_an_attention_page_follows_the_pointer(tmp_path):
     maps = {"rope": torch.eye(12), "cayley": torch.full((12, 12), 1 / 12)}
     image = torch.zeros(3, 12, 16, dtype=torch.uint8)
@@ -81,10 +120,24 @@ def test_a_rollout_plays_all_cameras_together(tmp_path):
     const slider = document.getElementById("frame"), first = document.querySelector("img").src;
     slider.value = 2; slider.oninput();
     report(document.querySelectorAll("img").length); report(document.querySelector("img").src !== first);
-    report(document.querySelector("p").textContent);
+    report(document.getElementById("caption").textContent);
     """
     page = viewer.show_rollout({"front": pictures, "wrist": pictures}, "Picked up.")
     assert results_in_browser(page, script, tmp_path) == ["2", "true", "frame 3 of 3. Picked up."]
+
+
+def test_another_rollout_can_be_chosen(tmp_path):
+    short, long = ([torch.zeros(3, 4, 4, dtype=torch.uint8)] * count for count in (2, 5))
+    page = viewer.show_rollouts(
+        [viewer.Rollout({"front": short}, "Dropped."), viewer.Rollout({"wrist": long}, "Held.")]
+    )
+    script = """
+    const chooser = document.getElementById("rollout");
+    report(document.getElementById("caption").textContent);
+    chooser.value = 1; chooser.onchange();
+    report(document.getElementById("caption").textContent); report(document.querySelector("figcaption").textContent);
+    """
+    assert results_in_browser(page, script, tmp_path) == ["frame 1 of 2. Dropped.", "frame 1 of 5. Held.", "wrist"]
 
 
 def test_names_from_data_cannot_run_as_script(tmp_path):
@@ -109,6 +162,9 @@ def test_a_page_needs_nothing_from_outside():
         (lambda: viewer.show_scene(frame()[0], torch.zeros(3, 3), INTRINSICS), r"depth must be \(12, 16\) in metres"),
         (lambda: viewer.Box(a_box(), "mug", "guess"), "one of true, predicted, got 'guess'"),
         (lambda: viewer.show_attention(frame()[0], {"rope": torch.eye(3)}, (2, 2)), r"must be \(4, 4\) for 2 × 2"),
+        (lambda: viewer.show_attention(frame()[0], {"rope": torch.eye(4)}, (2, 2), variants="ab"), r"be \(2, 4, 4\)"),
+        (lambda: viewer.show_frames([]), "at least one frame"),
+        (lambda: viewer.show_rollouts([]), "at least one rollout"),
         (lambda: viewer.show_rollout({"front": []}), "same number of pictures, at least one"),
     ],
 )  # fmt: skip

@@ -103,6 +103,8 @@ def evaluate(
     trials: Count | None = None,
     jobs: Natural | None = None,
     videos: Natural | None = None,
+    html: bool = False,
+    rrd: bool = False,
     changes: Changes = (),
 ) -> None:
     """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
@@ -122,9 +124,13 @@ def evaluate(
         trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
         jobs: Simulations side by side; one per core by default.
         videos: How many to keep of successes, and of failures; 3 each by default.
+        html: Write a page to look at. Of detection3d scenes.html, validation frames with true and predicted boxes to
+            turn, in --out or the run's folder eval/. With --env one page per video, beside it, to step through.
+        rrd: Of detection3d scenes.rrd as well, the same for rerun.
     """
     if env:
-        _simulate(runs, env, shifts, out, {"count": trials, "jobs": jobs, "videos": videos}, changes)
+        how = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
+        _simulate(runs, env, shifts, out, how, changes)
         return
     for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
     if lost := [name for name, value in for_policies.items() if value is not None]:
@@ -143,6 +149,22 @@ def evaluate(
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
     print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
     print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
+    if html or rrd:
+        _show_predictions(runs[0], (out or Path(runs[0]) / "eval") / "scenes", html, rrd, changes)
+
+
+def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
+    """A page, and a file for rerun, with what a run of detection in 3D finds."""
+    from .. import viewer
+    from ..tasks.page3d import predict_val_frames
+
+    frames = predict_val_frames(run, changes)
+    if html:
+        print(
+            f"wrote {viewer.save(viewer.show_frames(frames, title=f'Boxes found by {run}'), path.with_suffix('.html'))}"
+        )
+    if rrd:
+        print(f"wrote {viewer.record_frames(frames, path.with_suffix('.rrd'))}")
 
 
 def _simulate(
@@ -195,6 +217,7 @@ def predict(
     nms: float = 0.5,
     intrinsics: tuple[float, float, float, float] | None = None,
     html: bool = False,
+    rrd: bool = False,
 ) -> None:
     """Find what texts name, or what a query image shows, in a picture: a JSON file, and the picture with boxes.
 
@@ -212,13 +235,13 @@ def predict(
         nms: Of two boxes of one query that overlap by more than this IoU, only the better is kept; 1 keeps both.
         intrinsics: Of the camera, fx fy cx cy in pixels, to draw boxes in 3D with.
         html: Write out.html as well, a page to turn the scene in; for boxes in 3D, with --depth.
+        rrd: Write out.rrd as well, the same for rerun.
     """
     from ..tasks import predict as prediction
 
     query = prediction.Query(text, query_image, query_box, depth, depth_step, threshold, top, nms, intrinsics)
-    written, drawn, found = prediction.predict(checkpoint, image, query, out, html=html)
-    page = f" and {out.with_suffix('.html')}" if html else ""
-    print(f"{len(found)} found; wrote {written} and {drawn}{page}")
+    written, found = prediction.predict(checkpoint, image, query, out, html=html, rrd=rrd)
+    print(f"{len(found)} found; wrote {', '.join(map(str, written))}")
     for one in found[:10]:
         print(f"{one['score']:.3f} {one['text']}")
 
@@ -301,18 +324,27 @@ def inspect(
     extent: float = 16.0,
     noise: float = 0.1,
     seed: int = 0,
+    beside: tuple[str, ...] = ("sincos", "rope"),
+    image: Path | None = None,
+    html: bool = False,
 ) -> None:
     """Draw an encoding: wavelengths, basis, and score maps over displacement.
 
+    With --out FILE.gif or --html it shows instead where the patches of a picture look, under this encoding and others,
+    while all coordinates move: weights under absolute embeddings change, those under relative encodings do not.
+
     Args:
         name: ROTARY; or a function of your own, my_module:factory.
-        out: The picture to write; .png, .svg or .pdf.
+        out: The picture to write; .png, .svg or .pdf, or .gif for the animation.
         head_dim: Channels per head.
         num_heads: Heads of the layer; up to four are drawn.
         coord_dim: Coordinates per token; the first two are drawn.
         extent: Half the width of the score maps, in units of the coordinates.
         noise: Spread of the random basis parameters, which a model would learn; 0 draws the start, where P = I.
         seed: Of the encoding, its noise and the token.
+        beside: Encodings to show beside it in the animation and on the page.
+        image: The picture of the animation and the page; one of the procedural world by default.
+        html: Write a page in place of the picture, with the suffix .html, to choose patches and displacements on.
     """
     import torch
 
@@ -320,7 +352,10 @@ def inspect(
     from ..encoding import Encoding
     from .drawing import draw
 
-    _find_local_modules(name)
+    _find_local_modules(name, *beside)
+    if html or out.suffix == ".gif":
+        _show_patch_attention((*beside, name), out, image, html, noise, seed)
+        return
     torch.manual_seed(seed)
     encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
     if not isinstance(encoding, Encoding):
@@ -331,6 +366,22 @@ def inspect(
     print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
 
 
+def _show_patch_attention(
+    names: Sequence[str], out: Path, image: Path | None, html: bool, noise: float, seed: int
+) -> None:
+    """The animation, or the page, of patches that look at each other under several encodings."""
+    from .. import viewer
+    from . import patch_attention as patches
+
+    picture = patches.rendered_picture() if image is None else patches.read_picture(image)
+    names = list(dict.fromkeys(names))
+    if html:
+        page = patches.attention_page(names, picture, noise=noise, seed=seed)
+        print(f"wrote {viewer.save(page, out.with_suffix('.html'))}")
+    if out.suffix == ".gif":
+        print(f"wrote {patches.animate(names, picture, out, noise=noise, seed=seed)}")
+
+
 def bench(
     parts: tuple[str, ...] = (),
     /,
@@ -338,6 +389,7 @@ def bench(
     device: str = "",
     ways: tuple[str, ...] = (),
     modes: tuple[str, ...] = ("eager", "compiled"),
+    check: Path | None = None,
 ) -> None:
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
@@ -347,13 +399,23 @@ def bench(
         device: cuda or cpu; a GPU if there is one.
         ways: Rows of the parts vit and train, by name; all by default.
         modes: Of the vit part: eager, compiled.
+        check: A bench.json of an earlier run on the same kind of device. Ratios that grew by more than 5 % are listed,
+            and the exit status is 1 if there are any.
     """
     from ..bench import run
+    from ..bench.check import compare_runs, describe
     from ..bench.results import PARTS
+    from ..io.files import read_json
 
     if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
         raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")
-    run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+    earlier = None if check is None else read_json(check)
+    results = run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+    if earlier is not None:
+        outcome = compare_runs(results, earlier)
+        print(describe(outcome))
+        if outcome.worse():
+            raise SystemExit(1)
 
 
 def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size: Natural = 0) -> None:

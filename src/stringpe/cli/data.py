@@ -7,7 +7,11 @@ from .commands import check_device
 from .parse import Changes, Count, Least, Natural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..scenes import Frames
+
+_SHOWN = 8  # frames on a page
 
 Quality = Annotated[int, Least(0)]
 
@@ -23,6 +27,7 @@ def scenes(
     decorated: bool = False,
     device: str = "",
     html: bool = False,
+    rrd: bool = False,
 ) -> None:
     """Render procedural RGB-D scenes to WebDataset shards, with boxes, segmentation and captions, and a contact sheet.
 
@@ -38,7 +43,8 @@ def scenes(
         seed: Of the scenes: the same seed gives the same frames.
         decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
         device: cpu or cuda; a GPU if there is one.
-        html: Write scene.html as well, a page to turn the first frame and its boxes in.
+        html: Write scene.html as well, a page to turn the first frames and their boxes in.
+        rrd: Write scene.rrd as well, the same for rerun.
     """
     import torch
 
@@ -57,23 +63,41 @@ def scenes(
         device=where,
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
-    if html:
-        kinds = families or scenes.FAMILIES
-        chosen = scenes.sample(seed, 1, families=kinds, views=views, decorated=decorated, device=where)
-        print(f"wrote {_show_scene(scenes.render(chosen, size), out / 'scene.html')}")
+    if html or rrd:
+        first, kinds = range(min(count, _SHOWN)), families or scenes.FAMILIES
+        chosen = scenes.sample(seed, first, families=kinds, views=views, decorated=decorated, device=where)
+        for path in _show_frames(scenes.render(chosen, size), out / "scene", html, rrd):
+            print(f"wrote {path}")
 
 
-def _show_scene(frames: "Frames", path: Path) -> Path:
-    """A page with the first frame and the objects that are seen in it."""
+def _show_frames(frames: "Frames", path: Path, html: bool, rrd: bool) -> "Iterator[Path]":
+    """A page, and a file for rerun, with frames and the objects that are seen in them."""
     import torch
 
     from .. import scenes, viewer
 
-    boxes = [
-        viewer.Box(frames.box3d[0, thing.slot], f"{thing.colour} {thing.kind}") for thing in scenes.seen(frames)[0]
+    shown = [
+        viewer.Frame(
+            (rgb * 255).round().to(torch.uint8),
+            depth,
+            intrinsics,
+            [viewer.Box(boxes[thing.slot], f"{thing.colour} {thing.kind}") for thing in seen],
+            ". ".join(captions),
+        )
+        for rgb, depth, intrinsics, boxes, seen, captions in zip(
+            frames.rgb,
+            frames.depth,
+            frames.intrinsics,
+            frames.box3d,
+            scenes.seen(frames),
+            scenes.captions(frames, count=1),
+            strict=True,
+        )
     ]
-    rgb = (frames.rgb[0] * 255).round().to(torch.uint8)
-    return viewer.save(viewer.show_scene(rgb, frames.depth[0], frames.intrinsics[0], boxes, title=path.stem), path)
+    if html:
+        yield viewer.save(viewer.show_frames(shown, title="Procedural scenes"), path.with_suffix(".html"))
+    if rrd:
+        yield viewer.record_frames(shown, path.with_suffix(".rrd"))
 
 
 def depth(

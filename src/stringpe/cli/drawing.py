@@ -51,8 +51,9 @@ def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int
     for head, ax in enumerate(panels):
         image = score_map(encoding, head, token, extent)
         drawn = ax.imshow(image.numpy(), extent=(-extent, extent, extent, -extent), cmap="RdBu_r", vmin=-1, vmax=1)
-        ax.set(title=f"score over displacement, head {head}", xlabel="Δ column (units)")
+        ax.set(title=f"head {head}", xlabel="Δ column (units)")
     panels[0].set_ylabel("Δ row (units)")
+    below.suptitle("score of a token with a copy of itself, over their displacement")
     below.colorbar(drawn, ax=panels, shrink=0.8)
     size = f"{encoding.num_heads} heads of {encoding.head_dim}, {encoding.coord_dim} coordinates"
     figure.suptitle(f"{encoding.name}: {size}")

@@ -32,7 +32,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 """What can be typed behind `stringpe`; the longest name that fits is taken."""
 
-_PACKAGES = {"PIL": "pillow", "cv2": "opencv-python"}  # packages that are imported under another name
+_PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "rerun": "rerun-sdk",
+}  # packages that are imported under another name
 _INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 

@@ -37,14 +37,19 @@ _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")
 
 def call(function: Callable[..., Any], words: Sequence[str], prog: str) -> None:
     """Parse the words of a command and call its function."""
+    words_first, values = read(function, words, prog)
+    function(*words_first, **values)
+
+
+def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that the words of a command stand for: those by place, and those by name."""
     options = {p.name: p for p in inspect.signature(function).parameters.values()}
     words, changes = _take_changes(function, words) if "changes" in options else (list(words), [])
     found = vars(parser(function, prog).parse_intermixed_args(words))
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
     if "changes" in options:
         values["changes"] = tuple(changes)
-    words_first = [values.pop(p.name) for p in options.values() if p.kind is p.POSITIONAL_ONLY]
-    function(*words_first, **values)
+    return [values.pop(p.name) for p in options.values() if p.kind is p.POSITIONAL_ONLY], values
 
 
 def parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:

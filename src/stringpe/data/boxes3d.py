@@ -15,7 +15,7 @@ from ..io.problems import Problems
 from ..metrics.average_precision3d import ScoredBoxes
 from ..recipes.schema import Data
 from ..scenes import FAMILIES
-from . import omni3d
+from . import omni3d, one_object
 from .archives import PictureFiles
 from .cache import remember
 from .captions import DEPTH, check_aspect, depth_of
@@ -98,6 +98,8 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
     check_source("detection3d", data)
     if data.source == "scenes":
         return _from_scenes(render_once("boxes", data, split, _make, __file__))
+    if data.source == "one_object":
+        return _from_one(render_once("one-object", data, split, _make_one, one_object.__file__))
     where, path = (data.train, data.train_boxes) if split == "train" else (data.val, data.val_boxes)
     path = path or (str(Path(where).with_suffix(".json")) if where else "")
     if not Path(path).is_file():
@@ -111,6 +113,21 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
 def _make(data: Data, split: str) -> FrameColumns:
     parts = [_columns(batch) for batch in render_split(data, split, _CHUNKS)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _make_one(data: Data, split: str) -> FrameColumns:
+    parts = [_columns(batch) for batch in one_object.render_rooms(data, split)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _from_one(found: FrameColumns) -> BoxSet:
+    """The same set with names for the kinds that there are, and no families."""
+    kept, numbers = _from_scenes(found), [scenes.kinds().index(name) for name in one_object.KINDS]
+    label = torch.full_like(kept.label, -1)
+    for new, old in enumerate(numbers):
+        label[kept.label == old] = new
+    ids = tuple(range(len(numbers)))
+    return replace(kept, label=label, names=one_object.KINDS, groups=("all",), label_ids=ids)
 
 
 def _columns(batch: scenes.Frames) -> FrameColumns:

@@ -17,6 +17,7 @@ from ..recipes.schema import Data
 SOURCES: dict[str, str] = {
     "synthetic": "coloured spots, made in memory",
     "scenes": "frames of the procedural world, rendered once",
+    "one_object": "frames of one object in an empty room, rendered once",
     "shards": "tars in the WebDataset layout",
     "folder": "a folder of images",
     "huggingface": "a data set of the Hugging Face hub",
@@ -50,7 +51,11 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "stream": (*_FILES, "workers", "depth_step"),
     },
     "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
-    "detection3d": {"scenes": (*_MADE, "queries"), "omni3d": (*_BOXES, "depth_step", "queries")},
+    "detection3d": {
+        "scenes": (*_MADE, "queries"),
+        "one_object": (*_MADE, "queries"),
+        "omni3d": (*_BOXES, "depth_step", "queries"),
+    },
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
     "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size")},
@@ -73,7 +78,7 @@ PIPES = "STRINGPE_ALLOW_PIPES"
 """The environment variable that allows shell commands as shards."""
 
 _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
-_SELF_MADE = ("synthetic", "scenes", "points")
+_SELF_MADE = ("synthetic", "scenes", "one_object", "points")
 _BOTH_SPLITS = ("demos", "clouds")  # held-out episodes validate, and a file of clouds has a test set of its own
 
 

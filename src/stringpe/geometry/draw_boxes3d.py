@@ -43,10 +43,16 @@ def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]
 
 
 def sheet(
-    pictures: Sequence[Sequence[Tensor]], *, columns: Sequence[str], path: str | Path, rows: Sequence[str] = ()
+    pictures: Sequence[Sequence[Tensor]],
+    *,
+    columns: Sequence[str],
+    path: str | Path,
+    rows: Sequence[str] = (),
+    abreast: int = 4,
 ) -> Path:
     """Write a table of pictures to one picture file, with the names of the columns above and those of the rows at the
-    left. pictures: rows of uint8 (h, w, 3), one per column."""
+    left. pictures: rows of uint8 (h, w, 3), one per column. abreast: columns side by side; more go below, so that
+    pictures stay large enough to see."""
     from PIL import Image, ImageDraw, ImageFont
 
     wrong = [len(row) for row in pictures if len(row) != len(columns)]
@@ -58,16 +64,19 @@ def sheet(
     font = ImageFont.load_default(15)
     left = 0 if not rows else _GAP + max(round(font.getlength(name)) for name in rows)
     height, width = (max(p.shape[side] for row in pictures for p in row) for side in (0, 1))
-    total = (left + len(columns) * (width + _GAP) + _GAP, _HEAD + len(pictures) * (height + _GAP))
+    bands = -(-len(columns) // abreast)
+    band = _HEAD + len(pictures) * (height + _GAP)
+    total = (left + min(len(columns), abreast) * (width + _GAP) + _GAP, bands * band)
     page = Image.new("RGB", total, (255, 255, 255))
     pen = ImageDraw.Draw(page)
     for j, name in enumerate(columns):
-        x = left + _GAP + j * (width + _GAP)
-        pen.text((x + (width - font.getlength(name)) / 2, 2), name, fill=(0, 0, 0), font=font)
+        x, y = left + _GAP + j % abreast * (width + _GAP), j // abreast * band
+        pen.text((x + (width - font.getlength(name)) / 2, y + 2), name, fill=(0, 0, 0), font=font)
         for i, row in enumerate(pictures):
-            page.paste(Image.fromarray(row[j].cpu().numpy()), (x, _HEAD + i * (height + _GAP)))
-    for i, name in enumerate(rows):
-        pen.text((_GAP // 2, _HEAD + i * (height + _GAP) + height / 2 - 9), name, fill=(0, 0, 0), font=font)
+            page.paste(Image.fromarray(row[j].cpu().numpy()), (x, y + _HEAD + i * (height + _GAP)))
+    for y in range(0, bands * band, band):
+        for i, name in enumerate(rows):
+            pen.text((_GAP // 2, y + _HEAD + i * (height + _GAP) + height / 2 - 9), name, fill=(0, 0, 0), font=font)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     page.save(path)

@@ -144,7 +144,7 @@ class Residual:
 def row_seed_residual(scores: Mapping[str, Mapping[int, float]]) -> Residual | None:
     """The residual of the analysis of variance by rows and seeds; None for a single row or a single seed.
 
-    scores[row][seed], every row with the same seeds."""
+    `scores[row][seed]`, every row with the same seeds."""
     rows = list(scores.values())
     seeds = sorted(rows[0]) if rows else []
     if any(sorted(row) != seeds for row in rows):

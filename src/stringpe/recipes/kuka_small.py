@@ -20,7 +20,13 @@ from which a block looks alike at every height:
         --cameras front --episodes 1200 --depth --out data/heights
     stringpe eval … depth_noise=true --env KukaPick --shifts       # table and pedestal at ± 6 cm among the shifts
 
-lighting=random and distractors=0..3 vary light and clutter in the same way.
+lighting=random and distractors=0..3 vary light and clutter in the same way. Recorded with both cameras, that is,
+without --cameras front, such demonstrations can also ask whether policies meet other heights better in the robot's
+frame than in the cameras' (docs/policies.md):
+
+    stringpe compare kuka_small data.train=data/heights --seeds 3 --baseline circulant --out runs/frames \\
+        --encodings circulant circulant:policy.frame=world
+
 Time: one H200, sixteen such policies side by side, sixteen minutes. Expected: 92 to 94 % of picks in simulation, with
 depth or without; results/2026-11-16-kuka-pick has the shifts. Those runs saw the arm of another model file: this
 version draws it from primitives, with the same kinematics. The paper's real robot: 65 % in 2D, 42 with normals, 74

@@ -96,8 +96,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from. `source`: "synthetic", "scenes", "shards", "folder", "huggingface", "stream", "coco",
-    "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes "clouds".
+    """Where images come from. `source`: "synthetic", "scenes", "one_object", "shards", "folder", "huggingface",
+    "stream", "coco", "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes
+    "clouds".
 
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:

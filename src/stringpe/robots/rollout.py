@@ -15,11 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from .. import viewer
 from .data.columns import IMAGES
 from .data.video import write_video
 
 ENVIRONMENTS = 8
 """Environments that one process steps side by side, as many as the network takes per call."""
+
+_ON_A_PAGE = 80  # moments that a page shows at most
 
 
 class Planner(Protocol):
@@ -49,13 +52,15 @@ class Trial:
 class Setting:
     """Functions that make an environment and a policy, called in every process that runs trials; they are pickled.
 
-    videos: how many of each outcome are kept in `folder`. steps: after how many a trial ends in any case."""
+    videos: how many of each outcome are kept in `folder`. steps: after how many a trial ends in any case. html: write a
+    page beside each video, to step through its cameras."""
 
     env: Callable[[], Any]
     policy: Callable[[], Planner]
     folder: Path | None = None
     videos: int = 0
     steps: int = 10_000
+    html: bool = False
 
 
 class Rollout:
@@ -141,7 +146,21 @@ class Rollout:
             return ""
         folder.mkdir(parents=True, exist_ok=True)
         shown = [env.show(moment) for moment in self._moments] if hasattr(env, "snapshot") else self._moments
-        return write_video(folder / f"{_outcome(success)}_{self.seed}", shown, float(getattr(env, "fps", 10.0))).name
+        path = folder / f"{_outcome(success)}_{self.seed}"
+        video = write_video(path, shown, float(getattr(env, "fps", 10.0)))
+        if self.setting.html:
+            self._write_page(path.with_suffix(".html"), shown, success)
+        return video.name
+
+    def _write_page(self, path: Path, shown: Sequence[Any], success: bool) -> None:
+        """A page with the cameras of the video, which stand side by side in the order of their names."""
+        names = [key.removeprefix(IMAGES) for key in sorted(self._observation) if key.startswith(IMAGES)]
+        every = -(-len(shown) // _ON_A_PAGE)
+        pictures = torch.from_numpy(np.stack(shown[::every])).permute(0, 3, 1, 2)  # (t, 3, h, cameras · w)
+        cameras = dict(zip(names, (list(part) for part in pictures.chunk(len(names), dim=3)), strict=True))
+        pace = "" if every == 1 else f", of which every {every}th is shown"
+        text = f"{_outcome(success)} of seed {self.seed} after {len(shown) - 1} steps{pace}"
+        viewer.save(viewer.show_rollout(cameras, text), path)
 
 
 class Lockstep:
@@ -221,7 +240,7 @@ def _wants_video(setting: Setting) -> bool:
 
 
 def _count_videos(folder: Path, success: bool) -> int:
-    return len(list(folder.glob(f"{_outcome(success)}_*")))
+    return sum(path.suffix != ".html" for path in folder.glob(f"{_outcome(success)}_*"))
 
 
 def _outcome(success: bool) -> str:

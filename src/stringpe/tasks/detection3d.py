@@ -117,7 +117,7 @@ class Detection3D(TextTask):
         entries: list[dict[str, Any]] = []
         for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
             batch = kept.batch(index, place.device)
-            found = self._find(model, batch, self._queries(place.device))
+            found = self.predict(model, batch)
             counted = (batch["label"] >= 0) & ~batch["ignore"] & (weight > 0).to(place.device)[:, None]
             for name, value in self._sums(found, batch, counted).items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
@@ -159,6 +159,10 @@ class Detection3D(TextTask):
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems)
         return {"problems": float(problems)} if problems else {}
+
+    def predict(self, model: nn.Module, batch: Batch) -> Found:
+        """What the model finds in a batch of images when it is asked for every name of the set."""
+        return self._find(model, batch, self._queries(batch["image"].device))
 
     def _find(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
         found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)

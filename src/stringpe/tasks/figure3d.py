@@ -18,7 +18,7 @@ from ..models.owl3d import assign, detections
 from ..recipes.overrides import override
 from .build import load_run
 
-_WIDE = 2600  # pixels that a figure's pictures may take side by side, about
+_WIDE, _ABREAST = 1600, 4  # pixels and columns that a figure's pictures may take side by side, about
 
 
 def draw_figure(
@@ -45,14 +45,14 @@ def draw_figure(
     if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
     columns, names = [], []
-    scale = min(max(_WIDE // (len(runs) * kept.rgb.shape[-1]), 1), 4)
+    scale = min(max(_WIDE // (min(len(runs), _ABREAST) * kept.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
         found, iou = predict_frames(folder, shown, threshold, changes)
         columns.append([_picture(kept, int(i), boxes, scale) for i, boxes in zip(shown, found, strict=True)])
         names.append(f"{name}: {100 * iou:.1f} %")
     pictures = [list(row) for row in zip(*columns, strict=True)]
     left = [kept.groups[int(kept.group[i])] for i in shown] if len(kept.groups) > 1 else ()
-    return sheet(pictures, columns=names, path=out, rows=left)
+    return sheet(pictures, columns=names, path=out, rows=left, abreast=_ABREAST)
 
 
 @torch.no_grad()

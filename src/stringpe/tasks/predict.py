@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..io.files import new_file, write_json, write_text
+from ..io.files import new_file, write_json
 from ..io.pictures import BadSample, decode_picture
+from ..viewer import Frame, record_frames, save, show_frames
 from .build import Loaded, load_run
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ class Predictor(ABC):
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
         """The picture with what was found."""
 
-    def show(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> str:
-        """A page to look at what was found, for models that see in 3D."""
-        raise ValueError("--html shows boxes in 3D: this run finds boxes in the picture, which out.png shows")
+    def frame(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
+        """The picture with its depth and what was found, to look at from all sides; for models that see in 3D."""
+        raise ValueError("--html and --rrd show boxes in 3D: this run finds boxes in the picture, which out.png shows")
 
 
 def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
@@ -96,14 +97,14 @@ def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -
 
 
 def predict(
-    checkpoint: Path, image: Path, query: Query, out: Path, *, html: bool = False
-) -> tuple[Path, Path, list[Finding]]:
-    """Write out.json and out.png; returns their paths and what was found. html: write out.html, a page to turn the
-    scene in, as well."""
+    checkpoint: Path, image: Path, query: Query, out: Path, *, html: bool = False, rrd: bool = False
+) -> tuple[list[Path], list[Finding]]:
+    """Write out.json and out.png; returns what was written and what was found. html: write out.html as well, a page to
+    turn the scene in; rrd: write out.rrd, the same for rerun."""
     picture = open_picture(image)
     model = load_predictor(checkpoint)
     found = model(picture, query)
-    page = model.show(picture, query, found) if html else ""
+    frames = [model.frame(picture, query, found)] if html or rrd else []
     record = {
         "image": str(image),
         "width": picture.width,
@@ -117,9 +118,12 @@ def predict(
     write_json(text, record)
     with new_file(drawn) as draft:
         model.draw(picture, found).save(draft, "png")
+    written = [text, drawn]
     if html:
-        write_text(out.with_suffix(".html"), page)
-    return text, drawn, found
+        written.append(save(show_frames(frames, title="Prediction"), out.with_suffix(".html")))
+    if rrd:
+        written.append(record_frames(frames, out.with_suffix(".rrd")))
+    return written, found
 
 
 def open_picture(path: Path) -> "Image":

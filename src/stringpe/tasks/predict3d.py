@@ -18,6 +18,7 @@ from ..geometry.square import depth_to_square, to_square
 from ..io.pictures import BadSample
 from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl3d import Detector3D, detections
+from ..viewer import Box, Frame
 from .build import Loaded
 from .predict import Finding, Predictor, Query
 
@@ -80,18 +81,17 @@ class Predictor3D(Predictor):
                 )
         return picture
 
-    def show(self, image: "Image", wanted: Query, found: Sequence[Mapping[str, Any]]) -> str:
-        """The frame as a cloud of points with the boxes that were found."""
-        from .. import viewer
-
+    def frame(self, image: "Image", wanted: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
         if wanted.depth is None:
-            raise ValueError("--html shows a cloud of points with boxes: give the picture's depth map with --depth")
+            raise ValueError(
+                "--html and --rrd show a cloud of points with boxes: give the picture's depth map with --depth"
+            )
         depth = self._read_depth(image, wanted, wanted.depth)
         height, width = depth.shape
         rgb = to_tensor(image.resize((width, height)))
         scale = torch.tensor([width / image.width, height / image.height, 1.0])
-        boxes = [viewer.Box(torch.tensor(f["box"]), f["text"], "predicted", f["score"]) for f in found]
-        return viewer.show_scene(rgb, depth, camera_matrix(image, wanted) * scale[:, None], boxes, title="Prediction")
+        boxes = [Box(torch.tensor(f["box"]), f["text"], "predicted", f["score"]) for f in found]
+        return Frame(rgb, depth, camera_matrix(image, wanted) * scale[:, None], boxes)
 
     def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
         """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""

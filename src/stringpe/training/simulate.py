@@ -69,6 +69,7 @@ def simulate(
     videos: int = 3,
     seed: int = FIRST_SEED,
     patience: float = PATIENCE,
+    html: bool = False,
     quiet: bool = False,
 ) -> str:
     """Evaluate every checkpoint on the initial states seed, seed + 1, … of one task or several; returns the tables.
@@ -76,14 +77,14 @@ def simulate(
     options: of the environment, for example {"lighting": "dim"}. shifts: evaluate also under each shift of the task
     (`robots.shifts`). out: folder of the results, with table.md and success.svg; by default `eval/<step>/<task>` in the
     folder of each run. jobs: processes; 0 for one per core. patience: seconds after which a simulation counts as
-    hung."""
+    hung. html: write a page beside every video, to step through its cameras."""
     candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
     plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
     results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
     with Workers(jobs or os.cpu_count() or 1, patience) as workers:
         for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
             policy = partial(load_policy, candidate.folder)
-            what = Evaluation(policy, env, folder, name, candidate.weights, videos)
+            what = Evaluation(policy, env, folder, name, candidate.weights, videos, html)
             results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
@@ -157,7 +158,7 @@ def _plan(
 @dataclass(frozen=True)
 class Evaluation:
     """One policy in one setting. setting: its name; weights: the digest of the policy's weights; videos: kept per
-    outcome."""
+    outcome; html: with a page beside each."""
 
     policy: Callable[[], Planner]
     env: Callable[[], Any]
@@ -165,6 +166,7 @@ class Evaluation:
     setting: str
     weights: str
     videos: int = 3
+    html: bool = False
 
 
 def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
@@ -176,7 +178,7 @@ def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = Tru
     with hold_lock(folder / ".lock", f"the evaluation in {folder}"):
         done = {t.seed: t for t in read_trials(folder, what.weights) if t.seed in seeds}
         left = [s for s in seeds if s not in done]
-        setting = Setting(what.env, what.policy, folder / "videos", what.videos)
+        setting = Setting(what.env, what.policy, folder / "videos", what.videos, html=what.html)
         with open(folder / "trials.jsonl", "a+b") as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote

@@ -1,25 +1,36 @@
 "use strict";
-// The cameras of a rollout side by side, with one slider for all of them.
+// The cameras of a rollout side by side, with one slider for all of them; a list chooses the rollout.
 const main = document.getElementById("main");
-const names = Object.keys(data.cameras), length = data.cameras[names[0]].length;
-const pictures = names.map(name => {
-  const figure = document.createElement("figure"), image = document.createElement("img");
-  image.width = 256;
-  image.alt = name;
-  figure.append(image, Object.assign(document.createElement("figcaption"), { textContent: name }));
-  main.append(figure);
-  return image;
-});
-const slider = Object.assign(document.createElement("input"), { type: "range", min: 0, max: length - 1, value: 0, id: "frame" });
+const make = (kind, properties) => Object.assign(document.createElement(kind), properties);
+const chooser = make("select", { id: "rollout" });
+data.rollouts.forEach((rollout, number) => chooser.append(new Option(`${number + 1} of ${data.rollouts.length}: ${rollout.caption}`, number)));
+if (data.rollouts.length > 1) document.body.insertBefore(chooser, main);
+const slider = make("input", { type: "range", min: 0, id: "frame" });
 slider.style.width = "30rem";
-const play = Object.assign(document.createElement("button"), { textContent: "play", id: "play" });
-const caption = document.createElement("p");
+const play = make("button", { textContent: "play", id: "play" });
+const caption = make("p", { id: "caption" });
 document.body.append(play, slider, caption);
+let cameras, pictures, length;
+
+function choose(number) {
+  cameras = data.rollouts[number].cameras;
+  main.replaceChildren();
+  pictures = Object.fromEntries(Object.keys(cameras).map(name => {
+    const figure = document.createElement("figure"), image = make("img", { width: 256, alt: name });
+    figure.append(image, make("figcaption", { textContent: name }));
+    main.append(figure);
+    return [name, image];
+  }));
+  length = Object.values(cameras)[0].length;
+  slider.max = length - 1;
+  slider.value = 0;
+  show();
+}
 
 function show() {
   const i = Number(slider.value);
-  names.forEach((name, k) => { pictures[k].src = `data:image/png;base64,${data.cameras[name][i]}`; });
-  caption.textContent = `frame ${i + 1} of ${length}. ${data.caption}`;
+  for (const name in pictures) pictures[name].src = `data:image/png;base64,${cameras[name][i]}`;
+  caption.textContent = `frame ${i + 1} of ${length}. ${data.rollouts[Number(chooser.value)].caption}`;
 }
 let timer = null;
 play.onclick = () => {
@@ -28,4 +39,5 @@ play.onclick = () => {
   timer = setInterval(() => { slider.value = (Number(slider.value) + 1) % length; show(); }, 100);
 };
 slider.oninput = show;
-show();
+chooser.onchange = () => choose(Number(chooser.value));
+choose(0);

@@ -2,13 +2,22 @@
 // A cloud of points and boxes, drawn into pixels with a depth buffer: no WebGL, so that it works everywhere.
 const floats = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-const points = floats(data.points), colours = bytes(data.colours), count = points.length / 3;
 const COLOUR = { true: [0, 160, 0], predicted: [0, 90, 255] };
+let frame, points, colours, count, middle;
 
-const middle = [0, 1, 2].map(axis => {
-  const sorted = points.filter((_, i) => i % 3 === axis).sort();
-  return sorted.length ? sorted[sorted.length >> 1] : 0;
-});
+function choose(number) {
+  frame = data.frames[number];
+  points = floats(frame.points);
+  colours = bytes(frame.colours);
+  count = points.length / 3;
+  middle = [0, 1, 2].map(axis => {
+    const sorted = points.filter((_, i) => i % 3 === axis).sort();
+    return sorted.length ? sorted[sorted.length >> 1] : 0;
+  });
+  view.chosen = -1;
+  list();
+  draw();
+}
 const view = { yaw: 0, pitch: 0, zoom: 1, chosen: -1, shown: { true: true, predicted: true } };
 
 const main = document.getElementById("main");
@@ -16,6 +25,9 @@ const canvas = Object.assign(document.createElement("canvas"), { width: 720, hei
 const side = document.createElement("aside");
 main.append(canvas, side);
 const context = canvas.getContext("2d");
+const chooser = Object.assign(document.createElement("select"), { id: "frame" });
+data.frames.forEach((_, number) => chooser.append(new Option(`frame ${number + 1} of ${data.frames.length}`, number)));
+chooser.onchange = () => choose(Number(chooser.value));
 
 // From the camera frame (x right, y down, z forward) to pixels: turn around the middle of the cloud, then project.
 function project(x, y, z) {
@@ -42,13 +54,13 @@ function draw() {
     const [u, v, z] = project(points[3 * i], points[3 * i + 1], points[3 * i + 2]);
     if (z <= 0.05) continue;
     // As large as its pixel is on a surface at that depth, so that surfaces close up when they come nearer.
-    const size = Math.min(16, Math.ceil(0.9 * height * points[3 * i + 2] / data.focal / z) + 1);
+    const size = Math.min(16, Math.ceil(0.9 * height * points[3 * i + 2] / frame.focal / z) + 1);
     for (let dv = 0; dv < size; dv++) for (let du = 0; du < size; du++)
       put(Math.round(u) + du, Math.round(v) + dv, z, colours[3 * i], colours[3 * i + 1], colours[3 * i + 2]);
   }
   context.putImageData(image, 0, 0);
   let drawn = 0;
-  data.boxes.forEach((box, number) => {
+  frame.boxes.forEach((box, number) => {
     if (!view.shown[box.kind] || (view.chosen >= 0 && view.chosen !== number)) return;
     const ends = box.corners.map(([x, y, z]) => project(x, y, z));
     context.strokeStyle = `rgb(${COLOUR[box.kind]})`;
@@ -68,8 +80,10 @@ function draw() {
 
 function list() {
   side.replaceChildren();
+  if (data.frames.length > 1) side.append(chooser);
+  if (frame.caption) side.append(Object.assign(document.createElement("p"), { textContent: frame.caption, id: "caption" }));
   for (const kind of ["true", "predicted"]) {
-    const members = data.boxes.map((box, number) => ({ ...box, number })).filter(box => box.kind === kind);
+    const members = frame.boxes.map((box, number) => ({ ...box, number })).filter(box => box.kind === kind);
     if (!members.length) continue;
     const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: view.shown[kind], id: `show-${kind}` });
     box.onchange = () => { view.shown[kind] = box.checked; draw(); };
@@ -101,5 +115,4 @@ canvas.onpointermove = event => {
   draw();
 };
 canvas.onwheel = event => { event.preventDefault(); view.zoom *= Math.exp(-event.deltaY / 800); draw(); };
-list();
-draw();
+choose(0);

@@ -1,0 +1,180 @@
+"""Where the patches of a picture look under several encodings while all coordinates move: a page, or an animation.
+
+One attention head without training: tokens are a random projection of the patches' pixels, W_q and W_k two random
+matrices near the identity, the same for all encodings, so that a patch looks at patches somewhat like it. The encodings
+differ in how they put positions into q·k. Moving all coordinates by the same displacement changes nothing that the
+picture shows: weights under a relative encoding stay, and those under an absolute embedding change.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .. import viewer
+from ..catalogue import create
+from ..coords import grid
+from ..encoding import AbsoluteEmbedding, Encoding, PositionEncoding
+from ..io.files import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from PIL.Image import Image
+
+HEAD_DIM, PATCHES = 64, 14
+MOVES = (0, 1, 2, 4, 8, 16)
+"""Displacements, in patches, that the slider of a page goes through."""
+
+_SHARPNESS = 5.0  # of the softmax, about the score of a token with itself
+_APART = 0.8  # how far W_q and W_k are from the identity, between 0 and 1
+_TITLES = {"sincos": "absolute (sine-cosine)", "absolute": "absolute (a table)", "cayley": "Cayley-STRING"}
+_STEPS, _MOST = 24, 12  # moments of the animation, and how far coordinates move in it
+
+
+def rendered_picture(side: int = 168) -> Tensor:
+    """A picture of the procedural world, (3, side, side) uint8."""
+    from .. import scenes
+
+    frames = scenes.render(scenes.sample(7, [1], device="cpu"), (side, side))
+    return (frames.rgb[0] * 255).round().to(torch.uint8)
+
+
+def read_picture(path: Path, side: int = 168) -> Tensor:
+    """The middle square of a picture file, (3, side, side) uint8."""
+    from PIL import ImageOps
+
+    from ..data.images import to_tensor
+    from ..io.pictures import decode_picture
+
+    return to_tensor(ImageOps.fit(decode_picture(path.read_bytes(), str(path), upright=True), (side, side)))
+
+
+def make_encoding(name: str, noise: float, seed: int) -> PositionEncoding | AbsoluteEmbedding:
+    """The encoding of one head over rows and columns, its basis moved off the identity by `noise`."""
+    torch.manual_seed(seed)
+    if name in ("absolute", "sincos"):
+        made = create(name, dim=HEAD_DIM, coord_dim=2, **({"sizes": (PATCHES, PATCHES)} if name == "absolute" else {}))
+        assert isinstance(made, AbsoluteEmbedding)
+        return made
+    encoding = create(name, head_dim=HEAD_DIM, num_heads=1, coord_dim=2)
+    assert isinstance(encoding, PositionEncoding)
+    if isinstance(encoding, Encoding):
+        for parameter in encoding.basis.parameters():
+            torch.nn.init.normal_(parameter, std=noise)
+    return encoding
+
+
+@torch.no_grad()
+def attention_maps(
+    encoding: PositionEncoding | AbsoluteEmbedding, image: Tensor, moves: Sequence[tuple[float, float]], seed: int = 0
+) -> Tensor:
+    """Weights (moves, n, n) from patch to patch of an image (3, side, side), with all coordinates moved by (rows,
+    columns) patches."""
+    tokens, coords = _tokens(image, seed), grid(PATCHES, PATCHES)
+    dice = torch.Generator().manual_seed(seed + 1)
+    near = (1 - _APART**2) ** 0.5 * torch.eye(HEAD_DIM)
+    w_q, w_k = near + _APART * torch.randn(2, HEAD_DIM, HEAD_DIM, generator=dice) / HEAD_DIM**0.5
+    maps = []
+    for move in moves:
+        place = coords + torch.tensor(move)
+        if isinstance(encoding, AbsoluteEmbedding):
+            tokens_there = (tokens / 2**0.5 + encoding(place))[None, None]  # both of norm √(HEAD_DIM / 2)
+            q, k = tokens_there @ w_q, tokens_there @ w_k
+        else:
+            q, k = encoding((tokens @ w_q)[None, None], (tokens @ w_k)[None, None], place)
+        maps.append((q @ k.mT / HEAD_DIM * _SHARPNESS).softmax(-1)[0, 0])
+    return torch.stack(maps)
+
+
+def _tokens(image: Tensor, seed: int) -> Tensor:
+    """A random projection of the pixels of every patch, (n, HEAD_DIM) of norm √HEAD_DIM."""
+    size = image.shape[1] // PATCHES
+    patches = torch.nn.functional.unfold(image[None].float() / 255, size, stride=size)[0].T  # (n, 3 · size²)
+    patches = patches - patches.mean(0)
+    draw = torch.randn(patches.shape[1], HEAD_DIM, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(patches @ draw, dim=1) * HEAD_DIM**0.5
+
+
+def attention_page(names: Sequence[str], image: Tensor, *, noise: float, seed: int) -> str:
+    """A page with the picture once per encoding; the pointer chooses the patch, a slider moves all coordinates."""
+    maps = {
+        name: attention_maps(make_encoding(name, noise, seed), image, [(move, move) for move in MOVES], seed)
+        for name in names
+    }
+    return viewer.show_attention(
+        image,
+        maps,
+        (PATCHES, PATCHES),
+        variants=[f"all coordinates moved by {move} rows and columns" for move in MOVES],
+        note="One attention head without training: queries and keys are random projections of the patches' pixels, the "
+        "same under every encoding. Changes are in shares of the largest weight before the move.",
+        title="Where a patch looks when all coordinates move",
+    )
+
+
+def animate(names: Sequence[str], image: Tensor, out: Path, *, noise: float, seed: int) -> Path:
+    """Write an animated GIF: the weights of one patch under each encoding while all coordinates move in a circle."""
+    turns = torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
+    moves = [(float(_MOST / 2 * (1 - t.cos())), float(_MOST / 2 * t.sin())) for t in turns]
+    maps = {name: attention_maps(make_encoding(name, noise, seed), image, moves, seed) for name in names}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    first, *rest = list(_moments(image, maps, moves))
+    with new_file(out) as draft:
+        first.save(draft, "gif", save_all=True, append_images=rest, duration=150, loop=0, optimize=True)
+    return out
+
+
+def _moments(image: Tensor, maps: dict[str, Tensor], moves: Sequence[tuple[float, float]]) -> "Iterator[Image]":
+    """The pictures of the animation, with one palette for all of them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    figure = plt.figure(figsize=(3.1 * len(maps), 3.75), dpi=100)
+    palette = None
+    for moment, move in enumerate(moves):
+        _draw_moment(figure, image, maps, moment, move)
+        figure.canvas.draw()
+        buffer = figure.canvas.buffer_rgba()  # type: ignore[attr-defined]
+        picture = Image.fromarray(torch.frombuffer(bytearray(buffer), dtype=torch.uint8).view(buffer.shape).numpy())
+        picture = picture.convert("RGB")
+        palette = palette or picture.quantize(96)
+        yield picture.quantize(palette=palette, dither=Image.Dither.NONE)
+        figure.clear()
+    plt.close(figure)
+
+
+def _draw_moment(
+    figure: "Figure", image: Tensor, maps: dict[str, Tensor], moment: int, move: tuple[float, float]
+) -> None:
+    """One row of pictures: the weights of the middle patch laid over the image, under every encoding."""
+    row, column = PATCHES // 2 + 1, PATCHES // 2 - 1
+    chosen = row * PATCHES + column
+    grey = image.float().mean(0) / 255
+    (rows, columns), last = move, PATCHES - 1
+    panels = figure.subplots(1, len(maps), squeeze=False)[0]
+    figure.subplots_adjust(left=0.08, right=0.98, top=0.85, bottom=0.14, wspace=0.16)
+    for ax, (name, weights) in zip(panels, maps.items(), strict=True):
+        now, start = weights[moment, chosen], weights[0, chosen]
+        change = float((now - start).abs().max() / start.max())
+        extent = (columns - 0.5, columns + last + 0.5, rows + last + 0.5, rows - 0.5)
+        ax.imshow(grey.numpy(), extent=extent, cmap="gray", vmin=0, vmax=1)
+        strength = (now / now.max()).view(PATCHES, PATCHES)
+        ax.imshow(strength.numpy(), extent=extent, interpolation="nearest", cmap="inferno", alpha=0.65, vmin=0, vmax=1)
+        ax.add_patch(_outline(columns + column, rows + row))
+        ax.set_title(_TITLES.get(name, name), fontsize=11)
+        ax.set_xlabel(f"weights changed by up to {100 * change:.1f} %", fontsize=10)
+        ax.set_xticks([columns, columns + last], [f"{columns:.0f}", f"{columns + last:.0f}"], fontsize=8)
+        ax.set_yticks([rows, rows + last], [f"{rows:.0f}", f"{rows + last:.0f}"], fontsize=8)
+    figure.suptitle("attention of one patch while all coordinates move", fontsize=11)
+
+
+def _outline(column: float, row: float) -> "Rectangle":
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#00e0ff", linewidth=2)

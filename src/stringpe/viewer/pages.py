@@ -1,0 +1,200 @@
+"""The pages: data as JSON and base64, and a script that draws it."""
+
+import base64
+import html
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..geometry import box3d
+from ..io.files import write_text
+from ..io.png import png
+
+KINDS = ("true", "predicted")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box (12,) in the camera frame as `box3d` has it, what it is called, whether it is the truth or a prediction,
+    and how sure a prediction is."""
+
+    box: Tensor
+    label: str
+    kind: str = "true"
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"the kind of a box is one of {', '.join(KINDS)}, got {self.kind!r}")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An RGB-D frame with boxes.
+
+    rgb (3, h, w) uint8; depth (h, w) in metres, where 0, NaN and infinity are holes; intrinsics (3, 3) in pixels, with
+    pixel centres at + ½.
+    """
+
+    rgb: Tensor
+    depth: Tensor
+    intrinsics: Tensor
+    boxes: Sequence[Box] = ()
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        rgb, depth = self.rgb, self.depth
+        if rgb.ndim != 3 or rgb.shape[0] != 3 or rgb.dtype != torch.uint8:
+            raise ValueError(f"rgb must be (3, h, w) uint8, got {tuple(rgb.shape)} {rgb.dtype}")
+        if depth.shape != rgb.shape[1:] or not depth.is_floating_point():
+            raise ValueError(f"depth must be {tuple(rgb.shape[1:])} in metres, got {tuple(depth.shape)} {depth.dtype}")
+
+    def points(self) -> tuple[Tensor, Tensor]:
+        """Points (n, 3) float32 in the camera frame and their colours (n, 3) uint8, without holes."""
+        rgb, depth = self.rgb.cpu(), self.depth.cpu().double()
+        height, width = depth.shape
+        v, u = torch.meshgrid(
+            torch.arange(height, dtype=torch.float64) + 0.5,
+            torch.arange(width, dtype=torch.float64) + 0.5,
+            indexing="ij",
+        )
+        rays = torch.stack([u, v, torch.ones_like(u)], -1) @ torch.linalg.inv(self.intrinsics.cpu().double()).T
+        there = depth.isfinite() & (depth > 0)
+        return (rays[there] * depth[there][:, None]).float(), rgb.permute(1, 2, 0)[there].contiguous()
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Pictures (3, h, w) uint8 of several cameras, equally many each, and what happened in them."""
+
+    cameras: Mapping[str, Sequence[Tensor]]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(pictures) for name, pictures in self.cameras.items()}
+        if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise ValueError(f"every camera needs the same number of pictures, at least one; got {lengths}")
+
+
+def show_scene(
+    rgb: Tensor, depth: Tensor, intrinsics: Tensor, boxes: Sequence[Box] = (), *, title: str = "RGB-D frame"
+) -> str:
+    """A page with one `Frame` as a cloud of coloured points, and the boxes in it."""
+    return show_frames([Frame(rgb, depth, intrinsics, boxes)], title=title)
+
+
+def show_frames(frames: Sequence[Frame], *, title: str = "RGB-D frames") -> str:
+    """A page with several frames, of which one is shown: a cloud of coloured points, and the boxes in it."""
+    if not frames:
+        raise ValueError("a page needs at least one frame")
+    edges = [[i, i | bit] for i in range(8) for bit in (1, 2, 4) if not i & bit]
+    return _page(title, "scene", {"frames": [_describe_frame(frame) for frame in frames], "edges": edges})
+
+
+def show_attention(
+    image: Tensor,
+    maps: Mapping[str, Tensor],
+    grid: tuple[int, int],
+    *,
+    variants: Sequence[str] = ("",),
+    note: str = "",
+    title: str = "Attention",
+) -> str:
+    """A page that shows where a chosen patch looks, under each of several models or encodings.
+
+    image (3, h, w) uint8; maps: by name, weights (n, n) with rows that sum to one, from patch to patch, of a grid of n
+    patches (rows, columns). variants: with v > 1 of them, maps are (v, n, n), and a slider chooses the variant by its
+    name, for example by how far all coordinates were moved. note: a line below the pictures.
+    """
+    patches = grid[0] * grid[1]
+    wanted = (patches, patches) if len(variants) == 1 else (len(variants), patches, patches)
+    for name, weights in maps.items():
+        if weights.shape != wanted:
+            raise ValueError(
+                f"the map of {name!r} must be {wanted} for {grid[0]} × {grid[1]} patches, got {tuple(weights.shape)}"
+            )
+    data = {
+        "image": "data:image/png;base64," + _picture(image),
+        "size": [image.shape[2], image.shape[1]],
+        "grid": list(grid),
+        "variants": list(variants),
+        "note": note,
+        "maps": {name: _base64(weights.detach().float().cpu()) for name, weights in maps.items()},
+    }
+    return _page(title, "attention", data)
+
+
+def show_rollout(cameras: Mapping[str, Sequence[Tensor]], caption: str = "", *, title: str = "Rollout") -> str:
+    """A page that plays one `Rollout`, its cameras side by side."""
+    return show_rollouts([Rollout(cameras, caption)], title=title)
+
+
+def show_rollouts(rollouts: Sequence[Rollout], *, title: str = "Rollouts") -> str:
+    """A page with several rollouts, of which one is played, its cameras side by side."""
+    if not rollouts:
+        raise ValueError("a page needs at least one rollout")
+    data = [
+        {
+            "caption": rollout.caption,
+            "cameras": {name: [_picture(one) for one in pictures] for name, pictures in rollout.cameras.items()},
+        }
+        for rollout in rollouts
+    ]
+    return _page(title, "rollout", {"rollouts": data})
+
+
+def save(page: str, path: str | Path) -> Path:
+    """Write a page to a file."""
+    write_text(Path(path), page)
+    return Path(path)
+
+
+def _describe_frame(frame: Frame) -> dict[str, Any]:
+    points, colours = frame.points()
+    return {
+        "caption": frame.caption,
+        "points": _base64(points),
+        "colours": _base64(colours),
+        "focal": float(frame.intrinsics[0, 0]),
+        "boxes": [
+            {
+                "corners": box3d.corners(box.box.detach().cpu().double()).tolist(),
+                "label": box.label,
+                "kind": box.kind,
+                "score": box.score,
+            }
+            for box in frame.boxes
+        ],
+    }
+
+
+def _picture(image: Tensor) -> str:
+    """A picture (3, h, w) uint8 as a PNG file in base64."""
+    return base64.b64encode(png(image.cpu().permute(1, 2, 0).contiguous())).decode()
+
+
+def _base64(tensor: Tensor) -> str:
+    """The bytes of a float32 or uint8 tensor, little-endian, as text."""
+    flat = tensor.contiguous().flatten()
+    if flat.dtype == torch.uint8:
+        return base64.b64encode(bytes(flat.tolist())).decode()
+    return base64.b64encode(struct.pack(f"<{flat.numel()}f", *flat.tolist())).decode()
+
+
+def _page(title: str, kind: str, data: dict[str, Any]) -> str:
+    folder = files(__package__)
+    style = (folder / "style.css").read_text(encoding="utf-8")
+    script = (folder / f"{kind}.js").read_text(encoding="utf-8")
+    content = json.dumps(data).replace("<", "\\u003c")  # a label must not end the script
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<link rel="icon" href="data:,"><style>{style}</style></head>\n<body><h1>{html.escape(title)}</h1>'
+        f'<main id="main"></main>\n<script>const data = {content};\n{script}</script></body></html>\n'
+    )

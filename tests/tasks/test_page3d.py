@@ -1,0 +1,48 @@
+"""`stringpe eval --html` of a run of detection in 3D, as a browser shows it."""
+
+import pytest
+import torch
+
+from browser import results_in_browser
+from stringpe.cli.main import main
+from stringpe.data.boxes3d import load_boxes3d
+from stringpe.tasks.page3d import predict_val_frames
+
+
+def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):
+    frames = predict_val_frames(run3d[0], count=3)
+    kept = load_boxes3d(recipe3d.data, "val", True)
+    assert len(frames) == 3
+    numbers = [next(i for i in range(len(kept)) if torch.equal(kept.rgb[i], frame.rgb)) for frame in frames]
+    assert len({int(kept.group[i]) for i in numbers}) == 3  # in turn from every family
+    for frame, i in zip(frames, numbers, strict=True):
+        truths = [box for box in frame.boxes if box.kind == "true"]
+        guesses = [box for box in frame.boxes if box.kind == "predicted"]
+        there = kept.label[i] >= 0
+        assert [box.label for box in truths] == [kept.names[k] for k in kept.label[i][there]]
+        assert torch.equal(torch.stack([box.box for box in truths]), kept.box[i][there])
+        assert 0 < len(guesses) <= len(truths)
+        assert [box.score for box in guesses] == sorted((box.score for box in guesses), reverse=True)
+
+
+def test_eval_writes_a_page_that_shows_both_kinds_of_boxes(run3d, tmp_path, capsys):
+    main(["eval", str(run3d[0]), "--out", str(tmp_path), "--html"])
+    assert f"wrote {tmp_path / 'scenes.html'}" in capsys.readouterr().out
+    script = """
+    const view = document.getElementById("view");
+    report(Number(view.dataset.points) > 500); report(document.querySelectorAll("#frame option").length);
+    const all = Number(view.dataset.boxes), truths = document.querySelectorAll("li.true").length;
+    report(truths > 0 && all === truths + document.querySelectorAll("li.predicted").length);
+    document.getElementById("show-predicted").click();
+    report(Number(view.dataset.boxes) === truths);
+    """
+    page = (tmp_path / "scenes.html").read_text()
+    assert results_in_browser(page, script, tmp_path) == ["true", "8", "true", "true"]
+
+
+def test_other_runs_have_nothing_to_turn(tmp_path):
+    small = ["data.image_size=16", "data.train_size=8", "data.val_size=4", "model.dim=16", "model.layers=1"]
+    small += ["model.heads=2", "loop.batch_size=4", "loop.steps=1", "loop.eval_every=0", f"data.cache={tmp_path}"]
+    main(["train", "scenes", *small, "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match=r"--html and --rrd show boxes in 3D, or with --env rollouts; .* of objects"):
+        main(["eval", str(tmp_path / "run"), "--html"])
