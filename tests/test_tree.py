@@ -34,10 +34,14 @@ SAME_NAMES = {
 ACROSS = {
     "tests": {
         "contributing": "CONTRIBUTING.md",
+        "distribution": "the packages and the continuous integration",
         "deployment": "compilation, export and processes, over all encodings",
         "docs": "docs/",
         "imports": "the order of packages",
         "malformed": "wrong arguments to every public function",
+        "paper": "docs/paper.md",
+        "queue": "benchmarks/queue.sh",
+        "notebooks": "the notebooks of examples",
         "package": "what is exported, and what importing costs",
         "traps": "docs/traps.md",
         "tree": "this file",
@@ -51,6 +55,7 @@ ACROSS = {
         "trust": "SECURITY.md",
     },
     "robots": {
+        "formats": "LeRobot's formats of data sets",
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",

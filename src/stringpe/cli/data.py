@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from .commands import check_device
-from .parse import Changes, Count, Least, Natural
+from .parse import Changes, Count, Least, Natural, check_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

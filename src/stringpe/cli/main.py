@@ -10,12 +10,12 @@ from typing import Any
 from .. import recipes
 from ..catalogue import names as rotary_names
 from ..io.registry import suggest
-from . import commands, data
+from . import commands, data, encodings
 from .parse import call, split_docstring
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": commands.compare,
-    "compare properties": commands.compare_properties,
+    "compare properties": encodings.compare_properties,
     "train": commands.train,
     "eval": commands.evaluate,
     "predict": commands.predict,
@@ -26,8 +26,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "data pack": data.pack,
     "data hdf5": data.hdf5,
     "data migrate": data.migrate,
-    "bench": commands.bench,
-    "inspect": commands.inspect,
+    "bench": encodings.bench,
+    "inspect": encodings.inspect,
     "export": commands.export,
 }
 """What can be typed behind `stringpe`; the longest name that fits is taken."""

@@ -10,6 +10,7 @@ standard library is needed, so that launchers on a bare machine and people at a 
 import argparse
 import inspect
 import math
+import os
 import re
 import sys
 import typing
@@ -169,3 +170,21 @@ def _take_changes(function: Callable[..., Any], words: Sequence[str]) -> tuple[l
         else:
             rest.append(word)
     return rest, changes
+
+
+def check_device(name: str) -> str:
+    """The name of a device, refused in words where there is no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name or "cpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used on this machine: {reason}") from None
+    return name
+
+
+def find_local_modules(*words: str) -> None:
+    """Let my_module:factory name a file of the current folder, as `python -m` does."""
+    if any(":" in word for word in words) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
