@@ -3,12 +3,13 @@
 In a docstring, RECIPES and ENCODINGS stand for the names that there are.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from .parse import Changes, Count, Natural, find_local_modules
+from .parse import Changes, Count, Least, Natural
 
 
 def compare(
@@ -92,115 +93,6 @@ def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ())
     print(", ".join(f"{name} {value:.4g}" for name, value in outcome["metrics"].items()), f"in {out}")
 
 
-def evaluate(
-    runs: tuple[str, ...],
-    /,
-    out: Path | None = None,
-    zero_shot: Path | None = None,
-    env: tuple[str, ...] = (),
-    shifts: bool = False,
-    trials: Count | None = None,
-    jobs: Natural | None = None,
-    videos: Natural | None = None,
-    html: bool = False,
-    rrd: bool = False,
-    changes: Changes = (),
-) -> None:
-    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
-
-    Changes are key=value words anywhere: of the recipe, for example data.val=elsewhere.tar, or with --env of the
-    environment, for example lighting=dim.
-
-    Args:
-        runs: Folder of a run, or of one of its checkpoints; several with --env.
-        out: Folder to write to. Without --env: metrics.json, and of detection results.json with the boxes; nothing is
-            written by default. With --env: trials, videos, eval_info.json, table.md and success.svg; each run's own
-            folder eval/ by default.
-        zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
-            picture is given the class whose name, as a text, is nearest to it.
-        env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
-        shifts: Also simulate under every shift that the task has: KukaPick has light, distractors and table height.
-        trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
-        jobs: Simulations side by side; one per core by default.
-        videos: How many to keep of successes, and of failures; 3 each by default.
-        html: Write a page to look at. Of detection3d scenes.html, validation frames with true and predicted boxes to
-            turn, in --out or the run's folder eval/. With --env one page per video, beside it, to step through.
-        rrd: Of detection3d scenes.rrd as well, the same for rerun.
-    """
-    if env:
-        how = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
-        _simulate(runs, env, shifts, out, how, changes)
-        return
-    for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
-    if lost := [name for name, value in for_policies.items() if value is not None]:
-        raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
-    if len(runs) != 1:
-        raise ValueError(f"eval takes one checkpoint, got {len(runs)}; several need --env, to be tried in simulation")
-    if zero_shot is not None:
-        _classify_zero_shot(runs[0], zero_shot)
-        return
-    from ..training.launch import evaluate as measure
-
-    find_local_modules(*changes)
-    found = measure(runs[0], changes, out)
-    name = found["metric"]
-    low, high = found.get("interval", (0.0, 0.0))
-    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
-    print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
-    print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
-    if html or rrd:
-        _show_predictions(runs[0], (out or Path(runs[0]) / "eval") / "scenes", html, rrd, changes)
-
-
-def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
-    """A page, and a file for rerun, with what a run of detection in 3D finds."""
-    from .. import viewer
-    from ..tasks.page3d import predict_val_frames
-
-    frames = predict_val_frames(run, changes)
-    if html:
-        print(
-            f"wrote {viewer.save(viewer.show_frames(frames, title=f'Boxes found by {run}'), path.with_suffix('.html'))}"
-        )
-    if rrd:
-        print(f"wrote {viewer.record_frames(frames, path.with_suffix('.rrd'))}")
-
-
-def _simulate(
-    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, how: dict[str, Any], changes: Changes
-) -> None:
-    """Try policies in simulation. What is None in `how` is left to `simulate`."""
-    from ..robots.data.demos import parse_options
-    from ..training.simulate import simulate
-
-    given = {name: value for name, value in how.items() if value is not None}
-    print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))
-
-
-def _classify_zero_shot(run: str, folder: Path) -> None:
-    """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
-    from ..data.labelled import image_set
-    from ..metrics.statistics import wilson
-    from ..models.contrastive import Contrastive
-    from ..tasks.build import load_run
-    from ..tasks.zero_shot import zero_shot
-
-    model, recipe, parts = load_run(run, "retrieval")
-    assert isinstance(model, Contrastive)
-    assert parts.tokenizer is not None
-    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    texts = [name.replace("_", " ") for name in names]
-    images = image_set("folder", str(folder))
-    found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
-    share = wilson(found["top1"] * found["count"], found["count"])
-    low, high = share.bounds
-    print(
-        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * low:.2f} to {100 * high:.2f}, "
-        f"{found['count']} pictures of {len(names)} classes, {found['corrupt']} corrupt), "
-        f"top5 {100 * found['top5']:.2f} %"
-    )
-
-
 def predict(
     checkpoint: Path,
     image: Path,
@@ -271,6 +163,152 @@ def figure(
     print(f"wrote {path}")
 
 
+def compare_properties(
+    head_dim: Annotated[int, Least(2)] = 64,
+    num_heads: Count = 12,
+    coord_dim: Count = 3,
+    tokens: Count = 196,
+    shift: float = 1000.0,
+    seed: int = 0,
+) -> None:
+    """Compare all encodings without training: invariance under a shift, exactness, parameters and cost.
+
+    Args:
+        head_dim: Channels per head.
+        num_heads: Heads of the layer.
+        coord_dim: Coordinates per token.
+        tokens: Tokens that are encoded for the cost column.
+        shift: Units by which all coordinates move for the invariance column.
+        seed: Of the random queries, keys, coordinates and parameters.
+    """
+    import torch
+
+    from .. import __version__
+    from ..io.table import markdown_table
+    from . import properties
+
+    head = ["encoding", f"score error, shift of {shift:g}", "against expm (float64)", "parameters", "ms (quartiles)"]
+    rows = [
+        [
+            row.name,
+            f"{row.shift_error:.1e}",
+            "–" if row.dense_error is None else f"{row.dense_error:.1e}",
+            f"{row.parameters:,}",
+            f"{row.milliseconds:.2f} ({row.quartiles[0]:.2f}–{row.quartiles[1]:.2f})",
+        ]
+        for row in properties.measure(
+            head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, tokens=tokens, shift=shift, seed=seed
+        )
+    ]
+    print(f"q and k of {num_heads} heads × {head_dim}, {tokens} tokens, {coord_dim} coordinates\n")
+    print(markdown_table(head, rows))
+    print(f"\nstringpe {__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU threads, seed {seed}")
+
+
+def inspect(
+    name: str,
+    /,
+    out: Path = Path("encoding.png"),
+    head_dim: Annotated[int, Least(2)] = 64,
+    num_heads: Count = 4,
+    coord_dim: Count = 2,
+    extent: float = 16.0,
+    noise: float = 0.1,
+    seed: int = 0,
+    beside: tuple[str, ...] = ("sincos", "rope"),
+    image: Path | None = None,
+    html: bool = False,
+) -> None:
+    """Draw an encoding: wavelengths, basis, and score maps over displacement.
+
+    With --out FILE.gif or --html it shows instead where the patches of a picture look, under this encoding and others,
+    while all coordinates move: weights under absolute embeddings change, those under relative encodings do not.
+
+    Args:
+        name: ROTARY; or a function of your own, my_module:factory.
+        out: The picture to write; .png, .svg or .pdf, or .gif for the animation.
+        head_dim: Channels per head.
+        num_heads: Heads of the layer; up to four are drawn.
+        coord_dim: Coordinates per token; the first two are drawn.
+        extent: Half the width of the score maps, in units of the coordinates.
+        noise: Spread of the random basis parameters, which a model would learn; 0 draws the start, where P = I.
+        seed: Of the encoding, its noise and the token.
+        beside: Encodings to show beside it in the animation and on the page.
+        image: The picture of the animation and the page; one of the procedural world by default.
+        html: Write a page in place of the picture, with the suffix .html, to choose patches and displacements on.
+    """
+    import torch
+
+    from ..catalogue import create
+    from ..encoding import Encoding
+    from .drawing import draw
+
+    find_local_modules(name, *beside)
+    if html or out.suffix == ".gif":
+        _show_patch_attention((*beside, name), out, image, html, noise, seed)
+        return
+    torch.manual_seed(seed)
+    encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
+    if not isinstance(encoding, Encoding):
+        raise ValueError(f"{name!r} is not made of a basis and frequencies, which is what can be drawn")
+    for parameter in encoding.basis.parameters():
+        torch.nn.init.normal_(parameter, std=noise)
+    print(encoding)
+    print(f"wrote {draw(encoding, out, extent=extent, seed=seed)}")
+
+
+def _show_patch_attention(
+    names: Sequence[str], out: Path, image: Path | None, html: bool, noise: float, seed: int
+) -> None:
+    """The animation, or the page, of patches that look at each other under several encodings."""
+    from .. import viewer
+    from . import patch_attention as patches
+
+    picture = patches.rendered_picture() if image is None else patches.read_picture(image)
+    names = list(dict.fromkeys(names))
+    if html:
+        page = patches.attention_page(names, picture, noise=noise, seed=seed)
+        print(f"wrote {viewer.save(page, out.with_suffix('.html'))}")
+    if out.suffix == ".gif":
+        print(f"wrote {patches.animate(names, picture, out, noise=noise, seed=seed)}")
+
+
+def bench(
+    parts: tuple[str, ...] = (),
+    /,
+    out: Path = Path("bench"),
+    device: str = "",
+    ways: tuple[str, ...] = (),
+    modes: tuple[str, ...] = ("eager", "compiled"),
+    check: Path | None = None,
+) -> None:
+    """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
+
+    Args:
+        parts: Of op, block, vit, growth and train; all by default.
+        out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
+        device: cuda or cpu; a GPU if there is one.
+        ways: Rows of the parts vit and train, by name; all by default.
+        modes: Of the vit part: eager, compiled.
+        check: A bench.json of an earlier run on the same kind of device. Ratios that grew by more than 5 % are listed,
+            and the exit status is 1 if there are any.
+    """
+    from ..bench import run
+    from ..bench.regressions import compare_runs, describe
+    from ..bench.results import PARTS
+    from ..io.files import read_json
+
+    if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
+        raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")
+    earlier = None if check is None else read_json(check)
+    results = run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
+    if earlier is not None:
+        outcome = compare_runs(results, earlier)
+        print(describe(outcome))
+        if outcome.worse():
+            raise SystemExit(1)
+
+
 def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size: Natural = 0) -> None:
     """Write a checkpoint as ONNX or a torch.export program, folded, and check it against the model.
 
@@ -283,6 +321,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
     from ..export import FORMATS
     from ..export import export as write
     from ..io.files import read_json
+    from ..io.progress import working
     from ..pretrained import from_pretrained
     from ..tasks.build import load_vit
 
@@ -295,6 +334,25 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
         else load_vit(checkpoint)
     )
     path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
-    done = write(model, path, to=to, size=size or trained)
+    with working(f"writing {path}", late=True):
+        done = write(model, path, to=to, size=size or trained)
     sizes = "any size in whole patches" if done.any_size else "this size only"
     print(f"wrote {done.path}: any batch, {sizes}; differs from the model by {done.difference:.1e} at most")
+
+
+def check_device(name: str) -> str:
+    """The name of a device, refused in words where there is no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name or "cpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used on this machine: {reason}") from None
+    return name
+
+
+def find_local_modules(*words: str) -> None:
+    """Let my_module:factory name a file of the current folder, as `python -m` does."""
+    if any(":" in word for word in words) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

@@ -17,7 +17,7 @@ from ..encoding import Encoding, PositionEncoding
 
 
 @dataclass(frozen=True)
-class PropertyRow:
+class Row:
     """One encoding: relative score error under the shift, distance to the matrix exponential (float64; None where the
     encoding has no such form), learned numbers per layer, and milliseconds for q and k with their quartiles."""
 
@@ -47,7 +47,7 @@ def measure(
     tokens: int = 196,
     shift: float = 1000.0,
     seed: int = 0,
-) -> Iterator[PropertyRow]:
+) -> Iterator[Row]:
     """One row after another. Encodings are moved off their start first (normal noise of 0.1 on S, 0.01 on the rest), so
     that a basis that does nothing cannot pass for one that works."""
     check_heads(head_dim, num_heads)
@@ -63,7 +63,7 @@ def measure(
             dense = testing.dense_error(encoding.double())
         encoding = encoding.float()
         middle, quartiles = _milliseconds(encoding, tokens)
-        yield PropertyRow(
+        yield Row(
             name=name,
             shift_error=testing.shift_error(encoding, shift=shift, seed=seed),
             dense_error=dense,
