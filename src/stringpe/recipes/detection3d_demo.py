@@ -30,6 +30,5 @@ RECIPE = Recipe(
         eval_batch=100,
         save_every=1500,
         keep=1,
-        tensorboard=False,
     ),
 )
