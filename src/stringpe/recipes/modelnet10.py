@@ -35,7 +35,6 @@ RECIPE = Recipe(
         eval_batch=454,
         save_every=3_000,
         keep=1,
-        tensorboard=False,
     ),
 )
 
