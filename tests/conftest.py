@@ -1,4 +1,7 @@
+import contextlib
+import importlib.util
 import os
+from pathlib import Path
 
 # Some virtual machines advertise AMX and trap on its first use, in any bf16 product. Set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -11,6 +14,10 @@ from torch import library
 def _name_missing_operators() -> None:
     """torchvision beside a torch of another build lacks its compiled operators and fails at import, and with it timm,
     open_clip and the image processors of transformers. None of them calls these two here; their names are enough."""
+    found = importlib.util.find_spec("torchvision")
+    for path in Path(found.origin).parent.glob("_C*.so") if found and found.origin else ():
+        with contextlib.suppress(OSError):
+            torch.ops.load_library(path)  # where the builds agree, its own operators
     if not hasattr(torch.ops.torchvision, "nms"):
         names = library.Library("torchvision", "DEF")
         names.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")

@@ -46,6 +46,16 @@ def recorded(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def trained(recorded, tmp_path_factory):
+    """The run of a policy that stringpe trained for three steps."""
+    folder = tmp_path_factory.mktemp("ours")
+    recipe = [*TINY, *KINDS["diffusion"], f"data.train={recorded}", "policy.held_out=0.5", f"data.cache={folder}"]
+    loop = ["loop.steps=3", "loop.batch_size=4", "loop.precision=no", "loop.compile=false"]
+    run(BIN / "stringpe", "train", "kuka_small", *recipe, *loop, "--out", folder / "run")
+    return folder / "run"
+
+
 def make_frames(steps, unit="mm"):
     """Frames of an episode in LeRobot's form, smooth enough for a video."""
     rng = np.random.default_rng(steps)
@@ -312,19 +322,29 @@ def evaluate_by_lerobot(policy, out, episodes, *more):
     return [{"seed": 1_000_000 + i, "sum_reward": total, "success": good} for i, (total, good) in enumerate(rows)]
 
 
-def test_lerobot_eval_and_stringpe_eval_agree(recorded, tmp_path):
+def test_an_encoder_starts_from_our_checkpoint(trained):
+    from lerobot_policy_string.modeling_string import StringPolicy
+
+    from stringpe.tasks.build import load_run
+
+    policy = StringPolicy(new_config(encoder=str(trained)))
+    wanted = load_run(trained).model.observer.encoder.state_dict()
+    found = policy.model.observer.encoder.state_dict()
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+def test_lerobot_eval_and_stringpe_eval_agree(trained, tmp_path):
     """The same weights from the same initial states: once behind LeRobot's processors, once without."""
     from lerobot_policy_string.convert import convert
 
-    recipe = [*TINY, *KINDS["diffusion"], f"data.train={recorded}", "policy.held_out=0.5", f"data.cache={tmp_path}"]
-    loop = ["loop.steps=3", "loop.batch_size=4", "loop.precision=no", "loop.compile=false"]
-    run(BIN / "stringpe", "train", "kuka_small", *recipe, *loop, "--out", tmp_path / "run")
     run(
-        *(BIN / "stringpe", "eval", tmp_path / "run", "max_steps=12", "--env", "KukaPick", "--trials", 2),
+        *(BIN / "stringpe", "eval", trained, "max_steps=12", "--env", "KukaPick", "--trials", 2),
         *("--out", tmp_path / "ours", "--jobs", 1),
     )
     theirs = evaluate_by_lerobot(
-        convert(tmp_path / "run", tmp_path / "converted"), tmp_path / "theirs", 2, "--policy.noise_seed=1000000"
+        convert(trained, tmp_path / "converted"), tmp_path / "theirs", 2, "--policy.noise_seed=1000000"
     )
     lines = next((tmp_path / "ours").rglob("trials.jsonl")).read_text().splitlines()
     ours = sorted(map(json.loads, lines), key=lambda trial: trial["seed"])

@@ -206,6 +206,26 @@ def test_files_that_hold_several_episodes_are_read(shared, tmp_path):
         Dataset(shared)
 
 
+def test_a_folder_of_ours_that_lerobot_added_to_is_read_as_it_lists_it(tmp_path):
+    with Writer(tmp_path, fps=10) as writer:
+        for seed in range(2):
+            writer.add(demonstration(seed), task="reach", seed=seed)
+    table = pq.read_table(tmp_path / "data/chunk-000/file-001.parquet").replace_schema_metadata({})
+    added = [
+        table.set_column(table.column_names.index("episode_index"), "episode_index", [[n] * len(table)]) for n in (2, 3)
+    ]
+    pq.write_table(pa.concat_tables(added), tmp_path / "data/chunk-000/file-002.parquet")
+    path = tmp_path / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.ParquetFile(path).read().to_pylist()
+    new = [rows[1] | {"episode_index": n, "data/file_index": 2, "tasks": [f"task {n}"]} for n in (2, 3)]
+    pq.write_table(pa.Table.from_pylist(rows + new), path)
+    data = Dataset(tmp_path)
+    assert [(e.number, e.seed, e.task) for e in data.episodes][:2] == [(0, 0, "reach"), (1, 1, "reach")]
+    assert [e.task for e in data.episodes][2:] == ["task 2", "task 3"]
+    for number in (1, 2, 3):
+        np.testing.assert_array_equal(data[number]["action"], demonstration(1)["action"])
+
+
 def write_film(path, pictures, *, deep=False):
     """A video without loss, as far as its pixels allow."""
     path.parent.mkdir(parents=True, exist_ok=True)

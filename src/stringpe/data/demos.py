@@ -51,7 +51,8 @@ def _load(
 
 def _pack_once(folder: Path, names: tuple[str, ...], size: int, stride: int, cache: str) -> Path:
     """The pack of a folder, from the cache or made now; named after everything that it depends on."""
-    mark = digest(str(folder.resolve()), names, size, stride, file_marks(sorted(folder.glob("data/*/*.parquet"))))
+    files = [*folder.glob("data/*/*.parquet"), *folder.glob("videos/**/*.mp4")]
+    mark = digest(str(folder.resolve()), names, size, stride, file_marks(sorted(files)))
     path = cache_folder(cache) / f"demos-{folder.name}-{mark}.safetensors"
     if not path.exists():
         pack(Dataset(folder), path, size=size, cameras=names, stride=stride)

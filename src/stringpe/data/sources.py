@@ -50,7 +50,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "folder": (*_FILES, *_READ, "depth_step"),
         "stream": (*_FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "without", "negatives")},
     "detection3d": {
         "scenes": (*_MADE, "queries"),
         "one_object": (*_MADE, "queries"),

@@ -112,7 +112,8 @@ class Data:
     run.
     train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
     Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between; mix: their
-    shares of the training, "0.8 0.2", in place of those of their sizes.
+    shares of the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file whose rare names its
+    training leaves out, for a zero-shot APr.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
     groups, group_size: for clouds, the number of tokens per cloud and of points per token.
     """
@@ -133,6 +134,7 @@ class Data:
     train_boxes: str = ""
     val_boxes: str = ""
     mix: str = ""
+    without: str = ""
     negatives: int = bounded(50, least=0)
     groups: int = bounded(64, least=1)
     group_size: int = bounded(32, least=1)

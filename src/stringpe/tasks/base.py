@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import find, option_names
 from ..data.place import Batch, Place
 from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
@@ -113,6 +114,7 @@ class Task(ABC):
         refuse_unread(recipe.task, recipe.data)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
+        check_named_options(recipe)
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
@@ -222,6 +224,19 @@ class TextTask(Task):
             slow = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
             found += [group | slow] if text else []
         return found
+
+
+def check_named_options(recipe: Recipe) -> None:
+    """Refuse options for one encoding, "circulant.block_size", that it does not have, whatever the recipe's own is."""
+    for group, options in (("model", recipe.model.encoding_options), ("text", recipe.text.encoding_options)):
+        for name in options:
+            encoding, dot, option = name.partition(".")
+            known = option_names(find(encoding).factory) if dot else None
+            if known is not None and option not in known:
+                listed = ", ".join(sorted(known))
+                raise ValueError(
+                    f"{group}.encoding_options.{name}: {encoding} has no option {option!r}; it has {listed}"
+                )
 
 
 def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:

@@ -80,15 +80,16 @@ def find_episodes(folder: Path, info: Mapping[str, Any], broken: dict[str, str])
         yield from _one_per_file(folder, info, paths, broken)
         return
     paths = sorted((folder / "data").glob("chunk-*/file-*.parquet"))
-    if any(map(_is_ours, paths[:3])):  # a few, since the first may be damaged
-        yield from _one_per_file(folder, info, paths, broken)
-    else:
+    if any(map(_is_foreign, paths)):  # or LeRobot has added to a folder of ours
         yield from _listed(folder, info, broken)
+    else:
+        yield from _one_per_file(folder, info, paths, broken)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_foreign(path: Path) -> bool:
+    """Whether another program wrote a file, as far as it can be read."""
     try:
-        return parquet.read_footer(path)[0] is not None
+        return parquet.read_footer(path)[0] is None
     except BrokenEpisode:
         return False
 
