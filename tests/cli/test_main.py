@@ -119,7 +119,7 @@ WRONG = [
     ("trian scenes", "there is no command 'trian': did you mean 'train'?"),
     (
         "data scense",
-        "data is followed by scenes, shards, index, depth, demos, pack, hdf5, migrate, not 'scense': did you mean 'scenes'?",
+        "depth, demos, pack, hdf5, migrate, not 'scense': did you mean 'scenes'?",
     ),
     ("bench ops --out OUT", "there is no part 'ops': parts are op, block, vit, growth"),
     ("bench vit --modes foo --out OUT", "there is no mode 'foo': modes are eager and compiled"),
