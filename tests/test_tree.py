@@ -51,6 +51,7 @@ ACROSS = {
         "trust": "SECURITY.md",
     },
     "robots": {
+        "formats": "LeRobot's formats, as files made by hand",
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",
