@@ -34,7 +34,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.docs
 	rm -rf build/pages site && mkdir -p build/pages
 	cp -r README.md CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md SECURITY.md CITATION.cff LICENSE build/pages
-	cp -r docs notebooks results benchmarks build/pages
+	cp -r docs notebooks models results benchmarks build/pages
 	$(BIN)/mkdocs build --strict
 
 package: $(VENV)/.package

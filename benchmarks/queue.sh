@@ -54,7 +54,9 @@ run_step() {
     # The loop beside a plain one: no other process on the card.
     L) stringpe_ bench train --out "$OUT/bench-train" ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
-    E3) compare tiny_imagenet100 linear 12 $TINY $SOUND model.attention=linear --seeds 5 --encodings $ROWS ;;
+    E3) for kind in relu linear; do
+            compare tiny_imagenet100 $kind 12 $TINY $SOUND model.attention=$kind --seeds 5 --encodings $ROWS
+        done ;;
     E4) compare tiny_imagenet100 tiny 16 $TINY $SOUND --seeds 8 --encodings $ROWS $MORE ;;
     E4-sizes) for run in "$OUT"/tiny/runs/*/seed*; do
             for side in 96 128; do

@@ -62,7 +62,7 @@ def recipe3d(tmp_path_factory):
         ),
         augment=Augment(flip=True),
         optim=Optim(lr=3e-3),
-        loop=Loop(batch_size=4, steps=4, eval_batch=4, save_every=4, log_every=2, tensorboard=False),
+        loop=Loop(batch_size=4, steps=4, eval_batch=4, save_every=4, log_every=2),
     )
 
 

@@ -53,5 +53,5 @@ def toy_recipe(folder):
         data=Data(source="coco", image_size=64, train=str(folder / "train.tar"), val=str(folder / "val.tar")),
         augment=Augment(crop=0.6, flip=True, colour=0.1, mosaic="0.4 0.3 0.3"),
         optim=Optim(lr=2e-3, warmup_steps=2),
-        loop=Loop(batch_size=4, steps=3, log_every=1, eval_batch=4, tensorboard=False),
+        loop=Loop(batch_size=4, steps=3, log_every=1, eval_batch=4),
     )

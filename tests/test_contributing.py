@@ -63,13 +63,9 @@ def page():
         yield names
 
 
-def quiet(recipe):
-    return replace(recipe, loop=replace(recipe.loop, tensorboard=False))
-
-
 def test_a_task_of_one_file_trains_resumes_and_evaluates(page, tmp_path):
     recipe = page["recipe"]
-    outcome = train(quiet(recipe), tmp_path, quiet=True)
+    outcome = train(recipe, tmp_path, quiet=True)
     assert evaluate(tmp_path)["top1"] == outcome["metrics"]["top1"]
     assert len(evaluate(tmp_path)["interval"]) == 2
     with pytest.raises(ValueError, match=r"data.queries=3 would change nothing: the task brighter"):
@@ -86,7 +82,7 @@ def test_a_data_source_of_one_class_trains_from_memory_and_from_workers(page, tm
     assert batches[0].keys() == batches[1].keys()
     for name in batches[0]:
         torch.testing.assert_close(batches[0][name], batches[1][name])
-    assert train(quiet(held), tmp_path, quiet=True)["metrics"]["count"] == 16
+    assert train(held, tmp_path, quiet=True)["metrics"]["count"] == 16
     with pytest.raises(ValueError, match=r"data.source=stripes does not serve the task retrieval"):
         sources.check_served("retrieval", "stripes")
     with pytest.raises(ValueError, match=r"data.queries=3 would change nothing"):

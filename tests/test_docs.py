@@ -54,7 +54,7 @@ def commands(page):
     indented = "\n".join(re.findall(r"^ {4}.*$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE))
     pattern = r"^\s*(?:[A-Z_]+=\S+ )?(?:(?:python|accelerate launch [^\n]*?) -m )?stringpe ([a-z][^\n]*)$"
     found = re.findall(pattern, f"{blocks}\n{indented}", flags=re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in found if "…" not in line]
+    return [shlex.split(line.partition(";")[0], comments=True) for line in found if "…" not in line]
 
 
 @pytest.mark.parametrize("page", [page for page in [*PAGES, *OTHERS] if commands(page)], ids=name_of)

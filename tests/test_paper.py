@@ -36,7 +36,7 @@ ELSEWHERE = {
 pytestmark = pytest.mark.filterwarnings("ignore:.*image encoder starts at random", "ignore::ResourceWarning")
 
 LOOP = ["loop.steps=1", "loop.batch_size=4", "loop.eval_batch=4", "loop.compile=false", "loop.precision=no"]
-LOOP += ["loop.tensorboard=false", "loop.eval_every=0"]
+LOOP += ["loop.eval_every=0"]
 VIT = ["model.dim=16", "model.layers=1", "model.heads=1", "data.image_size=32", *LOOP]
 TEXT = ["text.dim=16", "text.layers=1", "text.heads=2", "text.width=16", "text.vocab=300", "text.context=24"]
 POLICY = ["policy.dim=32", "policy.heads=2", "policy.encoder_layers=1", "policy.decoder_layers=1", "policy.chunk=4"]

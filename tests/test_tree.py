@@ -39,6 +39,8 @@ ACROSS = {
         "imports": "the order of packages",
         "malformed": "wrong arguments to every public function",
         "package": "what is exported, and what importing costs",
+        "queue": "benchmarks/queue.sh",
+        "scale": "docs/scale.md",
         "traps": "docs/traps.md",
         "tree": "this file",
     },

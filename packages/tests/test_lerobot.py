@@ -51,7 +51,7 @@ def trained(recorded, tmp_path_factory):
     """The run of a policy that stringpe trained for three steps."""
     folder = tmp_path_factory.mktemp("ours")
     recipe = [*TINY, *KINDS["diffusion"], f"data.train={recorded}", "policy.held_out=0.5", f"data.cache={folder}"]
-    loop = ["loop.steps=3", "loop.batch_size=4", "loop.tensorboard=false", "loop.precision=no", "loop.compile=false"]
+    loop = ["loop.steps=3", "loop.batch_size=4", "loop.precision=no", "loop.compile=false"]
     run(BIN / "stringpe", "train", "kuka_small", *recipe, *loop, "--out", folder / "run")
     return folder / "run"
 

@@ -55,14 +55,36 @@ class _Plain(nn.Module):
         intrinsics: Tensor | None = None,
         pose: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
+        return tuple(self.named(image, depth, intrinsics, pose).values())
+
+    def named(
+        self,
+        image: Tensor,
+        depth: Tensor | None = None,
+        intrinsics: Tensor | None = None,
+        pose: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The outputs by name."""
         given: dict[str, Any] = {} if depth is None else {"depth": depth}
         if intrinsics is not None and pose is not None:
             given["calibration"] = Calibration(intrinsics, pose)
         out: Any = self.model(image, **given)
-        parts = [out] if isinstance(out, Tensor) else out.values() if hasattr(out, "values") else out
         for _, layer in attached_layers(self.model):
             layer.token_coords[0].coords = None
-        return tuple(part for part in parts if isinstance(part, Tensor))
+        return _name_outputs(out, self.model)
+
+
+def _name_outputs(out: Any, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a model returns, by the names that it gives them: keys, fields, or "logits" of a classifier and
+    "features" of a model without a head."""
+    if isinstance(out, Tensor):
+        head = getattr(model, "head", None)
+        return {"features" if head is None or isinstance(head, nn.Identity) else "logits": out}
+    if hasattr(out, "items"):
+        parts = dict(out.items())
+    else:
+        parts = dict(zip(getattr(out, "_fields", None) or [f"output_{i}" for i in range(len(out))], out, strict=True))
+    return {name: part for name, part in parts.items() if isinstance(part, Tensor)}
 
 
 def bake(model: nn.Module) -> nn.Module:
@@ -91,7 +113,8 @@ def export(
     height, width = _size(model, size)
     patch, inputs = _patch(model), _inputs(model)
     check_finite(model)
-    plain = _Plain(bake(model)).eval()
+    plain = _Plain(bake(model))
+    plain.eval()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     check = _example(3, height, width, inputs)
@@ -124,7 +147,7 @@ def _check_outputs(plain: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _write(
-    plain: nn.Module,
+    plain: _Plain,
     example: tuple[Tensor, ...],
     check: tuple[Tensor, ...],
     patch: tuple[int, int] | None,
@@ -134,8 +157,8 @@ def _write(
     """Trace on one batch, write, run the file on another, and return how far it is from the model there."""
     program = _program(plain, example, patch)
     if to == "onnx":
-        names = list(INPUTS[: len(example)])
-        torch.onnx.export(program, (), path, dynamo=True, verbose=False, input_names=names, external_data=False)
+        names: dict[str, Any] = {"input_names": list(INPUTS[: len(example)]), "output_names": list(plain.named(*check))}
+        torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=False, **names)
     else:
         torch.export.save(program, path)
     pairs = zip(_run(path, to, check), plain(*check), strict=True)
@@ -199,5 +222,5 @@ def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, in
         for holder in (getattr(known, "patch_embed", None), getattr(known, "config", None), known):
             size = size or getattr(holder, "img_size", None) or getattr(holder, "image_size", None)
     if size is None:
-        raise ValueError("the model does not say which size of image it is made for: pass size")
+        raise ValueError("the model does not say which size of image it is made for: pass size=224 (--size 224)")
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from .encoding import names
+from .io.imports import explain_torchvision
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")  # no slash, no colon, no space
@@ -109,7 +110,8 @@ def check_host(host: Any) -> None:
 def build_host(host: Mapping[str, Any]) -> nn.Module:
     """The host that a checked config describes, with random weights."""
     check_host(host)
-    library = importlib.import_module(host["library"])
+    with explain_torchvision():
+        library = importlib.import_module(host["library"])
     if host["library"] != "transformers":
         built: nn.Module = library.create_model(**host["arguments"])
         return built

@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-import timm.models
-from timm.models import _registry as registry
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from .encoding import PositionEncoding, names
 from .hosts.attach import attach
+from .io.imports import explain_torchvision
+
+with explain_torchvision():
+    import timm.models
+    from timm.models import _registry as registry
+    from timm.models.vision_transformer import VisionTransformer
 
 TAG = "string_"
 ARCHITECTURES = (

@@ -117,7 +117,10 @@ def test_data_scenes_writes_shards_and_resumes(capsys, tmp_path):
 WRONG = [
     ("inspect caley", "there is no encoding named 'caley': did you mean 'cayley'"),
     ("trian scenes", "there is no command 'trian': did you mean 'train'?"),
-    ("data scense", "data is followed by scenes, depth, demos, pack, hdf5, not 'scense': did you mean 'scenes'?"),
+    (
+        "data scense",
+        "data is followed by scenes, depth, demos, pack, hdf5, migrate, not 'scense': did you mean 'scenes'?",
+    ),
     ("bench ops --out OUT", "there is no part 'ops': parts are op, block, vit, growth"),
     ("bench vit --modes foo --out OUT", "there is no mode 'foo': modes are eager and compiled"),
     ("bench op --device tpu --out OUT", "--device tpu cannot be used on this machine"),

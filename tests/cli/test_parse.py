@@ -96,3 +96,27 @@ def test_help_comes_from_the_docstring():
     text = parser(made, "stringpe made").format_help()
     assert "What to make, of what there is." in text
     assert "How often. (default: 2)" in text
+
+
+def sized(size: tuple[Count, Count] = (128, 128), changes: Changes = ()) -> None:
+    """Draw something.
+
+    Args:
+        size: Height and width.
+    """
+    CALLS.append({"size": size, "changes": changes})
+
+
+@pytest.mark.parametrize(
+    ("words", "size"), [((), (128, 128)), (("--size", "64"), (64, 64)), (("--size", "64", "48"), (64, 48))]
+)
+def test_a_size_is_two_numbers_or_one(words, size, capsys):
+    CALLS.clear()
+    call(sized, [*words, "a.b=1"], "stringpe sized")
+    assert [{"size": size, "changes": ("a.b=1",)}] == CALLS
+    with pytest.raises(SystemExit):
+        call(sized, ["--size", "1", "2", "3"], "stringpe sized")
+    assert "argument --size: takes one or two numbers, got 1 2 3" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        call(sized, ["--size", "0"], "stringpe sized")
+    assert "argument --size: must be at least 1" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from detection_toy import pictures, toy_recipe
 from stringpe.data.boxes2d import load_boxes2d, load_squares, validation_squares
 from stringpe.data.place import Place
 from stringpe.tasks.detection2d import Detection2D
+from stringpe.training import train
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +127,23 @@ def test_lists_that_do_not_fit_are_refused(two, recipe):
     task = changed(val=two.data.train)
     with pytest.raises(ValueError, match=r"validation takes one; evaluate others with stringpe eval RUN"):
         _ = task.val_set
+
+
+def test_rare_names_are_left_out_of_training_alone(two, tmp_path):
+    content = json.loads((tmp_path / "second.json").read_text())
+    for category, group in zip(content["categories"], "frc", strict=True):  # the green box is rare
+        category["frequency"] = group
+    (tmp_path / "lvis.json").write_text(json.dumps(content))
+    data = replace(two.data, without=str(tmp_path / "lvis.json"))
+    before, after = load_boxes2d(two.data, "train"), load_boxes2d(data, "train")
+    assert after.coco.names == ("red ball", "blue pen", "yellow duck")
+    assert len(after) == len(before)
+    rare = (before.pictures.labels == 1) & before.pictures.valid
+    assert rare.any()
+    assert int(after.pictures.valid.sum()) == int((before.pictures.valid & ~rare).sum())
+    kept = before.pictures.boxes[before.pictures.valid & ~rare]
+    assert torch.equal(after.pictures.boxes[after.pictures.valid], kept)
+    assert "green box" in load_boxes2d(data, "val").coco.names
+    train(replace(two, data=data, loop=replace(two.loop, steps=1)), tmp_path / "run", quiet=True)
+    with pytest.raises(ValueError, match=r"second.json calls no category rare: data.without takes an LVIS file"):
+        load_boxes2d(replace(data, without=str(tmp_path / "second.json")), "train")

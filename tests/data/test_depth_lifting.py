@@ -12,6 +12,8 @@ from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
 from stringpe.data.depth_lifting import Settings, lift, to_millimetres
+from stringpe.data.place import Launch, read_launch
+from stringpe.io import files
 from stringpe.io.files import _HOST
 from stringpe.io.png import png
 from stringpe.models.depth_estimator import DepthEstimator
@@ -53,8 +55,9 @@ def names(path):
 def test_shards_come_back_with_depth_and_everything_else(source, estimate, tmp_path):
     out = tmp_path / "out"
     found = lift(source, out, estimate, ALL)
-    assert found == {"shards": 3, "kept": 9, "dropped": {}, "corrupt": 0, "problems": []}
     assert json.loads((out / "summary.json").read_text()) == found
+    assert found.pop("seconds") > 0
+    assert found == {"shards": 3, "kept": 9, "dropped": {}, "corrupt": 0, "problems": []}
     assert names(out / "in-1.tar")[:4] == ["0010.png", "0010.json", "0010.cls", "0010.depth.png"]
     lifted, before = ShardCaptions(str(out / "in-0.tar")), ShardCaptions(str(tmp_path / "in-0.tar"))
     for i in range(3):
@@ -74,14 +77,14 @@ def test_shards_come_back_with_depth_and_everything_else(source, estimate, tmp_p
 
 def test_finished_shards_are_never_made_again_and_ranks_share_the_rest(source, estimate, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    found = lift(source, out, estimate, ALL, rank=1, world=2)
+    found = lift(source, out, estimate, ALL, Launch(1, 2))
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-1.tar"]
     assert found["shards"] == 1
     assert not (out / "summary.json").exists()
     before = (out / "in-1.tar").stat().st_mtime_ns
     draft = out / f".in-0.tar.{_HOST}.4194303.x"  # of a process that was killed
     draft.write_bytes(b"half")
-    found = lift(source, out, estimate, ALL, rank=0, world=2)
+    found = lift(source, out, estimate, ALL, Launch(0, 2))
     assert found["shards"] == 3
     assert (out / "summary.json").exists()
     assert not list(out.glob(".in-*"))
@@ -101,7 +104,7 @@ def test_a_shard_appears_whole_or_not_at_all(source, estimate, tmp_path, monkeyp
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(depth_data.os, "replace", lambda *_: fail(None))
+        patch.setattr(files.os, "replace", lambda *_: fail(None))
         with pytest.raises(OSError, match="disk is full"):
             lift(source, out, estimate, ALL)
     assert not list(out.glob("*.tar"))
@@ -208,9 +211,35 @@ def test_the_command_line_takes_its_share_from_the_environment(source, model, tm
     monkeypatch.setattr(sys, "argv", words)
     cli.main()
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-2.tar"]
-    assert "3 images with depth in 1 shards" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "3 images with depth in 1 shards" in printed
+    assert "images per second and process: 10 million take" in printed
     monkeypatch.setenv("RANK", "0")
     cli.main(["data", "depth", source, str(out), "--model", str(model), "--device", "cpu", "--filters"])
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-0.tar", "in-2.tar"]
     with pytest.raises(SystemExit, match=r"stringpe: .*has no config.json"):
         cli.main(["data", "depth", source, str(out), "--model", str(tmp_path)])
+
+
+def test_launchers_say_which_share_is_ours(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert read_launch() == Launch(0, 1, 0)
+    array = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "3"}
+    for name, value in array.items():
+        monkeypatch.setenv(name, value)
+    assert read_launch() == Launch(2, 3, 0)
+    for name, value in {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert read_launch() == Launch(9, 12, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert read_launch() == Launch(1, 2, 0)
+
+
+def test_threads_and_windows_change_nothing(source, estimate, tmp_path, monkeypatch):
+    lift(source, tmp_path / "a", estimate, Settings(filters=(), shard_size=2, batch=1, threads=1))
+    monkeypatch.setattr(depth_data, "_WINDOW", 1)
+    lift(source, tmp_path / "b", estimate, Settings(filters=(), shard_size=2, batch=1, threads=3))
+    for path in (tmp_path / "a").glob("*.tar"):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()

@@ -26,7 +26,7 @@ STRONG = Augment(crop=0.2, flip=True, colour=0.4, randaugment=2, shift=3)
 
 def recipe(train_path, val_path, **changes):
     data = {"source": "shards", "train": str(train_path), "val": str(val_path), "image_size": 16, "num_classes": 3}
-    loop = Loop(batch_size=4, steps=3, log_every=1, tensorboard=False)
+    loop = Loop(batch_size=4, steps=3, log_every=1)
     augment = changes.pop("augment", Augment())
     model = Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope")
     return Recipe(model=model, data=Data(**data | changes), loop=loop, augment=augment)

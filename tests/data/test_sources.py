@@ -118,3 +118,24 @@ def test_shards_come_over_a_network(tmp_path):
         with open_shard(address) as file:
             assert list(stream_samples(file)) == [("0", {"cls": b"1"})]
         server.shutdown()
+
+
+def test_files_without_a_source_that_reads_them_are_refused_before_anything_else(tmp_path):
+    """As people type it: data.train=folder, and no data.source."""
+    from stringpe.recipes import load
+    from stringpe.recipes.schema import Recipe
+    from stringpe.tasks import check
+
+    (tmp_path / "photos").mkdir()
+    photos = f"{tmp_path}/photos"
+    said = (
+        rf"data.train={photos} is not read, because data.source=synthetic makes its own data: set data.source=folder to"
+    )
+    with pytest.raises(ValueError, match=said):
+        check(Recipe(data=Data(train=photos)))
+    with pytest.raises(
+        ValueError, match=r"data.val=x.tar is not read, .*data.source=shards or folder or huggingface or st"
+    ):
+        check(Recipe(data=Data(val="x.tar")))
+    with pytest.raises(ValueError, match=r"data.source=points makes its own data: leave it out, .*relations has none"):
+        check(load("relations", ["data.train=x.tar"]))

@@ -203,6 +203,14 @@ def test_lift_is_the_2d_model_until_the_depth_layer_moves():
         stringpe.lift(model)
 
 
+def test_a_lifted_model_warns_once_of_depth_in_millimetres():
+    model = stringpe.lift(VIT.model())
+    depth = 1000 * (torch.rand(2, SIZE, SIZE) + 0.5)
+    with pytest.warns(UserWarning, match="looks like millimetres.*divide it by 1000"):
+        model(images(), depth=depth)
+    model(images(), depth=depth)  # a warning would be an error
+
+
 def test_coord_dim_3_attaches_and_lifts():
     model = stringpe.attach(VIT.model(), "cayley", coord_dim=3, start="replace")
     with torch.no_grad():

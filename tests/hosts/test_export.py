@@ -10,7 +10,7 @@ from host_families import FAMILIES
 import stringpe
 from cases import perturbed
 from stringpe.cli import main as cli
-from stringpe.export import bake, export
+from stringpe.export import _name_outputs, bake, export
 from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
@@ -37,6 +37,29 @@ def test_a_vit_with_depth_takes_any_batch_and_size(to, tmp_path):
     done = export(model, tmp_path / "model", to=to, size=32)
     assert done.any_size
     assert done.difference <= 1e-4
+    if to == "onnx":
+        assert _names(done.path) == (["image", "depth"], ["logits"])
+
+
+def _names(path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [i.name for i in session.get_inputs()], [o.name for o in session.get_outputs()]
+
+
+def test_outputs_have_the_names_that_the_model_gives_them():
+    from collections import namedtuple
+
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    one, two = torch.zeros(1), torch.ones(1)
+    found = BaseModelOutputWithPooling(last_hidden_state=one, pooler_output=two)
+    headless = stringpe.vit("vit_test_patch8", num_classes=0)
+    assert list(_name_outputs(found, headless)) == ["last_hidden_state", "pooler_output"]
+    assert list(_name_outputs(namedtuple("Found", "boxes scores")(one, two), headless)) == ["boxes", "scores"]
+    assert list(_name_outputs((one, None, two), headless)) == ["output_0", "output_2"]
+    assert list(_name_outputs(one, headless)) == ["features"]
 
 
 def test_hosts_of_one_size_and_of_any(tmp_path):
@@ -126,5 +149,5 @@ def test_errors(tmp_path):
         export(host("timm", "ViT"), tmp_path / "x", to="tensorrt")
     with pytest.raises(ValueError, match="called with an image"):
         export(torch.nn.Linear(3, 3), tmp_path / "x", size=32)
-    with pytest.raises(ValueError, match="pass size"):
+    with pytest.raises(ValueError, match=r"pass size=224 \(--size 224\)"):
         export(stringpe.vit("vit_test_patch8"), tmp_path / "x")

@@ -3,7 +3,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
-from stringpe import recipes
+from stringpe import recipes, tasks
 from stringpe.recipes.check import check_keys, check_values
 from stringpe.recipes.overrides import differences, from_dict, keys, override
 from stringpe.recipes.schema import Recipe
@@ -163,3 +163,17 @@ def test_options_with_an_encodings_name_are_for_it_alone():
     assert given.model.options == {"block_size": 8}  # what a row says wins
     with pytest.raises(ValueError, match="holds options by name"):
         override(recipe, ["model.encoding_options.circulant.block.size=8"])
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("model.encoding_options.circulnat.block_size", "did you mean 'circulant'"),
+        ("model.encoding_options.rope.block_size", r"rope has no option 'block_size'; it has .*learnable"),
+        ("text.encoding_options.cayley.blocks", r"text.encoding_options.cayley.blocks: cayley has no option 'blocks'"),
+    ],
+)
+def test_options_that_no_encoding_has_are_refused_for_other_rows_too(key, text):
+    recipe = override(recipes.load("scenes_retrieval"), [f"{key}=8"])
+    with pytest.raises(ValueError, match=text):
+        tasks.check(recipe)

@@ -32,7 +32,7 @@ RECIPE = Recipe(
         held_out=0.25,
     ),
     optim=Optim(lr=2e-3, beta1=0.95, weight_decay=1e-6, warmup_steps=2, ema=0.99, ema_power=0.75),
-    loop=Loop(batch_size=8, steps=6, log_every=3, eval_every=3, save_every=3, tensorboard=False),
+    loop=Loop(batch_size=8, steps=6, log_every=3, eval_every=3, save_every=3),
 )
 ENERGY = [
     *("policy.kind=energy", "policy.repeats=1", "policy.sample_steps=10"),

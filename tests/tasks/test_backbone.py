@@ -14,7 +14,7 @@ TOY = Recipe(
     name="sizes",
     model=Model(dim=16, layers=2, heads=2, patch_size=4),
     data=Data(image_size=16, num_classes=4, train_size=16, val_size=10),
-    loop=Loop(batch_size=8, steps=2, tensorboard=False),
+    loop=Loop(batch_size=8, steps=2),
 )
 
 

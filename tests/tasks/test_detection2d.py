@@ -178,7 +178,7 @@ def test_the_procedural_world(tmp_path):
         model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="absolute"),
         text=Text(dim=16, layers=1, heads=2, width=16, vocab=300, context=24),
         data=Data(source="scenes", image_size=32, train_size=12, val_size=6, cache=str(tmp_path), negatives=5),
-        loop=Loop(batch_size=4, steps=2, log_every=1, tensorboard=False),
+        loop=Loop(batch_size=4, steps=2, log_every=1),
     )
     split = load_boxes2d(recipe.data, "train")
     from stringpe.data.rendered import load_frames

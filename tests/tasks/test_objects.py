@@ -23,7 +23,7 @@ def recipe(tmp_path_factory):
         model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="rope", depth="lift"),
         data=Data(source="scenes", image_size=32, train_size=24, val_size=8, queries=6, cache=cache),
         augment=Augment(flip=True),
-        loop=Loop(batch_size=8, steps=3, log_every=1, tensorboard=False),
+        loop=Loop(batch_size=8, steps=3, log_every=1),
     )
 
 

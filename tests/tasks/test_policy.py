@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import warnings
 from dataclasses import replace
@@ -364,7 +365,12 @@ def test_policies_are_compared_on_the_same_states(recipe, tmp_path, capsys):
     assert "| rope " in text
     assert "| cayley " in text
     assert f"{REACH}, noise=0: 3 trials each, initial states 1000000 to 1000002" in text
-    assert text.strip().endswith((out / "table.md").read_text().strip())
+    assert (out / "table.md").read_text().strip() in text
+    assert text.strip().endswith(f"report: {out / 'report.html'}")
+    page = (out / "report.html").read_text()
+    assert "<h2>What cannot be concluded</h2>" in page
+    assert "Much about success itself: 3 trials leave wide intervals" in page
+    assert re.search(r"cayley succeeds in \d+ % \(\d+ to \d+\), not shown to differ from rope", page)
     place = "stand_in-Reach-noise=0"
     infos = [json.loads((out / name / place / "eval_info.json").read_text()) for name in ("rope", "cayley")]
     assert [[e["seed"] for e in info["per_episode"]] for info in infos] == [[1_000_000, 1_000_001, 1_000_002]] * 2

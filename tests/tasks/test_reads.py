@@ -207,7 +207,6 @@ SOURCES = {
 LOOKED_AT = {
     # Looked at in code that several sources share, without any effect for this one.
     ("classification", "synthetic"): {"data.in_memory", "data.train", "data.val"},
-    ("classification", "stream"): {"data.in_memory"},
     ("classification", "folder"): {"data.cache"},
     ("retrieval", "scenes"): {"data.in_memory", "data.train"},
     ("retrieval", "shards"): {"data.in_memory"},

@@ -47,7 +47,7 @@ def recipe(tmp_path):
         data=Data(source="shards", train=str(train_set), val=str(val_set), image_size=16),
         augment=Augment(crop=0.5, flip=True, colour=0.2),
         loss=Loss(kind="siglip", pair_bias="auto"),
-        loop=Loop(batch_size=6, steps=3, log_every=1, eval_batch=2, tensorboard=False),
+        loop=Loop(batch_size=6, steps=3, log_every=1, eval_batch=2),
     )
 
 
@@ -64,7 +64,7 @@ def rooms(tmp_path_factory):
         ),
         augment=Augment(flip=True),
         loss=Loss(kind="siglip"),
-        loop=Loop(batch_size=8, steps=2, log_every=1, tensorboard=False),
+        loop=Loop(batch_size=8, steps=2, log_every=1),
     )
 
 

@@ -1,35 +1,14 @@
-import numpy as np
 import pytest
 import torch
 
+from cloud_files import write_clouds
 from stringpe import recipes
 from stringpe.data.cache import forget_all
-from stringpe.data.clouds import draw_rotations, load_clouds, turn
 from stringpe.data.place import Place
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training import train
-
-KINDS = 3
-
-
-def shape(kind, points, dice):
-    """A sphere, a rod or a disc, of some size, at some place: (points, 3)."""
-    x = dice.normal(size=(points, 3))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    x *= [np.ones(3), [0.1, 0.1, 1.0], [1.0, 1.0, 0.1]][kind]
-    turned = x @ np.linalg.qr(dice.normal(size=(3, 3)))[0]
-    return dice.uniform(0.1, 50) * turned + dice.normal(size=3)
-
-
-def write_clouds(path, train=48, test=30, points=40, **more):
-    dice, parts = np.random.default_rng(0), {}
-    for split, count in (("train", train), ("test", test)):
-        label = np.arange(count) % KINDS
-        parts[f"{split}_points"] = np.stack([shape(k, points, dice) for k in label]).astype(np.float32)
-        parts[f"{split}_label"] = label.astype(np.uint8)
-    np.savez(path, **(parts | more))
-    return path
+from stringpe.training.runs import row_changes
 
 
 @pytest.fixture
@@ -40,42 +19,6 @@ def recipe(tmp_path):
     small += ["model.heads=2", "model.drop_path=0", "loop.batch_size=16", "loop.steps=3", "loop.compile=false"]
     small += ["loop.precision=no", "optim.warmup_steps=5", "loop.eval_every=0", "loop.eval_batch=16"]
     return recipes.load("modelnet10", [*own, *small])
-
-
-def test_clouds_are_centred_and_of_one_size_and_cut_into_groups(recipe):
-    clouds = load_clouds(recipe.data, "train")
-    assert clouds["points"].shape == (48, 8, 6, 3)
-    assert clouds["centres"].shape == (48, 8, 3)
-    assert clouds["points"].norm(dim=-1).amax() <= 1 + 1e-5
-    assert clouds["centres"].norm(dim=-1).amax(1).allclose(torch.ones(48), atol=1e-5)  # the farthest is the first
-    spread = (clouds["points"] - clouds["centres"][:, :, None]).norm(dim=-1)
-    assert spread.amin(-1).abs().max() < 1e-6  # a centre belongs to its own group
-    assert len(load_clouds(override(recipe, ["data.val_size=4"]).data, "val")["label"]) == 4
-
-
-def test_groups_are_found_once(recipe, monkeypatch):
-    first = load_clouds(recipe.data, "train")
-    forget_all()
-    monkeypatch.setattr("stringpe.data.clouds.group_points", None)
-    assert torch.equal(load_clouds(recipe.data, "train")["points"], first["points"])
-
-
-@pytest.mark.parametrize("kind", ["upright", "any"])
-def test_rotations_are_rotations(kind):
-    made = draw_rotations(2000, kind, torch.Generator().manual_seed(0)).double()
-    assert (made @ made.mT - torch.eye(3)).abs().max() < 1e-5
-    assert torch.linalg.det(made).allclose(torch.ones(2000).double())
-    up = made[:, :, 2]
-    assert (up[:, 2] == 1).all() == (kind == "upright")
-    assert up.mean(0).abs().max() < 0.1 or kind == "upright"
-
-
-def test_turning_keeps_offsets_and_centres_together():
-    points, centres = torch.randn(2, 3, 4, 3), torch.randn(2, 3, 3)
-    rotation = draw_rotations(2, "any", torch.Generator().manual_seed(0))
-    p, c = turn(points, centres, rotation)
-    torch.testing.assert_close(p[1, 2, 3], rotation[1] @ points[1, 2, 3])
-    torch.testing.assert_close(c[1, 2], rotation[1] @ centres[1, 2])
 
 
 def test_poses_are_new_in_every_step_and_do_not_depend_on_the_start_or_the_processes(recipe):
@@ -101,8 +44,6 @@ def test_a_model_learns_shapes_in_any_pose(recipe, tmp_path):
 
 
 def test_the_design_builds_every_row(recipe):
-    from stringpe.training.runs import row_changes
-
     for row in recipes.load_design("modelnet10").rows:
         create(override(recipe, ["model.dim=48", *row_changes(row)])).model()
 
@@ -128,15 +69,3 @@ def test_what_is_shown_to_people(recipe):
 def test_mistakes_are_answered_in_words(recipe, change, said):
     with pytest.raises(ValueError, match=said):
         create(override(recipe, [change]))
-
-
-def test_files_that_hold_something_else_are_refused(recipe, tmp_path):
-    np.savez(tmp_path / "other.npz", points=np.zeros((2, 4, 3)))
-    with pytest.raises(ValueError, match="but not train_points and train_label"):
-        create(override(recipe, [f"data.train={tmp_path / 'other.npz'}"]))
-    write_clouds(tmp_path / "bad.npz", train_points=np.full((48, 40, 3), np.nan, np.float32))
-    with pytest.raises(ValueError, match="not finite"):
-        create(override(recipe, [f"data.train={tmp_path / 'bad.npz'}"]))
-    write_clouds(tmp_path / "flat.npz", train_points=np.zeros((48, 40, 2), np.float32))
-    with pytest.raises(ValueError, match=r"must be \(n, p, 3\)"):
-        create(override(recipe, [f"data.train={tmp_path / 'flat.npz'}"]))

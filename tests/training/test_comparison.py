@@ -8,13 +8,11 @@ from dataclasses import asdict
 import pytest
 
 from stringpe import recipes
-from stringpe.metrics.statistics import Estimate, Test
-from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
+from stringpe.recipes.design import Design
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.findings import named_findings, paragraphs, verdict
 from stringpe.training.runs import expand_rows, planned, row_changes
-from stringpe.training.table import Cell, Summary, as_csv, as_text, cells, summarise
+from stringpe.training.table import best_rows
 from stringpe.training.tuning import Tuning, best
 
 pytestmark = pytest.mark.slow
@@ -67,9 +65,9 @@ def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
 def test_the_best_seed_is_shown_on_request(done):
     out, found = done
     assert "best of" not in found.text
-    text = as_text(found.summaries, "top-1", [], best=True)
-    row = next(line for line in text.splitlines() if line.startswith("| absolute") and line.count("|") == 3)
-    assert f"{max(found.summaries[1].main.seeds.values()):.2f}" in row
+    head, *rows = best_rows(found.summaries)
+    assert head[0] == "best of 2 seeds"
+    assert f"{max(found.summaries[1].main.seeds.values()):.2f}" in rows[1]
     assert "best" in (out / "table.csv").read_text().splitlines()[0].split(",")
 
 
@@ -95,10 +93,12 @@ def test_the_table_has_scores_differences_and_costs(done):
     assert circulant.encoding_parameters > none.encoding_parameters == 0
     assert absolute.parameters > none.parameters
     assert all(0 < s.step_ms[1] <= s.step_ms[0] <= s.step_ms[2] for s in found.summaries)
-    assert all(s.peak_bytes >= 0 for s in found.summaries)
+    assert all(0 < s.ratio[1] <= s.ratio[0] <= s.ratio[2] for s in found.summaries)
+    assert absolute.ratio == (1.0, 1.0, 1.0)
+    assert all(s.peak_bytes is None for s in found.summaries)  # not on a CPU
     assert (out / "table.md").read_text() == found.text
-    assert "none below three seeds" in found.text
-    assert "*" not in found.text.partition("Recipe toy")[0].replace("**", "")
+    assert "(none below three seeds)" in " ".join(found.text.split())
+    assert " *" not in found.text.partition("## Cost")[0].replace("; * marks", "")
 
 
 def test_the_curves_of_all_runs_are_in_one_file(done):
@@ -234,96 +234,6 @@ def test_every_figure_shows_and_the_console_is_silent(done, tmp_path):
     assert not [line for line in run.stderr.splitlines() if "CONSOLE" in line]
 
 
-def summary(test, adjusted=None):
-    cell = Cell(Estimate(50.0, 49.0, 51.0, 3), {0: 50.0}, test, adjusted)
-    return Summary("a", {"as trained": cell}, 1e-3, 1000, 10, (1.5, 1.25, 1.75), None)
-
-
-def outcome_of(mean, half, p):
-    return Test(Estimate(mean, mean - half, mean + half, 3), p, None, 0.5)
-
-
-def test_cells_mark_what_is_significant_after_holm():
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.03))[:3] == ("a", "50.00 ± 1.00", "+1.00 ± 0.50 *")
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), 0.06))[2] == "+1.00 ± 0.50"
-    assert cells(summary(outcome_of(1.0, 0.5, 0.01), None))[2] == "+1.00 ± 0.50"
-    assert cells(summary(None))[2] == "baseline"
-    assert cells(summary(None))[-2:] == ("1.5 (1.2–1.8)", "–")
-
-
-def test_text_is_aligned_and_csv_is_complete():
-    rows = [summary(None), summary(outcome_of(1.0, 0.5, 0.2))]
-    lines = as_text(rows, "top-1", ["A note."]).splitlines()
-    assert len({len(line) for line in lines[:4]}) == 1
-    assert lines[-1] == "A note."
-    header, *body = as_csv(rows).splitlines()
-    assert all(len(line.split(",")) == len(header.split(",")) for line in body)
-
-
-def test_summaries_are_paired_by_seed():
-    scores = {"as trained": {"a": {0: 40.0, 1: 60.0}, "b": {0: 41.0, 1: 61.0}}}
-    cost = {"encoding_parameters": 0, "step_ms": (1.0, 0.9, 1.1), "peak_bytes": None}
-    found = summarise(scores, {"a": cost}, {"a": 1e-3, "b": 1e-3}, {"a": 7, "b": 7}, "a", 0.5)
-    difference = found[1].main.difference.difference
-    assert difference.mean == pytest.approx(1.0)
-    assert difference.half_width == pytest.approx(0.0, abs=1e-9)
-    assert cells(found[0])[-4:] == ("7", "0", "1.0 (0.9–1.1)", "–")
-    assert cells(found[1])[-4:] == ("7", "–", "–", "–")  # not measured
-
-
-# Two contrasts in two columns: one difference that is plain, one that is nothing, one that cannot be decided.
-TABLE = {
-    "first": {
-        "absolute": {0: 50.0, 1: 51.2, 2: 49.5, 3: 50.1},
-        "rope_mixed": {0: 60.0, 1: 61.1, 2: 59.6, 3: 60.0},
-        "cayley": {0: 60.05, 1: 61.1, 2: 59.6, 3: 60.1},
-    },
-    "second": {
-        "absolute": {0: 50.0, 1: 51.0, 2: 49.0, 3: 53.0},
-        "rope_mixed": {0: 60.0, 1: 63.0, 2: 58.0, 3: 60.0},
-        "cayley": {0: 61.0, 1: 61.0, 2: 60.0, 3: 59.0},
-    },
-}
-ASKED = Design(
-    columns=(Column("first"), Column("second", metric="moved")),
-    contrasts=(
-        Contrast("rotary − absolute", ("rope_mixed", "cayley", "circulant"), ("absolute",), {"first": MORE}),
-        Contrast("Cayley − Mixed", ("cayley",), ("rope_mixed",), {"first": EQUAL, "second": MORE}),
-        Contrast("of rows that are not there", ("general",), ("liere",)),
-    ),
-)
-
-
-def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
-    found = named_findings(TABLE, ASKED)
-    assert [(f.name, f.column, f.outcome, f.as_expected) for f in found] == [
-        ("rotary − absolute", "first", "shown", True),
-        ("Cayley − Mixed", "first", "equal", True),
-        ("rotary − absolute", "second", "shown", None),  # theory is silent
-        ("Cayley − Mixed", "second", "open", None),
-    ]
-    shown, equal, left = paragraphs(found, 4)
-    assert shown.startswith("Shown: rotary − absolute, first: +9.99")
-    assert "points (p < 0.001), as theory expects" in shown
-    assert "equal within 0.5" in equal
-    assert left.endswith("theory expects a difference above zero.")
-    assert verdict(found, 4) == "Of 3 expectations, 2 were met, 0 were not, 1 stay open."
-
-
-def test_what_goes_against_theory_is_said():
-    turned = Design(contrasts=(Contrast("absolute − rotary", ("absolute",), ("rope_mixed",), {"first": MORE}),))
-    (found,) = named_findings({"first": TABLE["first"]}, turned)
-    assert (found.outcome, found.as_expected) == ("shown", False)
-    assert found.sentence().endswith("where theory expects a difference above zero")
-
-
-def test_two_seeds_are_never_enough():
-    two = {column: {row: dict(list(v.items())[:2]) for row, v in rows.items()} for column, rows in TABLE.items()}
-    found = named_findings(two, ASKED)
-    assert {f.outcome for f in found} == {"open"}
-    assert paragraphs(found, 2)[0].startswith("With fewer than three seeds nothing is shown")
-
-
 def test_the_questions_are_written_before_the_runs_and_cannot_change(toy, tmp_path, monkeypatch):
     from stringpe.training import comparison
 
@@ -336,7 +246,7 @@ def test_the_questions_are_written_before_the_runs_and_cannot_change(toy, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True)
     with pytest.raises(ValueError, match="holds another comparison"):
-        compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True, design=ASKED)
+        compare(toy, ["rope"], seeds=1, out=tmp_path, quiet=True, design=Design(margin=1.0))
 
 
 def test_a_second_comparison_in_one_folder_is_told_of_the_first(toy, tmp_path):
@@ -384,7 +294,12 @@ def test_columns_are_other_metrics_or_trainings_of_their_own(related):
 
 def test_the_report_opens_with_the_question_and_whether_it_was_answered(related):
     page = related[1].report.read_text()
-    first = page.index("<p>What this is for. as trained: all weights")
-    assert first < page.index("expectations,") < page.index("<table>")
-    assert page.count("<table>") == 2
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles[:6] == [
+        *("The task", "Conclusion", "What cannot be concluded", "Scores", "Cost", "How the numbers were made"),
+    ]
+    assert page.index("What this is for.") < page.index("expectations of this comparison") < page.index("<table>")
+    assert page.count("<table>") == 3
+    assert "<li>as trained: all weights are trained" in page
+    assert "step (ms)" not in page  # was not measured
     assert "What the model sees" not in page

@@ -15,6 +15,7 @@ import torch
 
 from .. import __version__
 from ..io.files import read_json, write_json, write_text
+from ..io.progress import track
 from ..io.table import markdown_table
 from . import models, op, train
 from .timing import LeftOut
@@ -63,7 +64,7 @@ def run(
     results: dict[str, Any] = read_json(kept) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
-        for row in _rows(part, where, dtype, ways, modes, compiled):
+        for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):
             print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
             write_json(kept, results)
             write_text(folder / "bench.md", markdown(results))

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from .parse import Changes, Count, Least, Natural
 
@@ -52,7 +52,7 @@ def compare(
     from ..training import comparison
     from ..training.tuning import Tuning
 
-    _find_local_modules(*encodings, *changes)
+    find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
     tuning = Tuning(tuple(rates), rates_share) if rates else None
     comparison.compare(
@@ -84,122 +84,13 @@ def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ())
     from ..training.launch import train as run
     from ..training.signals import Stopped
 
-    _find_local_modules(*changes)
+    find_local_modules(*changes)
     try:
         outcome = run(recipes.load(recipe, changes), out)
     except Stopped as stop:
         print(f"stringpe: {stop}", file=sys.stderr)
         raise
     print(", ".join(f"{name} {value:.4g}" for name, value in outcome["metrics"].items()), f"in {out}")
-
-
-def evaluate(
-    runs: tuple[str, ...],
-    /,
-    out: Path | None = None,
-    zero_shot: Path | None = None,
-    env: tuple[str, ...] = (),
-    shifts: bool = False,
-    trials: Count | None = None,
-    jobs: Natural | None = None,
-    videos: Natural | None = None,
-    html: bool = False,
-    rrd: bool = False,
-    changes: Changes = (),
-) -> None:
-    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
-
-    Changes are key=value words anywhere: of the recipe, for example data.val=elsewhere.tar, or with --env of the
-    environment, for example lighting=dim.
-
-    Args:
-        runs: Folder of a run, or of one of its checkpoints; several with --env.
-        out: Folder to write to. Without --env: metrics.json, and of detection results.json with the boxes; nothing is
-            written by default. With --env: trials, videos, eval_info.json, table.md and success.svg; each run's own
-            folder eval/ by default.
-        zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
-            picture is given the class whose name, as a text, is nearest to it.
-        env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
-        shifts: Also simulate under every shift that the task has: KukaPick has light, distractors and table height.
-        trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
-        jobs: Simulations side by side; one per core by default.
-        videos: How many to keep of successes, and of failures; 3 each by default.
-        html: Write a page to look at. Of detection3d scenes.html, validation frames with true and predicted boxes to
-            turn, in --out or the run's folder eval/. With --env one page per video, beside it, to step through.
-        rrd: Of detection3d scenes.rrd as well, the same for rerun.
-    """
-    if env:
-        how = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
-        _simulate(runs, env, shifts, out, how, changes)
-        return
-    for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
-    if lost := [name for name, value in for_policies.items() if value is not None]:
-        raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
-    if len(runs) != 1:
-        raise ValueError(f"eval takes one checkpoint, got {len(runs)}; several need --env, to be tried in simulation")
-    if zero_shot is not None:
-        _classify_zero_shot(runs[0], zero_shot)
-        return
-    from ..training.launch import evaluate as measure
-
-    _find_local_modules(*changes)
-    found = measure(runs[0], changes, out)
-    name = found["metric"]
-    low, high = found.get("interval", (0.0, 0.0))
-    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
-    print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
-    print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
-    if html or rrd:
-        _show_predictions(runs[0], (out or Path(runs[0]) / "eval") / "scenes", html, rrd, changes)
-
-
-def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
-    """A page, and a file for rerun, with what a run of detection in 3D finds."""
-    from .. import viewer
-    from ..tasks.page3d import predict_val_frames
-
-    frames = predict_val_frames(run, changes)
-    if html:
-        print(
-            f"wrote {viewer.save(viewer.show_frames(frames, title=f'Boxes found by {run}'), path.with_suffix('.html'))}"
-        )
-    if rrd:
-        print(f"wrote {viewer.record_frames(frames, path.with_suffix('.rrd'))}")
-
-
-def _simulate(
-    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, how: dict[str, Any], changes: Changes
-) -> None:
-    """Try policies in simulation. What is None in `how` is left to `simulate`."""
-    from ..robots.data.demos import parse_options
-    from ..training.simulate import simulate
-
-    given = {name: value for name, value in how.items() if value is not None}
-    print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))
-
-
-def _classify_zero_shot(run: str, folder: Path) -> None:
-    """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
-    from ..data.labelled import image_set
-    from ..metrics.statistics import wilson
-    from ..models.contrastive import Contrastive
-    from ..tasks.build import load_run
-    from ..tasks.zero_shot import zero_shot
-
-    model, recipe, parts = load_run(run, "retrieval")
-    assert isinstance(model, Contrastive)
-    assert parts.tokenizer is not None
-    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    texts = [name.replace("_", " ") for name in names]
-    images = image_set("folder", str(folder))
-    found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
-    share = wilson(found["top1"] * found["count"], found["count"])
-    low, high = share.bounds
-    print(
-        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * low:.2f} to {100 * high:.2f}, "
-        f"{found['count']} pictures of {len(names)} classes, {found['corrupt']} corrupt), "
-        f"top5 {100 * found['top5']:.2f} %"
-    )
 
 
 def predict(
@@ -352,7 +243,7 @@ def inspect(
     from ..encoding import Encoding
     from .drawing import draw
 
-    _find_local_modules(name, *beside)
+    find_local_modules(name, *beside)
     if html or out.suffix == ".gif":
         _show_patch_attention((*beside, name), out, image, html, noise, seed)
         return
@@ -430,6 +321,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
     from ..export import FORMATS
     from ..export import export as write
     from ..io.files import read_json
+    from ..io.progress import working
     from ..pretrained import from_pretrained
     from ..tasks.build import load_vit
 
@@ -442,7 +334,8 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
         else load_vit(checkpoint)
     )
     path = out or checkpoint / ("model.onnx" if to == "onnx" else "model.pt2")
-    done = write(model, path, to=to, size=size or trained)
+    with working(f"writing {path}", late=True):
+        done = write(model, path, to=to, size=size or trained)
     sizes = "any size in whole patches" if done.any_size else "this size only"
     print(f"wrote {done.path}: any batch, {sizes}; differs from the model by {done.difference:.1e} at most")
 
@@ -459,7 +352,7 @@ def check_device(name: str) -> str:
     return name
 
 
-def _find_local_modules(*words: str) -> None:
+def find_local_modules(*words: str) -> None:
     """Let my_module:factory name a file of the current folder, as `python -m` does."""
     if any(":" in word for word in words) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -115,7 +115,8 @@ def depth(
 ) -> None:
     """Lift images to RGB-D with a Depth-Anything-V2 model from a local folder: shards with 16-bit depth in millimetres.
 
-    Run it again to resume; finished shards stay. Many GPUs: accelerate launch -m stringpe data depth …
+    Run it again to resume; finished shards stay. The GPUs of a machine: accelerate launch -m stringpe data depth …
+    Many machines: the tasks of a SLURM array share the work, docs/scale.md.
 
     Args:
         source: A folder of images, or shards: a path with * or {000..127}. Captions and all else are passed on.
@@ -133,6 +134,57 @@ def depth(
     from ..data.depth_lifting import run
 
     run(source, out, model, filters, shard_size, batch, made_up, classifier, classes, check_device(device))
+
+
+def shards(
+    source: Path,
+    out: Path,
+    /,
+    captions: bool = False,
+    shard_size: Count = 1000,
+    seed: int = 0,
+) -> None:
+    """Write a folder of images as shards for data.source=stream or shards: shuffled, each with an index of offsets.
+
+    Run it again to resume; finished shards stay. The processes of accelerate launch, and the tasks of a SLURM array,
+    share the work.
+
+    Args:
+        source: A folder with one folder of images per class.
+        out: Folder for the shards, their indices and dataset.json.
+        captions: The folder holds captioned images: captions.json, captions.csv, or a .txt beside each.
+        shard_size: Images per shard.
+        seed: Of the order.
+    """
+    from ..data.place import read_launch
+    from ..data.sharding import write_shards
+
+    made = write_shards(source, out, captions=captions, shard_size=shard_size, seed=seed, launch=read_launch())
+    rest = f"; other processes have {made.missing} to make" if made.missing else ""
+    print(f"{made.samples:,} images in {made.shards} shards under {out}{rest}: data.train_size={made.samples}")
+
+
+def index(pattern: tuple[str, ...], /) -> None:
+    """Write the offsets of the samples of shards beside them, so that a stream can go on in the middle of them.
+
+    A stream over a network needs the index to resume without reading what came before. Of local tars the headers do as
+    well, only slower. The format is that of NVIDIA DALI's wds2idx.
+
+    Args:
+        pattern: Shards: paths with * or {000..127}, without compression.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ..data.shard_index import count_samples, write_index
+    from ..data.sources import expand
+    from ..io.progress import progress
+
+    paths = [path for one in pattern for path in expand(one)]
+    with progress("index", len(paths), unit="shards") as advance, ThreadPoolExecutor() as pool:
+        for _ in pool.map(write_index, paths):
+            advance(1)
+    total = sum(count_samples(str(path)) or 0 for path in paths)
+    print(f"{total:,} samples in {len(paths)} shards, each with its .idx: data.train_size={total}")
 
 
 def demos(

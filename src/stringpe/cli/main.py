@@ -9,18 +9,21 @@ from typing import Any
 
 from .. import recipes
 from ..catalogue import names as rotary_names
+from ..io.imports import MismatchedTorchvision, explain_torchvision
 from ..io.registry import suggest
-from . import commands, data
+from . import commands, data, evaluation
 from .parse import call, split_docstring
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": commands.compare,
     "compare properties": commands.compare_properties,
     "train": commands.train,
-    "eval": commands.evaluate,
+    "eval": evaluation.evaluate,
     "predict": commands.predict,
     "figure": commands.figure,
     "data scenes": data.scenes,
+    "data shards": data.shards,
+    "data index": data.index,
     "data depth": data.depth,
     "data demos": data.demos,
     "data pack": data.pack,
@@ -44,7 +47,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Entry point. What a user can mend is said in one line; anything else is a bug and keeps its traceback."""
     words = list(sys.argv[1:] if words is None else words)
     try:
-        run(words)
+        with explain_torchvision():
+            run(words)
     except KeyboardInterrupt:
         print("\nstringpe: stopped by Ctrl-C; what was finished is kept, the same command goes on", file=sys.stderr)
         sys.exit(_INTERRUPTED)
@@ -52,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if (error.name or "stringpe").partition(".")[0] == "stringpe":
             raise
         sys.exit(f"stringpe: {_missing(str(error.name))}")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MismatchedTorchvision) as error:
         sys.exit(f"stringpe: {error}")
 
 

@@ -32,6 +32,7 @@ class Least:
 Changes = tuple[str, ...]
 Count = Annotated[int, Least(1)]
 Natural = Annotated[int, Least(0)]
+_SQUARE = "--size"  # height and width: two numbers, or one
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -95,6 +96,15 @@ class _OneLine(argparse.ArgumentParser):
         sys.exit(2)
 
 
+class _Square(argparse.Action):
+    """Height and width, from two numbers or from one."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if len(values) > 2:
+            parser.error(f"argument {option_string}: takes one or two numbers, got {' '.join(map(str, values))}")
+        setattr(namespace, self.dest, tuple(values) if len(values) == 2 else (values[0], values[0]))
+
+
 def _add(made: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any, note: str) -> None:
     """One parameter as a word or an option."""
     kind, number = _read_hint(hint)
@@ -108,7 +118,10 @@ def _add(made: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any,
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
         note = f"{note} (default: {shown})"
     flag, note = f"--{parameter.name.replace('_', '-')}", note.replace("%", "%%")
-    if kind is bool:
+    if number == 2 and flag == _SQUARE:
+        note = f"{note}; one number is a square"
+        made.add_argument(flag, nargs="+", type=kind, default=default, action=_Square, help=note, metavar="PIXELS")
+    elif kind is bool:
         made.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=note)
     else:
         made.add_argument(flag, nargs=number, type=kind, default=default, required=needed, help=note)
@@ -162,7 +175,7 @@ def _take_changes(function: Callable[..., Any], words: Sequence[str]) -> tuple[l
             rest.append(word)
         elif word.startswith("--"):
             kind, number = takes.get(word, (bool, None))
-            skip = 0 if kind is bool or number == "*" else number or 1
+            skip = 0 if kind is bool or number == "*" or word == _SQUARE else number or 1
             rest.append(word)
         elif _CHANGE.match(word) and not Path(word).exists():
             changes.append(word)

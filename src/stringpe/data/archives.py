@@ -4,16 +4,18 @@ A tar is read as WebDataset lays it out: files whose names agree up to the first
 "set.b/008.rgb.png" is the kind "rgb.png" of the sample "set.b/008".
 """
 
+import io
 import lzma
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from ..io.files import new_file
 from ..io.pictures import BadSample, decode_picture
 from ..io.problems import Problems
 from .sources import expand
@@ -91,7 +93,7 @@ def read_samples(path: Path, problems: Problems) -> dict[str, Sample]:
 def read_members(path: Path, problems: Problems, *, texts: bool = False) -> Iterator[tuple[str, Member]]:
     """Name and place of every file of a tar, with its bytes if the tar is compressed or (`texts`) the file is a text.
     Damage ends the tar early, as one problem; a file that the tar's end cuts short is left out."""
-    compressed = _is_compressed(path)
+    compressed = is_compressed(path)
     size, count = path.stat().st_size, 0
     try:
         with tarfile.open(path, "r:*" if compressed else "r:", tarinfo=_StrictInfo) as tar:
@@ -129,6 +131,17 @@ def stream_samples(file: IO[bytes]) -> Iterator[tuple[str, dict[str, bytes]]]:
             kinds.setdefault(kind, content.read())
         if kinds:
             yield current, kinds
+
+
+def write_samples(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
+    """Write a plain tar of samples, key and files by kind, which is there whole or not at all. Times are 0: the same
+    samples give the same bytes."""
+    with new_file(path) as draft, tarfile.open(draft, "w") as tar:
+        for key, files in samples:
+            for kind, content in files.items():
+                entry = tarfile.TarInfo(f"{key}.{kind}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
 
 
 class PictureFiles:
@@ -180,7 +193,7 @@ class PictureFiles:
         return self.members[found].read()
 
 
-def _is_compressed(path: Path) -> bool:
+def is_compressed(path: Path) -> bool:
     """Whether the bytes are those of gzip, bzip2 or xz, whatever the name says."""
     with path.open("rb") as file:
         head = file.read(6)

@@ -13,7 +13,7 @@ from ..io.problems import Problems
 from ..recipes.schema import Data
 from .archives import PictureFiles
 from .cache import remember
-from .coco import Annotated, Coco, join_coco, read_coco
+from .coco import Annotated, Coco, join_coco, leave_out, rare_names, read_coco
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares
 from .mosaic import Pictures
 from .place import Batch, Place
@@ -62,7 +62,11 @@ def load_boxes2d(data: Data, split: str) -> BoxedPictures:
         )
     problems = Problems("pictures or annotations", " + ".join(files))
     limit = data.train_size if split == "train" else data.val_size
-    parts = [(PictureFiles(place), read_coco(file, limit)) for place, file in zip(places, files, strict=True)]
+    left_out = rare_names(data.without) if data.without and split == "train" else frozenset()
+    parts = [
+        (PictureFiles(place), leave_out(read_coco(file, limit), left_out))
+        for place, file in zip(places, files, strict=True)
+    ]
     if data.in_memory:
         return _load_into_memory(parts, data.image_size, problems)
     examples = Squares([(pictures, found.pictures) for pictures, found in parts], data.image_size)

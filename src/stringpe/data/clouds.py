@@ -5,6 +5,8 @@ The file is an .npz with, per split ("train" and "test"), `train_points` (n, p, 
 distance from the centre, since CAD files of one collection differ in their units by factors of a million.
 """
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -81,13 +83,13 @@ def _read(path: Path, split: str, classes: int) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}: set data.train to an .npz with train_points and train_label")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             missing = [name for name in (f"{split}_points", f"{split}_label") if name not in file.files]
             if missing:
                 raise ValueError(f"it has {', '.join(file.files)}, but not {' and '.join(missing)}")
             points = torch.from_numpy(file[f"{split}_points"].astype(np.float32))
             label = torch.from_numpy(file[f"{split}_label"].astype(np.int64))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a file of point clouds: {error}") from None
     if points.ndim != 3 or points.shape[-1] != 3 or label.shape != points.shape[:1] or not len(points):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,43 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
         frequency=tuple(_frequencies(categories, pictures)) if lvis else (),
         pictures=pictures,
         problems=tuple(problems),
+    )
+
+
+def rare_names(path: str | Path) -> frozenset[str]:
+    """The names that an LVIS file calls rare."""
+    _, _, categories = _parts(Path(path))
+    found = frozenset(speak(c["name"]) for c in categories if c.get("frequency") == "r")
+    if not found:
+        raise ValueError(
+            f"{path} calls no category rare: data.without takes an LVIS file, whose categories have r, c or f"
+        )
+    return found
+
+
+def leave_out(found: Coco, names: Collection[str]) -> Coco:
+    """The file without the classes of these names and without their boxes; the pictures stay."""
+    kept = [i for i, name in enumerate(found.names) if name not in names]
+    number = {old: new for new, old in enumerate(kept)}
+
+    def cut(picture: Annotated) -> Annotated:
+        places = [i for i, label in enumerate(picture.labels) if label in number]
+        return replace(
+            picture,
+            boxes=tuple(picture.boxes[i] for i in places),
+            areas=tuple(picture.areas[i] for i in places),
+            labels=tuple(number[picture.labels[i]] for i in places),
+            crowd=tuple(picture.crowd[i] for i in places),
+            negative=frozenset(number[label] for label in picture.negative if label in number),
+            partial=frozenset(number[label] for label in picture.partial if label in number),
+        )
+
+    return replace(
+        found,
+        names=tuple(found.names[i] for i in kept),
+        ids=tuple(found.ids[i] for i in kept),
+        frequency=tuple(found.frequency[i] for i in kept) if found.frequency else (),
+        pictures=tuple(cut(picture) for picture in found.pictures),
     )
 
 

@@ -1,6 +1,5 @@
 """Demonstrations for the policy task: packed once, decoded into memory; and the augmentation of camera pictures."""
 
-import sys
 from pathlib import Path
 
 from torch import Tensor
@@ -56,7 +55,6 @@ def _pack_once(folder: Path, names: tuple[str, ...], size: int, stride: int, cac
     mark = digest(str(folder.resolve()), names, size, stride, file_marks(sorted(files)))
     path = cache_folder(cache) / f"demos-{folder.name}-{mark}.safetensors"
     if not path.exists():
-        print(f"packing {folder} into {path}", file=sys.stderr, flush=True)
         pack(Dataset(folder), path, size=size, cameras=names, stride=stride)
     return path
 

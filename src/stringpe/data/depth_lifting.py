@@ -1,19 +1,21 @@
 """Images lifted to RGB-D: a folder or tars in, tars with NNN.depth.png beside everything else out.
 
     stringpe data depth photos/ lifted/ --model depth-anything-v2-metric-indoor-small
-    accelerate launch -m stringpe data depth 'web-{000..999}.tar' lifted/ --model …  # many GPUs and machines
+    accelerate launch -m stringpe data depth 'web-{000..999}.tar' lifted/ --model …  # the GPUs of a machine
+    sbatch --array=0-63 lift.sh                                                      # 64 machines: docs/scale.md
 
-The output shard is the unit of work: processes (RANK and WORLD_SIZE) take turns, a shard appears whole or not at all,
-and one that exists is never made again. Depth is 16-bit, in millimetres; 0 is a hole. provenance.json says what made
-the folder, NAME.summary.json what became of a shard's samples, and summary.json adds them up once all shards are there.
+The output shard is the unit of work: the processes of a launcher (`place.read_launch`) take turns, a shard appears
+whole or not at all, and one that exists is never made again. No process waits for another. Depth is 16-bit, in
+millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples
+and how long it took, and summary.json adds them up once all shards are there.
 """
 
-import io
 import json
 import os
-import tarfile
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +25,17 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import claim_folder, new_file, read_json, write_json
+from ..io.files import claim_folder, read_json, write_json
 from ..io.pictures import BadSample
 from ..io.png import png
-from ..io.progress import progress
+from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
+from .archives import write_samples
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
 from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
+from .place import Launch, read_launch
 from .sources import expand
 
 MILLIMETRE = 0.001
@@ -43,11 +47,13 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 @dataclass(frozen=True)
 class Settings:
     """filters: names of `FILTERS`, applied in this order, and ILLUSION, which comes last. shard_size: images per shard,
-    if a folder is the input. batch: images that the model takes at a time."""
+    if a folder is the input. batch: images that the model takes at a time. threads: that decode, filter and encode; 0
+    is one per core."""
 
     filters: tuple[str, ...] = tuple(FILTERS)
     shard_size: int = 1000
     batch: int = 8
+    threads: int = 0
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.filters if name not in (*FILTERS, ILLUSION)]
@@ -71,14 +77,13 @@ def lift(
     out: str | Path,
     estimate: DepthEstimator,
     settings: Settings | None = None,
+    launch: Launch | None = None,
     *,
     classify: ImageClassifier | None = None,
-    rank: int = 0,
-    world: int = 1,
 ) -> dict[str, Any]:
     """Make this process's share of the shards that are not there yet; returns the summary of all that are. classify:
     the model of the filter ILLUSION."""
-    settings = settings or Settings()
+    settings, launch = settings or Settings(), launch or Launch()
     if (classify is None) == (ILLUSION in settings.filters):
         raise ValueError(
             f"the filter {ILLUSION} and an image–text model go together: name both, --filters … {ILLUSION} and "
@@ -87,10 +92,10 @@ def lift(
     out = Path(out)
     jobs = plan_jobs(source, settings.shard_size)
     _claim(out, estimate, settings, source, classify)
-    mine = [job for job in jobs[rank::world] if not (out / job.name).exists()]
-    done = len(jobs[rank::world]) - len(mine)
-    with progress("depth", len(jobs[rank::world]), done, "shards") as advance:
-        for job in mine:
+    mine = jobs[launch.rank :: launch.world]
+    todo = [job for job in mine if not (out / job.name).exists()]
+    with progress("depth", len(mine), len(mine) - len(todo), "shards") as advance:
+        for job in todo:
             _lift_shard(job, out, estimate, settings, classify)
             advance(1)
     found = add_up(out, [job.name for job in jobs])
@@ -117,7 +122,8 @@ def plan_jobs(source: str, shard_size: int) -> list[Job]:
 
 
 def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names."""
+    """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names; and the seconds that
+    their processes took for them."""
     parts = [read_json(out / f"{name}.summary.json") for name in names if (out / name).exists()]
     reasons: Counter[str] = Counter()
     for part in parts:
@@ -128,56 +134,100 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
         "dropped": dict(sorted(reasons.items())),
         "corrupt": sum(part["corrupt"] for part in parts),
         "problems": [text for part in parts for text in part["problems"]][:_NAMED],
+        "seconds": round(sum(part.get("seconds", 0.0) for part in parts), 3),
     }
 
 
 def _lift_shard(
     job: Job, out: Path, estimate: DepthEstimator, settings: Settings, classify: ImageClassifier | None
 ) -> None:
-    found = job.open()
+    """Make one shard: threads decode the next images, filter and encode the last ones, while the model works."""
+    began, found = time.monotonic(), job.open()
     numbers = list(job.samples if job.samples is not None else range(len(found)))
-    depths: dict[int, bytes] = {}
     problems: list[str] = []
+    encoded: dict[int, Future[bytes]] = {}
     dropped: Counter[str] = Counter()
-    window = _WINDOW * settings.batch
-    for first in range(0, len(numbers), window):  # a whole shard of decoded images may not fit in memory
-        images, bad = _decode(found, numbers[first : first + window])
-        problems += bad
-        for some in _group(images, estimate, settings.batch):
-            found_depths = estimate([images[i] for i in some])
-            reasons = _judge([images[i] for i in some], found_depths, settings, classify)
-            for i, depth, reason in zip(some, found_depths, reasons, strict=True):
-                if reason:
-                    dropped[reason] += 1
-                else:
-                    depths[i] = png(to_millimetres(depth), depth_step=MILLIMETRE)
+
+    def settle(some: _Estimated) -> None:
+        for i, depth, reason in zip(some.numbers, some.depths, _judge(some, classify), strict=True):
+            if reason:
+                dropped[reason] += 1
+            else:
+                encoded[i] = pool.submit(_encode, depth)
+
+    with ThreadPoolExecutor(settings.threads or os.cpu_count()) as pool:
+        last: _Estimated | None = None
+        for images, bad in _windows(found, numbers, _WINDOW * settings.batch, pool):
+            problems += bad
+            for some in _group(images, estimate, settings.batch):
+                pictures = [images[i] for i in some]
+                depths = estimate(pictures)
+                rules = [
+                    pool.submit(_apply_rules, *pair, settings.filters) for pair in zip(pictures, depths, strict=True)
+                ]
+                if last is not None:
+                    settle(last)  # the rules had the time of a pass through the model
+                last = _Estimated(some, pictures, depths, rules)
+        if last is not None:
+            settle(last)
     problems += found.problems
-    counts = {"kept": len(depths), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
-    with new_file(out / job.name) as draft:
-        with tarfile.open(draft, "w") as tar:
-            for i in (i for i in numbers if i in depths):
-                key = found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}"
-                for kind, content in (_keep_files(found.files(i)) | {DEPTH: depths[i]}).items():
-                    entry = tarfile.TarInfo(f"{key}.{kind}")
-                    entry.size = len(content)  # times stay 0: the same input gives the same bytes
-                    tar.addfile(entry, io.BytesIO(content))
-        write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
+    counts = {"kept": len(encoded), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
+    counts["seconds"] = round(time.monotonic() - began, 3)
+    write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
+    keys = {i: found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}" for i in encoded}
+    write_samples(
+        out / job.name,
+        ((keys[i], _keep_files(found.files(i)) | {DEPTH: encoded[i].result()}) for i in numbers if i in encoded),
+    )
 
 
-def _judge(
-    images: Sequence[Tensor], depths: Sequence[Tensor], settings: Settings, classify: ImageClassifier | None
-) -> list[str]:
+def _windows(
+    found: CaptionSet, numbers: Sequence[int], size: int, pool: ThreadPoolExecutor
+) -> Iterator[tuple[dict[int, Tensor], list[str]]]:
+    """Images by number, `size` at a time, and what is wrong with others. A whole shard of decoded images may not fit in
+    memory: there are never more than two windows of them."""
+    windows = [numbers[k : k + size] for k in range(0, len(numbers), size)]
+    ahead = [pool.submit(_decode, found, i) for i in windows[0]] if windows else []
+    for place, window in enumerate(windows):
+        current, ahead = ahead, []
+        if place + 1 < len(windows):
+            ahead = [pool.submit(_decode, found, i) for i in windows[place + 1]]
+        images: dict[int, Tensor] = {}
+        bad: list[str] = []
+        for i, future in zip(window, current, strict=True):
+            try:
+                images[i] = future.result()
+            except BadSample as error:
+                bad.append(str(error))
+        yield images, bad
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """Images that went through the depth model together, and what the rules by pixels say of them, soon."""
+
+    numbers: Sequence[int]
+    pictures: Sequence[Tensor]
+    depths: Sequence[Tensor]
+    rules: Sequence[Future[str]]
+
+
+def _apply_rules(image: Tensor, depth: Tensor, filters: Sequence[str]) -> str:
+    return next(filter(None, (FILTERS[name](image, depth) for name in filters if name in FILTERS)), "")
+
+
+def _judge(some: _Estimated, classify: ImageClassifier | None) -> list[str]:
     """The reason to drop each image, or "". The model sees only what the rules by pixels have left."""
-    rules = [FILTERS[name] for name in settings.filters if name in FILTERS]
-    reasons = [
-        next(filter(None, (rule(image, depth) for rule in rules)), "")
-        for image, depth in zip(images, depths, strict=True)
-    ]
+    reasons = [rule.result() for rule in some.rules]
     left = [i for i, reason in enumerate(reasons) if not reason]
     if classify is not None and left:
-        for i, name in zip(left, classify([images[i] for i in left]), strict=True):
+        for i, name in zip(left, classify([some.pictures[i] for i in left]), strict=True):
             reasons[i] = name and f"{ILLUSION}: {name}"
     return reasons
+
+
+def _encode(depth: Tensor) -> bytes:
+    return png(to_millimetres(depth), depth_step=MILLIMETRE)
 
 
 def to_millimetres(depth: Tensor) -> Tensor:
@@ -186,15 +236,8 @@ def to_millimetres(depth: Tensor) -> Tensor:
     return torch.where((steps > 0) & (steps <= _FARTHEST), steps, 0).to(torch.int32)
 
 
-def _decode(found: CaptionSet, numbers: Sequence[int]) -> tuple[dict[int, Tensor], list[str]]:
-    images: dict[int, Tensor] = {}
-    problems: list[str] = []
-    for i in numbers:
-        try:
-            images[i] = to_tensor(picture_of(found.files(i), found.name(i)))
-        except BadSample as error:
-            problems.append(str(error))
-    return images, problems
+def _decode(found: CaptionSet, i: int) -> Tensor:
+    return to_tensor(picture_of(found.files(i), found.name(i)))
 
 
 def _group(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int) -> list[list[int]]:
@@ -238,18 +281,20 @@ def run(
     device: str = "",
 ) -> None:
     """The command: this process's place comes from the environment, as launchers set it."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    launch = read_launch()
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    where = gpu if where == "cuda" else where
+    where = f"cuda:{launch.local % torch.cuda.device_count()}" if where == "cuda" else where
     settings = Settings(tuple(filters), shard_size, batch)
     if classes is not None and classifier is None:
         raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)
     texts = ILLUSIONS if classes is None else read_json(classes)
     classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
-    found = lift(source, out, estimate, settings, classify=classify, rank=rank, world=world)
-    lost = sum(found["dropped"].values())
+    found = lift(source, out, estimate, settings, launch, classify=classify)
+    lost, seconds = sum(found["dropped"].values()), found["seconds"]
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")
     print(f"; {found['corrupt']:,} corrupt" + (f" ({found['problems'][0]}, …)" if found["problems"] else ""))
+    if seconds:
+        rate = (found["kept"] + lost) / seconds
+        print(f"{rate:.1f} images per second and process: 10 million take {duration(1e7 / max(rate, 1e-9))} of one")

@@ -19,11 +19,12 @@ from ..recipes.schema import Augment, Data, Recipe
 from .cache import digest, file_marks, load_or_make, remember
 from .images import Ragged, reduce_image, stack_ragged, to_image, to_pixels, to_tensor
 from .labelled import ImageSet, image_set, picture_kind, read_label
-from .loader import Columns, Examples, Memory, Request, Row, Stream, Workers, read_all, shares, training_requests
+from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_requests
 from .order import Order, derive
 from .place import Batch, Place
 from .randaugment import randaugment
 from .sources import check_source, expand
+from .stream import Stream
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
 
 
@@ -41,8 +42,9 @@ class LabelledImages(Examples):
             )
         if found.classes and len(found.classes) != classes:
             raise ValueError(
-                f"there are {len(found.classes)} class folders ({', '.join(found.classes[:3])}, …), but "
-                f"data.num_classes={classes}: set data.num_classes={len(found.classes)}, or check the paths"
+                f"there are {len(found.classes)} class folders ({', '.join(found.classes[:3])}"
+                f"{', …' if len(found.classes) > 3 else ''}), but data.num_classes={classes}: set "
+                f"data.num_classes={len(found.classes)}, or check the paths"
             )
 
     def __len__(self) -> int:

@@ -15,10 +15,11 @@ from ..recipes.schema import Data, Recipe
 from .cache import remember
 from .captions import CaptionSet, caption_set, captions_of, check_aspect, depth_of, picture_of
 from .images import Ragged, stretch_depth, stretch_image
-from .loader import Columns, Examples, Memory, Request, Row, Stream, Workers, read_all, training_requests
+from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, training_requests
 from .order import Order
 from .place import Batch, Place
 from .sources import check_source
+from .stream import Stream
 from .transforms import augment_rgbd, flips, to_unit, uniforms
 
 _COLUMNS = 9  # those of the image, and which caption

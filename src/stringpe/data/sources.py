@@ -41,7 +41,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "shards": ("num_classes", *_FILES, *_READ, "cache"),
         "folder": ("num_classes", *_FILES, *_READ),
         "huggingface": ("num_classes", *_FILES, *_READ),
-        "stream": ("num_classes", *_FILES, "workers"),
+        "stream": ("num_classes", *_FILES, *_READ),  # in_memory or not, it is never kept
     },
     "objects": {"scenes": (*_MADE, "queries")},
     "retrieval": {
@@ -50,7 +50,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "folder": (*_FILES, *_READ, "depth_step"),
         "stream": (*_FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "negatives")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "without", "negatives")},
     "detection3d": {
         "scenes": (*_MADE, "queries"),
         "one_object": (*_MADE, "queries"),
@@ -94,15 +94,9 @@ def check_served(task: str, source: str) -> dict[str, tuple[str, ...]]:
 
 def check_source(task: str, data: Data) -> None:
     """Refuse a data.source that does not serve the task, and a place that does not fit the source."""
-    serves = check_served(task, data.source)
+    check_served(task, data.source)
     if data.source in _SELF_MADE:
-        if data.train or data.val:
-            other = [name for name in serves if name not in _SELF_MADE]
-            use = f"set data.source={' or '.join(other)} to read it" if other else "leave it out"
-            raise ValueError(
-                f"data.train={data.train or data.val} is not read, because data.source={data.source} makes its own "
-                f"data: {use}"
-            )
+        refuse_unread(task, data)
         return
     for split in ("train", "val"):
         where = getattr(data, split)
@@ -114,6 +108,20 @@ def check_source(task: str, data: Data) -> None:
             raise ValueError(
                 f"data.{split}={where} is not a folder: check the path, or set data.source=shards for tars"
             )
+
+
+def refuse_unread(task: str, data: Data) -> None:
+    """Refuse files that a source which makes its own data would not read, and say which source reads them."""
+    given = next((f"data.{split}={getattr(data, split)}" for split in ("train", "val") if getattr(data, split)), "")
+    if not given or data.source not in _SELF_MADE:
+        return
+    other = [name for name in SERVES.get(task, {}) if name not in _SELF_MADE]
+    if other:
+        guess = "folder" if "folder" in other and Path(data.train or data.val).is_dir() else " or ".join(other)
+        use = f"set data.source={guess} to read it"
+    else:
+        use = f"leave it out, or take a recipe that reads files; the task {task} has none"
+    raise ValueError(f"{given} is not read, because data.source={data.source} makes its own data: {use}")
 
 
 def keys_read(task: str, data: Data) -> tuple[str, ...]:

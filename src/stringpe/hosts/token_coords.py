@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coords import grid, with_prefix
-from ..models.depth import DepthLift
+from ..models.depth import DepthLift, judge_depth
 from .description import Grid
 
 
@@ -139,6 +139,7 @@ class TokenCoords:
         if depth is None:
             return self.lift.flat(plane)
         height = self._heights(depth, batch, plane.shape[-2], size, image_size)
+        judge_depth(self.lift, depth)
         return torch.cat([plane.expand(batch, -1, -1), height[..., None]], dim=-1)
 
     def _heights(

@@ -1,5 +1,7 @@
 """What a vision transformer does with depth: lift patches to 3D, and see surface normals (section 4.4 of the paper)."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,20 @@ def looks_like_millimetres(depth: Tensor) -> bool:
         return False
     valid = depth[valid_depth(depth)]
     return bool(len(valid)) and bool(valid.median() > FAR)
+
+
+def judge_depth(model: nn.Module, depth: Tensor) -> None:
+    """Warn if depth looks like millimetres: once per model, for it makes a GPU wait, and never while compiling."""
+    if torch.compiler.is_compiling() or getattr(model, "_depth_judged", False):
+        return
+    model._depth_judged = True  # type: ignore[assignment]
+    if looks_like_millimetres(depth):
+        warnings.warn(
+            f"half of this depth lies beyond {FAR:g} m, which looks like millimetres: depth is in metres, so divide it "
+            f"by 1000",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 class DepthLift(nn.Module):

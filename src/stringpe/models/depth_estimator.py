@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.files import digest_file, read_json
+from ..io.imports import explain_torchvision
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -43,8 +44,9 @@ class DepthEstimator:
         if not (self.folder / "config.json").is_file():
             raise ValueError(f"{folder} has no config.json: give the folder of a depth model of transformers")
         try:
-            from transformers import AutoModelForDepthEstimation
-        except ImportError:
+            with explain_torchvision():
+                from transformers import AutoModelForDepthEstimation
+        except ModuleNotFoundError:
             raise ValueError("depth estimation needs transformers: pip install 'stringpe[language]'") from None
         self.model: Any = AutoModelForDepthEstimation.from_pretrained(self.folder, local_files_only=True)
         self.model = self.model.eval().to(self.device)

@@ -78,7 +78,6 @@ def lift_frozen(
             attention.encoding = _gated(encoding, attention.head_dim, attention.num_heads, vit, options, random_basis)
         if rank:
             parametrize.register_parametrization(attention.qkv, "weight", LowRank(vit.dim, rank))
-            getattr(attention.qkv.parametrizations, "weight").original.requires_grad_(False)  # noqa: B009 it is a dict
     return vit
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.files import digest_file, read_json
+from ..io.imports import explain_torchvision
 from .owl_checkpoints import load_owl_tokenizer
 
 KEEP = "keep"
@@ -37,8 +38,9 @@ class ImageClassifier:
             if not (self.folder / name).is_file():
                 raise ValueError(f"{folder} has no {name}: give the folder of a CLIP or SigLIP model of transformers")
         try:
-            from transformers import AutoModel
-        except ImportError:
+            with explain_torchvision():
+                from transformers import AutoModel
+        except ModuleNotFoundError:
             raise ValueError("classification by texts needs transformers: pip install 'stringpe[language]'") from None
         self.model: Any = AutoModel.from_pretrained(self.folder, local_files_only=True).eval().to(self.device)
         if not hasattr(self.model, "get_text_features") or not hasattr(self.model, "logit_scale"):

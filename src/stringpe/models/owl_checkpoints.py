@@ -130,6 +130,6 @@ def _copy_mlp(source: Any, target: BoxHead) -> None:
 def _package() -> Any:
     try:
         import transformers
-    except ImportError:
+    except ModuleNotFoundError:
         raise ValueError("OWL-ViT checkpoints need transformers: pip install 'stringpe[language]'") from None
     return transformers

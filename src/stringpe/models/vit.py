@@ -7,7 +7,6 @@ encoding, and out through a pooled head.
 
 import copy
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..baselines import LearnedAbsolute, SinCos
 from ..coords import Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from .blocks import ATTENTIONS, MapPool, as_blocks, stack, through
-from .depth import DepthLift, check_depth, looks_like_millimetres, surface_normals
+from .depth import DepthLift, check_depth, judge_depth, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .packed import Features, Inputs, PackedFeatures, pack_features
 from .positions import absolute_embedding, build_encodings
@@ -118,7 +117,6 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
-        self._depth_judged = False
         initialise(self)
 
     def reset_parameters(self) -> None:
@@ -276,15 +274,7 @@ class ViT(nn.Module):
         if self.depth == "none":
             raise ValueError("this model takes no depth: build it with coord_dim=3, or depth='channel' or 'normals'")
         check_depth(depth, (image.shape[0], image.shape[2], image.shape[3]))
-        if not torch.compiler.is_compiling() and not self._depth_judged:  # once: it makes a GPU wait
-            self._depth_judged = True
-            if looks_like_millimetres(depth):
-                warnings.warn(
-                    "half of this depth lies beyond 100 m, which looks like millimetres: depth is in metres, so divide "
-                    "it by 1000",
-                    UserWarning,
-                    stacklevel=3,
-                )
+        judge_depth(self, depth)
 
     def _check_coords(self, coords: Tensor | None) -> None:
         """Refuse coordinates that would be ignored."""

@@ -47,6 +47,5 @@ RECIPE = Recipe(
         eval_batch=128,
         save_every=4200,
         keep=1,
-        tensorboard=False,
     ),
 )

@@ -4,6 +4,9 @@
     stringpe eval runs/demo --html                      # runs/demo/eval/scenes.html: turn the rooms and their boxes
 
 Data: 2,000 + 100 frames at 64 px, rendered on the first run and kept in the user's cache folder.
+Time: 322 s with one thread of a CPU that others used as well; not measured on an idle machine.
+Expected (Cayley, one seed, torch 2.13.0): mean 3D IoU 54 %, AP3D 41 %. The best box of a held-out room has the right
+name in 74 of 100 and an IoU of 47 % on average. The trained model is in models/detection3d-demo.
 Registers sit at the origin of the coordinates: boxes are absolute, and a relative encoding tells a token only where it
 is relative to other tokens.
 """
@@ -27,6 +30,5 @@ RECIPE = Recipe(
         eval_batch=100,
         save_every=1500,
         keep=1,
-        tensorboard=False,
     ),
 )

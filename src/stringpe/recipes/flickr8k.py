@@ -34,6 +34,5 @@ RECIPE = Recipe(
         eval_batch=500,
         save_every=840,
         keep=1,
-        tensorboard=False,
     ),
 )

@@ -18,5 +18,5 @@ RECIPE = Recipe(
     augment=Augment(crop=0.5, flip=True, colour=0.3),
     loss=Loss(kind="siglip", pair_bias="auto"),
     optim=Optim(lr=2e-3, beta2=0.98, weight_decay=0.1, warmup_steps=40),
-    loop=Loop(batch_size=100, steps=300, log_every=20, eval_every=100, save_every=300, keep=1, tensorboard=False),
+    loop=Loop(batch_size=100, steps=300, log_every=20, eval_every=100, save_every=300, keep=1),
 )

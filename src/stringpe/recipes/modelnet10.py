@@ -8,7 +8,10 @@ Data: one .npz with train_points (n, 1024, 3), train_label (n,), test_points, te
 points are found once and kept in data.cache. Every training example is in a new random pose (augment.turn=any).
 Coordinates are the centres of the groups in space, times 8. Absolute embeddings are sine-cosine, since there is no grid
 for a table. Columns: clouds as stored, in other random poses, and all moved by four radii.
-Time and expected number: the comparison has not been run.
+Time and expected number: the comparison has not been run. That it learns was seen on a CPU, in 78 CPU seconds: Cayley,
+4 layers × 96, 32 groups, 500 steps of 32 (four passes), seed 0 name 32.7 % of the shapes as stored, 33.6 % in other
+poses and 32.7 % moved, and the loss still falls; a plain PointNet of 3-64-128-192 channels, trained as long on 256
+points per cloud in random poses, names 11.0 %.
 """
 
 from .design import Column, Contrast, Design
@@ -32,7 +35,6 @@ RECIPE = Recipe(
         eval_batch=454,
         save_every=3_000,
         keep=1,
-        tensorboard=False,
     ),
 )
 

@@ -10,7 +10,10 @@ from .check import check_values
 from .schema import OptionValue, Recipe
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
-_RETIRED = ("data.results",)  # keys of recipes written by earlier versions, which are dropped when one is read
+_RETIRED = (
+    "data.results",
+    "loop.tensorboard",
+)  # keys of recipes written by earlier versions, which are dropped when one is read
 
 
 def override(recipe: Recipe, changes: Iterable[str]) -> Recipe:
@@ -41,7 +44,7 @@ def keys(of: Any = Recipe, prefix: str = "") -> list[str]:
 
 def differences(a: Recipe, b: Recipe) -> list[str]:
     """Where two recipes differ, as "key: a, b"."""
-    left, right = _flatten(a.to_dict()), _flatten(b.to_dict())
+    left, right = flatten(a.to_dict()), flatten(b.to_dict())
     missing = "nothing"
     return [
         f"{key}: {left.get(key, missing)!r}, {right.get(key, missing)!r}"
@@ -127,8 +130,9 @@ def _explain_unknown(key: str) -> str:
     return f"there is no setting {key!r}: {hint}"
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted key."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found

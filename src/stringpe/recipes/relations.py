@@ -25,7 +25,7 @@ RECIPE = Recipe(
     model=Model(dim=64, layers=2, heads=4, mlp_ratio=1.0),
     data=Data(source="points", train_size=4800, val_size=400),
     optim=Optim(lr=3e-3, weight_decay=0.01, clip=1.0, warmup_steps=40),
-    loop=Loop(batch_size=32, steps=150, log_every=25, eval_batch=64, save_every=150, keep=1, tensorboard=False),
+    loop=Loop(batch_size=32, steps=150, log_every=25, eval_batch=64, save_every=150, keep=1),
 )
 
 TRAINED, MOVED, FROZEN, LINEAR = "as trained", "coordinates moved", "W_q, W_k frozen", "linear attention"

@@ -23,7 +23,7 @@ RECIPE = Recipe(
     data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, queries=16),
     augment=Augment(flip=True),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=600, log_every=20, eval_every=150, save_every=600, keep=1, tensorboard=False),
+    loop=Loop(batch_size=16, steps=600, log_every=20, eval_every=150, save_every=600, keep=1),
 )
 
 DESIGN = Design(seeds=5)

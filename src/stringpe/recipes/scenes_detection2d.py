@@ -22,5 +22,5 @@ RECIPE = Recipe(
     augment=Augment(flip=True),
     loss=Loss(factor=10.0),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=400, log_every=20, eval_every=200, save_every=400, keep=1, tensorboard=False),
+    loop=Loop(batch_size=16, steps=400, log_every=20, eval_every=200, save_every=400, keep=1),
 )

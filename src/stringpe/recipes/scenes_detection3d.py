@@ -38,6 +38,5 @@ RECIPE = Recipe(
         eval_batch=250,
         save_every=2_400,
         keep=1,
-        tensorboard=False,
     ),
 )

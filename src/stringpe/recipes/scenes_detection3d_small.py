@@ -29,6 +29,5 @@ RECIPE = Recipe(
         eval_batch=100,
         save_every=1500,
         keep=1,
-        tensorboard=False,
     ),
 )

@@ -30,7 +30,6 @@ RECIPE = Recipe(
         eval_batch=500,
         save_every=400,
         keep=1,
-        tensorboard=False,
     ),
 )
 

@@ -40,6 +40,5 @@ RECIPE = Recipe(
         eval_batch=500,
         save_every=1_200,
         keep=1,
-        tensorboard=False,
     ),
 )

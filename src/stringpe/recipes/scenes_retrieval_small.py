@@ -19,5 +19,5 @@ RECIPE = Recipe(
     augment=Augment(flip=True),
     loss=Loss(kind="siglip", pair_bias="auto", within=1.0),
     optim=Optim(lr=2e-3, beta2=0.98, weight_decay=0.05, warmup_steps=50),
-    loop=Loop(batch_size=100, steps=600, log_every=20, eval_every=200, save_every=600, keep=1, tensorboard=False),
+    loop=Loop(batch_size=100, steps=600, log_every=20, eval_every=200, save_every=600, keep=1),
 )

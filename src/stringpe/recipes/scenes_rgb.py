@@ -26,6 +26,5 @@ RECIPE = Recipe(
         eval_batch=500,
         save_every=800,
         keep=1,
-        tensorboard=False,
     ),
 )

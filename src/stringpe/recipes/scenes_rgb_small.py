@@ -16,5 +16,5 @@ RECIPE = replace(
     model=replace(LARGE.model, dim=64, layers=2, heads=4),
     data=replace(LARGE.data, train_size=3_000, val_size=600),
     optim=replace(LARGE.optim, lr=3e-3, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=600, log_every=20, save_every=600, keep=1, tensorboard=False),
+    loop=Loop(batch_size=16, steps=600, log_every=20, save_every=600, keep=1),
 )

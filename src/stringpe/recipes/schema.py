@@ -112,7 +112,8 @@ class Data:
     run.
     train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
     Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between; mix: their
-    shares of the training, "0.8 0.2", in place of those of their sizes.
+    shares of the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file whose rare names its
+    training leaves out, for a zero-shot APr.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
     groups, group_size: for clouds, the number of tokens per cloud and of points per token.
     """
@@ -133,6 +134,7 @@ class Data:
     train_boxes: str = ""
     val_boxes: str = ""
     mix: str = ""
+    without: str = ""
     negatives: int = bounded(50, least=0)
     groups: int = bounded(64, least=1)
     group_size: int = bounded(32, least=1)
@@ -241,7 +243,8 @@ class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
     how many checkpoints are not removed. eval_points: of the Monte-Carlo IoU that detection in 3D measures beside the
-    exact one, 100,000 in the paper; 0 for none. seeds: models with the seeds seed, seed + 1, … that are trained
+    exact one, 100,000 in the paper; 0 for none. tracker: where curves go besides metrics.jsonl, "tensorboard", "wandb",
+    "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed + 1, … that are trained
     together in one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
@@ -256,7 +259,7 @@ class Loop:
     eval_points: int = bounded(0, least=0)
     save_every: int = bounded(1000, least=1)
     keep: int = bounded(2, least=1)
-    tensorboard: bool = True
+    tracker: str = ""
     seeds: int = bounded(1, least=1)
 
 

@@ -38,6 +38,5 @@ RECIPE = Recipe(
         eval_batch=256,
         save_every=4_600,
         keep=1,
-        tensorboard=False,
     ),
 )

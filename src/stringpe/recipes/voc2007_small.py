@@ -31,6 +31,5 @@ RECIPE = Recipe(
         eval_batch=128,
         save_every=600,
         keep=1,
-        tensorboard=False,
     ),
 )

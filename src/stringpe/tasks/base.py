@@ -11,8 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..catalogue import find, option_names
 from ..data.place import Batch, Place
-from ..data.sources import keys_read
+from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..models.tokenizer import Tokenizer
@@ -110,8 +111,10 @@ class Task(ABC):
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
         that nothing reads (of `given` alone, where it is not None), encodings and sizes that make no model."""
         check_values(recipe)
+        refuse_unread(recipe.task, recipe.data)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
+        check_named_options(recipe)
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
@@ -221,6 +224,19 @@ class TextTask(Task):
             slow = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
             found += [group | slow] if text else []
         return found
+
+
+def check_named_options(recipe: Recipe) -> None:
+    """Refuse options for one encoding, "circulant.block_size", that it does not have, whatever the recipe's own is."""
+    for group, options in (("model", recipe.model.encoding_options), ("text", recipe.text.encoding_options)):
+        for name in options:
+            encoding, dot, option = name.partition(".")
+            known = option_names(find(encoding).factory) if dot else None
+            if known is not None and option not in known:
+                listed = ", ".join(sorted(known))
+                raise ValueError(
+                    f"{group}.encoding_options.{name}: {encoding} has no option {option!r}; it has {listed}"
+                )
 
 
 def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:

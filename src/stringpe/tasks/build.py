@@ -135,7 +135,11 @@ def load_vit(path: str | Path) -> tuple[ViT, int]:
     model, recipe, _ = load_run(path)
     found = [module for module in model.modules() if isinstance(module, ViT)]
     if len(found) != 1:
-        raise ValueError(f"{path}, a run of {recipe.task}, has {len(found)} vision transformers of ours, not one")
+        what = "no vision transformer of ours" if not found else f"{len(found)} vision transformers"
+        raise ValueError(
+            f"{path}, a run of {recipe.task}, has {what}, and one is what can be exported: pass a run of "
+            f"classification, retrieval, detection or objects"
+        )
     return found[0], recipe.data.image_size
 
 

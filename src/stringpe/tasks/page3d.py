@@ -43,7 +43,8 @@ def _frame(kept: BoxSet, i: int, found: ScoredBoxes) -> viewer.Frame:
         for box, label, score in zip(best.box, best.label, best.score, strict=True)
     ]
     group = f"{kept.groups[int(kept.group[i])]}: " if len(kept.groups) > 1 else ""
-    caption = f"{group}{len(there)} objects, and as many of the best predictions"
+    objects = "1 object" if len(there) == 1 else f"{len(there)} objects"
+    caption = f"{group}{objects}, and as many of the best predictions"
     return viewer.Frame(
         kept.rgb[i], kept.depth[i].float(), kept.intrinsics[i], [*truths, *guesses[: len(there)]], caption
     )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +12,21 @@ import torch
 
 from .. import recipes
 from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
-from ..metrics.statistics import row_seed_residual, spreads_alike
+from ..io.progress import working
 from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
 from ..tasks import check
 from ..tasks.base import Task
-from .findings import Finding, Scores, named_findings, paragraphs, verdict
+from .findings import Finding, named_findings
 from .launch import build, result, train_start, versions
 from .measure import measure_in_turns
+from .report import draw, show, write_report
 from .runs import Planned, expand_rows, planned, run_all, workers
-from .table import Summary, as_csv, as_text, summarise
-from .tuning import APART, Tuning, best, tune
+from .sections import as_markdown
+from .story import Told, tell
+from .table import Summary, as_csv, summarise
+from .trackers import check_tracker
+from .tuning import Tuning, best, tune
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def compare(
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), best, quiet)
     for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
+    check_tracker(recipe.loop.tracker)
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
         raise ValueError(f"the baseline {baseline!r} is not among the rows {', '.join(labels)}: add it as a row")
@@ -82,7 +86,7 @@ def compare(
         task = build(recipe)  # makes or finds the data once, before many processes want it
         train_start(recipe, quiet=asked.quiet)  # as with the data
         plan, tried = _run(asked, task, tuning)
-        measured = _costs(plan, asked) if costs else {}
+        measured = _costs(plan, asked, baseline) if costs else {}
         found = _conclude(asked, task, plan, measured, baseline, tuning, tried)
     if not quiet:
         print(f"{found.text}\n{time.monotonic() - began:.0f} s; report: {found.report}")
@@ -148,9 +152,8 @@ def _conclude(
     parameters = {p.label: r["parameters"] for p, r in results}
     summaries = summarise(scores, measured, rates, parameters, baseline, design.margin)
     findings = named_findings(scores, design)
-    opening = _opening(design, findings, asked.seeds)
-    notes = [*paragraphs(findings, asked.seeds), *_notes(asked, scores, baseline, tuning, bool(measured))]
-    text = as_text(summaries, task.metric_name, [*opening, *notes], best=asked.best)
+    sections = tell(Told(recipe, design, task, summaries, scores, findings, asked.seeds, baseline, tuning, asked.best))
+    text = as_markdown(f"Position encodings on {recipe.name}", sections)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", as_csv(summaries))
     by_row: dict[str, dict[str, Any]] = {}
@@ -159,12 +162,10 @@ def _conclude(
     content = {"recipe": recipe.to_dict(), "design": design.questions(), "tuning": tried, "rates": rates}
     write_json(out / "results.json", content | {"scores": scores, "results": by_row, "costs": measured})
     write_text(out / "metrics.jsonl", "".join(line for p in plan for line in _curves(p)))
-    from .report import write_report
-
     main = [p for p in plan if not p.variant]
     curves = {label: [p.out / "metrics.jsonl" for p in main if p.label == label] for label in asked.labels}
     figure = task.figure({p.label: p.out for p in main if p.seed == recipe.seed}, out)
-    report = write_report(out, recipe, summaries, curves, task, opening, notes, versions(), figure, asked.best)
+    report = write_report(out, recipe, sections, [*draw(out, summaries, curves, task), *show(figure, task)], versions())
     return Comparison(summaries, findings, text, report)
 
 
@@ -195,67 +196,17 @@ def _default_jobs() -> int:
     return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
-def _costs(plan: Sequence[Planned], asked: _Asked) -> dict[str, dict[str, Any]]:
+def _costs(plan: Sequence[Planned], asked: _Asked, baseline: str) -> dict[str, dict[str, Any]]:
     """Step time and memory of the rows, measured in turns; kept for the next time."""
     path = asked.out / "costs.json"
     rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}
     kept: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
-    if list(kept) != list(rows):
-        if not asked.quiet:
-            print(f"measuring steps of {len(rows)} rows in turns", file=sys.stderr, flush=True)
+    if list(kept) != list(rows) or any("ratio" not in cost for cost in kept.values()):
         single = {label: replace(r, loop=replace(r.loop, seeds=1)) for label, r in rows.items()}
-        kept = measure_in_turns(single)
+        with working(f"measuring the steps of {len(rows)} rows in turns", quiet=asked.quiet):
+            kept = measure_in_turns(single, baseline)
         write_json(path, kept)
-    return {label: {**cost, "step_ms": tuple(cost["step_ms"])} for label, cost in kept.items()}
-
-
-def _opening(design: Design, findings: Sequence[Finding], seeds: int) -> list[str]:
-    """The first paragraph: what the comparison is for, what its columns mean, and whether theory's expectations were
-    met."""
-    columns = " ".join(f"{c.name}: {c.about}." for c in design.columns if c.about)
-    said = " ".join(filter(None, [design.about, columns, verdict(findings, seeds)]))
-    return [said] if said else []
-
-
-def _notes(asked: _Asked, scores: Scores, baseline: str, tuning: Tuning | None, costs: bool) -> list[str]:
-    recipe, labels, seeds = asked.recipe, asked.labels, asked.seeds
-    if seeds == 1:
-        notes = [f"Recipe {recipe.name}, one seed: differences to {baseline} say nothing about chance."]
-    else:
-        notes = [_spread_note(scores, seeds, f"Recipe {recipe.name}, {seeds} seeds shared by all rows. ", baseline)]
-    if costs:
-        notes.append(
-            "Step times are medians (quartiles) of steps taken in turns by all rows after training. Memory is that of "
-            "tensors on a GPU, and of the process on a CPU, above what was there before the row's model."
-        )
-    if tuning is not None:
-        length = "full" if tuning.share == 1 else f"{tuning.share:g} of the"
-        notes.append(
-            f"The learning rate of each row is the best of {', '.join(f'{r:g}' for r in tuning.rates)} by one run of "
-            f"{length} length with seed {recipe.seed + APART}, which is not among those reported."
-        )
-    if "lift" in recipe.model.depth and any(label.split(":")[0] == "none" for label in labels):
-        notes.append("none has no coordinates to lift depth into: it gets depth as a fourth image channel.")
-    if any(label.split(":")[0] == "absolute" for label in labels) and "lift" in recipe.model.depth:
-        notes.append("absolute adds a learned table for the place in the image and sine-cosine features of the depth.")
-    return notes
-
-
-def _spread_note(scores: Scores, seeds: int, opening: str, baseline: str) -> str:
-    """How the intervals were made."""
-    left = {column: row_seed_residual(rows) for column, rows in scores.items()}
-    spread = ", ".join(f"{r.deviation:.2f} ({column})" for column, r in left.items() if r is not None)
-    apart = [column for column, rows in scores.items() if not spreads_alike(rows)]
-    stars = "after Holm's correction over all differences in the table" if seeds >= 3 else "(none below three seeds)"
-    text = (
-        f"{opening}± is half of the 95 % interval from one residual standard deviation per column, that of an analysis "
-        f"of variance by rows and seeds: {spread or 'none'} points. * marks differences to {baseline} that are "
-        f"significant at 5 % {stars}. The contrasts in words were named before the runs, in design.json, and are not "
-        f"corrected."
-    )
-    if apart:
-        text += (
-            f" Rows spread differently (Bartlett's test, 5 %) in the column {' and '.join(apart)}: there each mean has "
-            f"its own t interval, and each difference is judged by the rows that it is about, paired by seed."
-        )
-    return text
+    return {
+        label: {name: tuple(value) if isinstance(value, list) else value for name, value in cost.items()}
+        for label, cost in kept.items()
+    }

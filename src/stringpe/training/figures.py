@@ -33,21 +33,29 @@ def mean_curve(curves: Sequence[Points]) -> tuple[list[int], list[float], list[f
 
 
 def draw_curves(runs: Mapping[str, Sequence[Path]], metric: str, metric_name: str) -> bytes:
-    """SVG: training loss and validation score over steps; the line is the mean over seeds, the band their range."""
-    figure = _figure(11.6, 3.6)
-    left, right = figure.subplots(1, 2)
+    """SVG: training loss and validation score over steps; the line is the mean over seeds, the band their range. Where
+    scores were taken at the end alone, only the loss."""
+    found = {
+        key: {label: mean_curve([read_curve(p, key) for p in paths]) for label, paths in runs.items()}
+        for key in ("loss", f"val/{metric}")
+    }
+    panels = {"loss": ("training loss", 1.0), f"val/{metric}": (f"{metric_name} on validation (%)", 100.0)}
+    shown = [key for key in found if key == "loss" or any(len(curve[0]) > 1 for curve in found[key].values())]
+    figure = _figure(10.4, 4.0)
     looks = line_looks(list(runs))
-    for ax, key, scale in ((left, "loss", 1.0), (right, f"val/{metric}", 100.0)):
-        for label, paths in runs.items():
-            steps, mean, low, high = mean_curve([read_curve(p, key) for p in paths])
+    for ax, key in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        title, scale = panels[key]
+        for label, (steps, mean, low, high) in found[key].items():
             colour, dashes = looks[label]
-            ax.plot(steps, [scale * v for v in mean], color=colour, linestyle=dashes, label=label, linewidth=1.4)
+            how = {"color": colour, "linestyle": dashes, "linewidth": 1.5, "marker": "o" if len(steps) < 3 else ""}
+            ax.plot(steps, [scale * v for v in mean], label=label, markersize=4, **how)
             ax.fill_between(steps, [scale * v for v in low], [scale * v for v in high], color=colour, alpha=0.12)
+        ax.set_title(title, fontsize=11)
         ax.set_xlabel("step")
         ax.grid(alpha=0.25)
-    left.set_title("training loss")
-    right.set_title(f"{metric_name} on validation (%)")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+        handles = ax.get_legend_handles_labels()
+    below = {"loc": "outside lower center", "ncols": min(4, len(runs)), "frameon": False, "fontsize": 9}
+    figure.legend(*handles, **below)
     return _svg(figure)
 
 
@@ -62,21 +70,26 @@ def line_looks(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
-    """SVG: the score of every row with its 95 % interval, and every seed as a dot; one panel per column."""
+    """SVG: the score of every row with its 95 % interval, and every seed as a dot; one panel per column, two of them
+    side by side."""
     columns = list(summaries[0].cells)
-    figure = _figure(max(9.6, 3.4 * len(columns)), 0.9 + 0.36 * len(summaries))
-    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for ax, column in zip(axes, columns, strict=True):
+    across = min(2, len(columns))
+    down = -(-len(columns) // across)
+    figure = _figure(10.4, 0.5 + down * (0.7 + 0.3 * len(summaries)))
+    axes = figure.subplots(down, across, sharey=True, squeeze=False).flatten()
+    for ax in axes[len(columns) :]:
+        ax.set_visible(False)
+    for ax, column in zip(axes, columns, strict=False):
         for y, summary in enumerate(summaries):
             cell = summary.cells[column]
             half = cell.score.half_width or 0.0
             ax.errorbar(cell.score.mean, y, xerr=half, fmt="o", color="#1f4e79", capsize=3, markersize=5, zorder=3)
-            ax.plot(list(cell.seeds.values()), [y] * len(cell.seeds), "o", color="#888888", markersize=3, zorder=2)
-        ax.set_title(column if len(columns) > 1 else "", fontsize=9)
-        ax.grid(alpha=0.25, axis="x")
+            ax.plot(list(cell.seeds.values()), [y] * len(cell.seeds), "o", color="#d9822b", markersize=3, zorder=4)
+        ax.set_title(column if len(columns) > 1 else "", fontsize=11)
+        ax.grid(alpha=0.25)
     axes[0].set_yticks(range(len(summaries)), [s.label for s in summaries])
-    axes[0].invert_yaxis()
-    figure.supxlabel(f"{metric_name} (%), mean and 95 % interval; dots are seeds", fontsize=9)
+    axes[0].set_ylim(len(summaries) - 0.5, -0.5)
+    figure.supxlabel(f"{metric_name} (%), mean and 95 % interval; orange dots are seeds", fontsize=10)
     return _svg(figure)
 
 

@@ -39,19 +39,25 @@ class Finding:
         return self.outcome == SHOWN and self.test.difference.mean > 0
 
     def sentence(self) -> str:
-        """The finding in words."""
+        """The finding in words: "rotary is 13.43 ± 1.79 points above absolute (as trained), as theory expects"."""
         d = self.test.difference
         half = "" if d.half_width is None else f" ± {d.half_width:.2f}"
-        said = f"{self.name}, {self.column}: {d.mean:+.2f}{half} points"
-        if self.outcome == SAME:
-            said += f", equal within {self.test.margin:g} ({_p(self.test.p_equal)})"
-        elif self.test.p_value is not None:
-            said += f" ({_p(self.test.p_value)})"
+        plus, _, minus = self.name.partition(" − ")
+        if self.outcome == SHOWN:
+            side = "above" if d.mean > 0 else "below"
+            said = f"{plus} is {abs(d.mean):.2f}{half} points {side} {minus} ({self.column}; {_p(self.test.p_value)})"
+        elif self.outcome == SAME:
+            said = (
+                f"{plus} equals {minus} within {self.test.margin:g} points ({self.column}; the difference is "
+                f"{d.mean:+.2f}{half}, {_p(self.test.p_equal)})"
+            )
+        else:
+            said = f"Whether {plus} differs from {minus} ({self.column}): the difference is {d.mean:+.2f}{half} points"
         if self.as_expected is not None:
             said += ", as theory expects" if self.as_expected else f", where theory expects {_EXPECTED[self.expected]}"
         elif self.expected:
-            said += f"; theory expects {_EXPECTED[self.expected]}"
-        return said
+            said += f", and theory expects {_EXPECTED[self.expected]}"
+        return said[0].upper() + said[1:]
 
 
 _EXPECTED = {MORE: "a difference above zero", EQUAL: "none"}
@@ -87,19 +93,20 @@ def adjusted_p_values(scores: Scores, baseline: str, margin: float) -> dict[tupl
     return holm(p_values)
 
 
-def paragraphs(findings: Sequence[Finding], seeds: int) -> list[str]:
-    """Three sentences or lists: what was shown, what is equal, what stays open."""
-    if not findings:
-        return []
+def conclusions(findings: Sequence[Finding], seeds: int) -> list[str]:
+    """What was shown to differ, and then what was shown to be equal, a sentence each; nothing below three seeds."""
     if seeds < 3:
-        listed = "; ".join(f.sentence() for f in findings)
-        return [f"With fewer than three seeds nothing is shown and nothing is shown to be equal. {listed}."]
-    groups = {SHOWN: "Shown", SAME: "Shown to be equal", OPEN: "Open, neither shown to differ nor to be equal"}
-    said = []
-    for outcome, title in groups.items():
-        listed = "; ".join(f.sentence() for f in findings if f.outcome == outcome)
-        said.append(f"{title}: {listed or 'nothing'}.")
-    return said
+        return []
+    return [f"{f.sentence()}." for outcome in (SHOWN, SAME) for f in findings if f.outcome == outcome]
+
+
+def open_questions(findings: Sequence[Finding]) -> list[str]:
+    """What is neither shown to differ nor shown to be equal, a sentence each."""
+    return [
+        f"{f.sentence()}; it is neither shown to differ from zero nor to lie within ± {f.test.margin:g}."
+        for f in findings
+        if f.outcome == OPEN
+    ]
 
 
 def verdict(findings: Sequence[Finding], seeds: int) -> str:
@@ -110,7 +117,10 @@ def verdict(findings: Sequence[Finding], seeds: int) -> str:
     met, against = (sum(f.as_expected is value for f in asked) for value in (True, False))
     few = " Three seeds are the least that can decide." if seeds < 3 else ""
     undecided = len(asked) - met - against
-    return f"Of {len(asked)} expectations, {met} were met, {against} were not, {undecided} stay open.{few}"
+    return (
+        f"Theory has {len(asked)} expectations of this comparison: {met} met, {against} contradicted, {undecided} "
+        f"undecided.{few}"
+    )
 
 
 def _p(value: float | None) -> str:

@@ -17,12 +17,14 @@ from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_json, write_json, write_text
+from ..io.progress import working
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, task_class
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
+from .trackers import check_tracker
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -36,6 +38,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    check_tracker(recipe.loop.tracker)
     train_start(recipe, quiet=quiet)
     accelerator = accelerator_for(recipe)
     if accelerator.num_processes > 1:
@@ -113,8 +116,8 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share, and
     the digest of weights, recipe and data.
 
-    changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json
-    and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
+    changes: overrides of its recipe, for example data on another machine: ["data.val=…"]. out: folder for metrics.json,
+    report.html and, of detection, results.json: the boxes in COCO's or Omni3D's results format.
     """
     from ..metrics.statistics import wilson
     from ..tasks.build import open_run
@@ -124,20 +127,32 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
         task.results = Path(out) / "results.json"
     accelerator = accelerator_for(task.recipe)
     model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
-    with torch.no_grad():
+    quiet = not accelerator.is_main_process
+    with torch.no_grad(), working(f"evaluating {path}", late=True, quiet=quiet):
         metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
     bad = [name for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
         raise ValueError(f"{bad[0]} of {path} is {metrics[bad[0]]}: the model's outputs are not finite on this data")
     weights = checkpoints.digest_weights(Path(path))
     found: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digest(task.recipe, weights)}
+    share = None
     if task.counted:
         count = metrics["count"]
         share = wilson(min(metrics[task.metric] * count, count), count)
         found["interval"] = [share.low, share.high]
     if out is not None and accelerator.is_main_process:
+        from .report import write_evaluation
+
         write_json(Path(out) / "metrics.json", found)
+        write_evaluation(Path(out), path, task, found, share, versions(), figure=not changes)
     return found
+
+
+def evaluation_folder(path: str | Path) -> Path:
+    """Where evaluations of a checkpoint are kept: RUN/eval/STEP, or the folder eval of a model that is not in a run."""
+    folder = checkpoints.model_folder(Path(path))
+    step = folder.resolve().parent
+    return step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else folder / "eval"
 
 
 def build(recipe: Recipe) -> Task:

@@ -33,6 +33,7 @@ from .ema import Ema
 from .log import Log
 from .schedule import SCHEDULES
 from .signals import Stopped, sigterm
+from .trackers import start_tracker
 
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
 
@@ -79,7 +80,8 @@ class Run:
         began = time.monotonic()
         start, position = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
-        with sigterm() as told_to_stop, self._log(title, position) as log:
+        with sigterm() as told_to_stop, self._log(title, start, position) as log:
+            self._stage(log, "compiling, in the first step" if self.recipe.loop.compile else "the first step")
             batches = ahead(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
@@ -89,6 +91,7 @@ class Run:
                     self._save(step + 1, log)
                 if stop:
                     raise Stopped(f"stopped by SIGTERM after step {step + 1}, which is saved: run it again to go on")
+            self._stage(log, "evaluating")
             metrics = self.evaluate()
             self._write(log, self.total, {f"val/{k}": v for k, v in metrics.items()})
         return {
@@ -161,6 +164,7 @@ class Run:
             self._write(log, done, {"loss": mean, "lr": rate, **self.task.counters()})
             self.window.zero_()
         if loop.eval_every and done % loop.eval_every == 0 and done < self.total:
+            self._stage(log, "evaluating")
             metrics = self.evaluate()
             self._write(log, done, {f"val/{k}": v for k, v in metrics.items()})
             self.clock.resume()
@@ -170,13 +174,17 @@ class Run:
             log.write(step, values)
             log.show(step, values)
 
+    def _stage(self, log: Log | None, text: str) -> None:
+        if log is not None:
+            log.stage(text)
+
     @contextmanager
-    def _log(self, title: str, position: int) -> Iterator[Log | None]:
+    def _log(self, title: str, start: int, position: int) -> Iterator[Log | None]:
         if not self.accelerator.is_main_process:
             yield None
             return
-        board = self.recipe.loop.tensorboard
-        with Log(self.out, title, self.total, tensorboard=board, quiet=self.quiet, position=position) as log:
+        tracker = start_tracker(self.recipe, self.out, title, start)
+        with Log(self.out, title, self.total, quiet=self.quiet, start=start, position=position, tracker=tracker) as log:
             yield log
 
     def _agreed(self, step: int, told: bool) -> bool:

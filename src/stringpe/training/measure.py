@@ -17,16 +17,16 @@ _WARM, _LEAST, _MOST = 3, 7, 25
 _SECONDS = 2.0  # per row
 
 
-def measure_in_turns(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:
-    """By row: median and quartiles of milliseconds per training step, peak memory above what was there before the row's
-    model, and parameters of encodings. Rows take turns, one step each, so that a machine that grows slower or faster
-    does so for all of them."""
+def measure_in_turns(recipes: Mapping[str, Recipe], baseline: str) -> dict[str, dict[str, Any]]:
+    """By row: median and quartiles of milliseconds per training step and of their ratio to the baseline's step in the
+    same turn, parameters of encodings, and on a GPU the peak of memory above what was there before the row's model.
+    Rows take turns, one step each, so that a machine that grows slower or faster does so for all of them."""
     runs = {label: _Timed(recipe) for label, recipe in recipes.items()}
     began = time.perf_counter()
     while _wants_more(runs, time.perf_counter() - began):
         for run in runs.values():
             run.times.append(run.milliseconds())
-    return {label: run.costs() for label, run in runs.items()}
+    return {label: run.costs(runs[baseline].times) for label, run in runs.items()}
 
 
 def _wants_more(runs: "Mapping[str, _Timed]", seconds: float) -> bool:
@@ -58,7 +58,9 @@ class _Timed:
         for _ in range(_WARM):
             self.milliseconds()
         peak = peak_bytes(self.device)
-        self.peak_bytes = None if peak is None or before is None else peak - before
+        # A CPU's allocator hands out again what the row before gave back: the numbers of later rows would mean nothing.
+        known = self.device.type != "cpu" and peak is not None and before is not None
+        self.peak_bytes = peak - before if known else None  # type: ignore[operator]
 
     def milliseconds(self) -> float:
         """Take one step, its batch included, and say how long it took."""
@@ -69,10 +71,16 @@ class _Timed:
         self.done += 1
         return 1e3 * (time.perf_counter() - start)
 
-    def costs(self) -> dict[str, Any]:
-        low, median, high = statistics.quantiles(self.times, n=4)
+    def costs(self, baseline: list[float]) -> dict[str, Any]:
         return {
-            "step_ms": (median, low, high),
+            "step_ms": _middle(self.times),
+            "ratio": _middle([own / other for own, other in zip(self.times, baseline, strict=True)]),
             "peak_bytes": self.peak_bytes,
             "encoding_parameters": self.encoding_parameters,
         }
+
+
+def _middle(values: list[float]) -> tuple[float, float, float]:
+    """Median and quartiles."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return median, low, high

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..io.progress import progress
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from .launch import train
@@ -158,10 +159,11 @@ def _end_with(alive: Connection) -> None:
 def run_all(todo: Sequence[Planned], pool: ProcessPoolExecutor | None, quiet: bool) -> list[tuple[Planned, Outcome]]:
     """Run them all; one that fails does not stop the others."""
     outcomes = []
-    for number, (run, outcome) in enumerate(_outcomes(todo, pool, quiet), 1):
-        outcomes.append((run, outcome))
-        if not quiet:
-            print(f"{number} / {len(todo)}: {run.title}: {_said(outcome)}", file=sys.stderr, flush=True)
+    with progress("runs", len(todo), unit="runs", quiet=quiet or not todo) as job:
+        for number, (run, outcome) in enumerate(_outcomes(todo, pool, quiet), 1):
+            outcomes.append((run, outcome))
+            job.note(f"{number} / {len(todo)}: {run.title}: {_said(outcome)}")
+            job.show(number)
     return outcomes
 
 

@@ -20,12 +20,14 @@ from typing import Any
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
+from ..io.progress import progress
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
 from ..tasks.policy_model import load_policy
+from .launch import evaluation_folder
 
 Results = Mapping[str, Mapping[str, "Result"]]
 """By the name of the setting, then by the label of the policy."""
@@ -75,9 +77,10 @@ def simulate(
     """Evaluate every checkpoint on the initial states seed, seed + 1, … of one task or several; returns the tables.
 
     options: of the environment, for example {"lighting": "dim"}. shifts: evaluate also under each shift of the task
-    (`robots.shifts`). out: folder of the results, with table.md and success.svg; by default `eval/<step>/<task>` in the
-    folder of each run. jobs: processes; 0 for one per core. patience: seconds after which a simulation counts as
-    hung. html: write a page beside every video, to step through its cameras."""
+    (`robots.shifts`). out: folder of the results, with table.md, report.html and success.svg; by default
+    `eval/<step>/<task>` in the folder of each run, and, of one policy, `eval/<step>/simulation` for the table. jobs:
+    processes; 0 for one per core. patience: seconds after which a simulation counts as hung. html: write
+    a page beside every video, to step through its cameras."""
     candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
     plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
     results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
@@ -88,9 +91,13 @@ def simulate(
             results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
-    if out:
-        write_text(Path(out) / "table.md", text)
-        _draw(results, Path(out) / "success.svg")
+    if out or len(candidates) == 1:
+        from .simulation_report import write_simulation
+
+        place = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
+        write_text(place / "table.md", text)
+        report = write_simulation(place, results, _draw(results, place / "success.svg"), candidates[0].folder)
+        text += f"\nreport: {report}"
     return text
 
 
@@ -148,11 +155,8 @@ def _plan(
             }
             env = partial(robots.make, task, size=size, **sees, **options)
             check_env(env, spec.action_dim, spec.state_dim)
-            step = candidate.folder.resolve().parent
-            own = (
-                step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else candidate.folder / "eval"
-            )
-            yield name, candidate, env, (Path(out) / candidate.label if out else own) / place
+            own = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
+            yield name, candidate, env, own / place
 
 
 @dataclass(frozen=True)
@@ -182,13 +186,13 @@ def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = Tru
         with open(folder / "trials.jsonl", "a+b") as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
-            for trial in workers.run(setting, left):
-                done[trial.seed] = trial
-                log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
-                log.flush()
-                if not quiet:
-                    good = sum(t.success for t in done.values())
-                    print(f"{folder}: {len(done)} / {len(seeds)} trials, {good} succeeded", flush=True)
+            with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:
+                job.stage("starting the simulations")
+                for trial in workers.run(setting, left):
+                    done[trial.seed] = trial
+                    log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
+                    log.flush()
+                    job.show(len(done), f"{sum(t.success for t in done.values())} succeeded")
         result = Result([done[s] for s in seeds], what.weights)
         write_json(folder / "eval_info.json", summarise(result, time.monotonic() - began, folder))
     return result
@@ -257,6 +261,12 @@ def overview(results: Results) -> str:
 
 def table(results: Mapping[str, Result], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
+    head, *rows = table_rows(results)
+    return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
+
+
+def table_rows(results: Mapping[str, Result]) -> list[list[str]]:
+    """Head and rows of the table of one setting."""
     head = ["policy", "weights", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]
     first = next(iter(results))
     base = {t.seed: t.success for t in results[first].trials}
@@ -269,16 +279,23 @@ def table(results: Mapping[str, Result], setting: str) -> str:
             pair = paired_shares({t.seed: t.success for t in result.trials}, base)
             row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
         rows.append([*row, str(sum(bool(t.crashed) for t in result.trials))])
-    notes = [
+    return [head, *rows]
+
+
+def notes(results: Mapping[str, Result], setting: str) -> list[str]:
+    """What a reader of the table must know."""
+    first = next(iter(results))
+    base = [t.seed for t in results[first].trials]
+    said = [
         f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
         f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
     ]
     same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
     if same:
-        notes.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
+        said.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
     if len(base) < 50:
-        notes.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return "\n".join([markdown_table(head, rows), "", *notes, ""])
+        said.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
+    return said
 
 
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
@@ -307,17 +324,20 @@ def labels(checkpoints: Sequence[str | Path]) -> list[str]:
     return ["-".join(p[start:]) or Path(*p).name for p in parts]
 
 
-def _draw(results: Results, path: Path) -> None:
+def _draw(results: Results, path: Path) -> bytes | None:
+    """Write the figure of all settings, and return it; None without matplotlib."""
     if not importlib.util.find_spec("matplotlib"):
         warnings.warn(
             f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
         )
-        return
+        return None
     from .figures import draw_shares
 
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))
-    write_bytes(path, draw_shares(groups, "success (%), 95 % interval"))
+    drawn = draw_shares(groups, "success (%), 95 % interval")
+    write_bytes(path, drawn)
+    return drawn
 
 
 def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:

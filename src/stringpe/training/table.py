@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, Test, contrast, row_seed_residual, spreads_alike, t_interval
 from .findings import Scores, adjusted_p_values
 
@@ -30,7 +29,8 @@ class Cell:
 @dataclass(frozen=True)
 class Summary:
     """A row: its cells by column, the learning rate, and costs, None where they were not measured. step_ms: median and
-    quartiles of milliseconds per step, measured in turns with the other rows."""
+    quartiles of milliseconds per step, measured in turns with the other rows; ratio: of the same over the baseline's
+    step in the same turn."""
 
     label: str
     cells: dict[str, Cell]
@@ -38,6 +38,7 @@ class Summary:
     parameters: int
     encoding_parameters: int | None = None
     step_ms: tuple[float, float, float] | None = None
+    ratio: tuple[float, float, float] | None = None
     peak_bytes: int | None = None
 
     @property
@@ -78,29 +79,36 @@ def summarise(
     ]
 
 
-def headings(summaries: Sequence[Summary], metric_name: str) -> tuple[str, ...]:
-    """The first line of the table."""
+def score_rows(summaries: Sequence[Summary], metric_name: str) -> list[tuple[str, ...]]:
+    """Head and rows of the table of scores; with differences to the baseline, where there is one column."""
     columns = list(summaries[0].cells)
-    scores = (f"{metric_name} (%)",) if len(columns) == 1 else tuple(f"{c} (%)" for c in columns)
-    costs = ("rate", "parameters", "of encodings", "step (ms)", "memory (MiB)")
-    return ("encoding", *scores, *(("difference",) if len(columns) == 1 else ()), *costs)
+    if len(columns) > 1:
+        head = ("encoding", *(f"{column} (%)" for column in columns))
+        return [head, *((s.label, *(_plus_minus(c.score, "") for c in s.cells.values())) for s in summaries)]
+    head = ("encoding", f"{metric_name} (%)", "difference")
+    return [head, *((s.label, _plus_minus(s.main.score, ""), difference(s.main)) for s in summaries)]
 
 
-def cells(summary: Summary) -> tuple[str, ...]:
-    """A row as people read it."""
-    scores = tuple(_plus_minus(cell.score, "") for cell in summary.cells.values())
-    if len(summary.cells) == 1:
-        scores += (difference(summary.main),)
-    step = summary.step_ms
-    return (
-        summary.label,
-        *scores,
-        f"{summary.rate:g}",
-        f"{summary.parameters:,}",
-        "–" if summary.encoding_parameters is None else f"{summary.encoding_parameters:,}",
-        "–" if step is None else f"{step[0]:.1f} ({step[1]:.1f}–{step[2]:.1f})",
-        "–" if summary.peak_bytes is None else f"{summary.peak_bytes / 2**20:,.0f}",
-    )
+def cost_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+    """Head and rows of the table of costs, without the columns that were not measured for any row."""
+    baseline = next((s.label for s in summaries if s.main.difference is None), "baseline")
+    columns = {
+        "encoding": [s.label for s in summaries],
+        "learning rate": [f"{s.rate:g}" for s in summaries],
+        "parameters": [f"{s.parameters:,}" for s in summaries],
+        "of encodings": ["–" if s.encoding_parameters is None else f"{s.encoding_parameters:,}" for s in summaries],
+        "step (ms)": [_quartiles(s.step_ms, 1) for s in summaries],
+        f"× {baseline}": [_quartiles(s.ratio, 2) for s in summaries],
+        "memory (MiB)": ["–" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:,.0f}" for s in summaries],
+    }
+    kept = {name: column for name, column in columns.items() if set(column) != {"–"}}
+    return [tuple(kept), *zip(*kept.values(), strict=True)]
+
+
+def _quartiles(values: tuple[float, float, float] | None, digits: int) -> str:
+    if values is None:
+        return "–"
+    return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(*values, d=digits)
 
 
 def difference(cell: Cell) -> str:
@@ -122,18 +130,6 @@ def best_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     seeds = len(summaries[0].main.seeds)
     head = (f"best of {seeds} seed{'s' if seeds > 1 else ''}", *(f"{column} (%)" for column in summaries[0].cells))
     return [head, *((s.label, *(f"{cell.best:.2f}" for cell in s.cells.values())) for s in summaries)]
-
-
-def as_text(summaries: Sequence[Summary], metric_name: str, notes: Sequence[str], *, best: bool = False) -> str:
-    """Markdown, aligned so that it reads well as it is. best: with the maxima over seeds."""
-    parts = [markdown_table(headings(summaries, metric_name), [cells(s) for s in summaries]), ""]
-    if len(summaries[0].cells) > 1:
-        head, *rows = difference_rows(summaries)
-        parts += [markdown_table(head, rows), ""]
-    if best:
-        head, *rows = best_rows(summaries)
-        parts += [markdown_table(head, rows), ""]
-    return "\n".join([*parts, *notes, ""])
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
@@ -165,6 +161,7 @@ def _line(s: Summary, column: str, cell: Cell) -> dict[str, Any]:
         "parameters": s.parameters,
         "encoding_parameters": s.encoding_parameters,
         "step_ms": None if s.step_ms is None else s.step_ms[0],
+        "step_ratio": None if s.ratio is None else s.ratio[0],
         "peak_bytes": s.peak_bytes,
         "seeds": " ".join(map(str, cell.seeds)),
         "scores": " ".join(map(str, cell.seeds.values())),

@@ -69,6 +69,6 @@ def best(scores: dict[str, float]) -> str:
 
 def _short(recipe: Recipe, steps: int, share: float) -> Recipe:
     """The same recipe over fewer steps, its schedule and warm-up with it, evaluated once, at the end."""
-    loop = replace(recipe.loop, steps=steps, eval_every=0, save_every=steps + 1, tensorboard=False)
+    loop = replace(recipe.loop, steps=steps, eval_every=0, save_every=steps + 1, tracker="")
     optim = replace(recipe.optim, warmup_steps=round(share * recipe.optim.warmup_steps))
     return replace(recipe, seed=recipe.seed + APART, loop=loop, optim=optim)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...io.problems import Problems
+from ...io.progress import progress
 from . import parquet
 from .columns import ACTION, IMAGES, STATE, check
 from .parquet import BrokenEpisode
@@ -32,9 +33,10 @@ def import_hdf5(
     if not files:
         raise ValueError("there are no HDF5 files to import: pass their paths, for example episode_0.hdf5")
     added, broken = 0, {}
-    with Writer(folder, fps=fps, robot=robot) as writer:
+    with Writer(folder, fps=fps, robot=robot) as writer, progress("importing", len(files), unit="files") as job:
         done = writer.seeds
         for number, path in enumerate(map(Path, files)):
+            job.show(number)
             if number in done:
                 continue
             try:
@@ -44,6 +46,7 @@ def import_hdf5(
                 continue
             writer.add(frames, task=task, seed=number)
             added += 1
+        job.show(len(files))
     problems = Problems("files")
     for reason in broken.values():
         problems.add(reason)

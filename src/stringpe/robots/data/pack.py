@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...io.files import write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
+from ...io.progress import track
 from ..calibration import fit_intrinsics, pose_key
 from . import parquet
 from .columns import ACTION, DEPTH, IMAGES, STATE
@@ -106,7 +107,7 @@ def pack(
         found = data.encoded(number, [STATE, ACTION, *keys, *poses], stride=stride)
         return found | {key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key]] for key in keys}
 
-    for count, (episode, found) in enumerate(data.good(read)):
+    for count, (episode, found) in enumerate(track(data.good(read), f"packing {data.folder}", len(data), "episodes")):
         length = len(found[ACTION])
         parts["state"].append(torch.from_numpy(found[STATE]))
         parts["action"].append(torch.from_numpy(found[ACTION]))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...io.files import read_json
+from ...io.imports import explain_torchvision
 
 TOWER = "tower.json"
 """In a checkpoint of a policy with such an encoder: the encoder's configuration."""
@@ -41,8 +42,9 @@ def read_tower_config(folder: Path) -> dict[str, Any]:
 def build_tower(config: Mapping[str, Any]) -> nn.Module:
     """The tower of a configuration, with random weights."""
     try:
-        from transformers import SiglipVisionConfig, SiglipVisionModel
-    except ImportError as missing:
+        with explain_torchvision():
+            from transformers import SiglipVisionConfig, SiglipVisionModel
+    except ModuleNotFoundError as missing:
         raise ValueError(
             f"SigLIP and PaliGemma need transformers: pip install 'stringpe[language]' ({missing})"
         ) from None

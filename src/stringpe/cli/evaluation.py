@@ -1,0 +1,128 @@
+"""The command `stringpe eval`: runs on their validation sets, zero-shot classification, policies in simulation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .commands import find_local_modules
+from .parse import Changes, Count, Natural
+
+
+def evaluate(
+    runs: tuple[str, ...],
+    /,
+    out: Path | None = None,
+    zero_shot: Path | None = None,
+    env: tuple[str, ...] = (),
+    shifts: bool = False,
+    trials: Count | None = None,
+    jobs: Natural | None = None,
+    videos: Natural | None = None,
+    html: bool = False,
+    rrd: bool = False,
+    changes: Changes = (),
+) -> None:
+    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
+
+    Changes are key=value words anywhere: of the recipe, for example data.val=elsewhere.tar, or with --env of the
+    environment, for example lighting=dim.
+
+    Args:
+        runs: Folder of a run, or of one of its checkpoints; several with --env.
+        out: Folder to write to, eval/STEP in each run's own folder by default. Without --env: metrics.json,
+            report.html, and of detection results.json with the boxes. With --env: trials.jsonl, videos/ and
+            eval_info.json per policy and task, and in --out (of one policy: eval/STEP/simulation) table.md,
+            report.html and success.svg.
+        zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
+            picture is given the class whose name, as a text, is nearest to it.
+        env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
+        shifts: Also simulate under every shift that the task has: KukaPick has light, distractors and table height.
+        trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
+        jobs: Simulations side by side; one per core by default.
+        videos: How many to keep of successes, and of failures; 3 each by default.
+        html: Write a page to look at. Of detection3d scenes.html, validation frames with true and predicted boxes to
+            turn. With --env one page per video, beside it, to step through.
+        rrd: Of detection3d scenes.rrd as well, the same for rerun.
+    """
+    if env:
+        how = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
+        _simulate(runs, env, shifts, out, how, changes)
+        return
+    for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
+    if lost := [name for name, value in for_policies.items() if value is not None]:
+        raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
+    if len(runs) != 1:
+        raise ValueError(f"eval takes one checkpoint, got {len(runs)}; several need --env, to be tried in simulation")
+    if zero_shot is not None:
+        _classify_zero_shot(runs[0], zero_shot)
+        return
+    _measure(runs[0], out, html, rrd, changes)
+
+
+def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes) -> None:
+    """Evaluate a run on its validation set; print the numbers and where the rest is."""
+    from ..training.launch import evaluate as measure
+    from ..training.launch import evaluation_folder
+
+    find_local_modules(*changes)
+    out = out or evaluation_folder(run)
+    found = measure(run, changes, out)
+    name = found["metric"]
+    low, high = found.get("interval", (0.0, 0.0))
+    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
+    print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
+    print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
+    print(f"report: {out / 'report.html'}")
+    if html or rrd:
+        _show_predictions(run, out / "scenes", html, rrd, changes)
+
+
+def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
+    """A page, and a file for rerun, with what a run of detection in 3D finds."""
+    from .. import viewer
+    from ..tasks.page3d import predict_val_frames
+
+    frames = predict_val_frames(run, changes)
+    if html:
+        print(
+            f"wrote {viewer.save(viewer.show_frames(frames, title=f'Boxes found by {run}'), path.with_suffix('.html'))}"
+        )
+    if rrd:
+        print(f"wrote {viewer.record_frames(frames, path.with_suffix('.rrd'))}")
+
+
+def _simulate(
+    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, how: dict[str, Any], changes: Changes
+) -> None:
+    """Try policies in simulation. What is None in `how` is left to `simulate`."""
+    from ..robots.data.demos import parse_options
+    from ..training.simulate import simulate
+
+    given = {name: value for name, value in how.items() if value is not None}
+    print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))
+
+
+def _classify_zero_shot(run: str, folder: Path) -> None:
+    """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
+    from ..data.labelled import image_set
+    from ..io.progress import working
+    from ..metrics.statistics import wilson
+    from ..models.contrastive import Contrastive
+    from ..tasks.build import load_run
+    from ..tasks.zero_shot import zero_shot
+
+    model, recipe, parts = load_run(run, "retrieval")
+    assert isinstance(model, Contrastive)
+    assert parts.tokenizer is not None
+    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    texts = [name.replace("_", " ") for name in names]
+    images = image_set("folder", str(folder))
+    with working(f"naming {len(images)} pictures", late=True):
+        found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
+    share = wilson(found["top1"] * found["count"], found["count"])
+    low, high = share.bounds
+    print(
+        f"top1 {100 * found['top1']:.2f} % (95 % interval {100 * low:.2f} to {100 * high:.2f}, "
+        f"{found['count']} pictures of {len(names)} classes, {found['corrupt']} corrupt), "
+        f"top5 {100 * found['top5']:.2f} %"
+    )

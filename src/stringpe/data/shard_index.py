@@ -1,0 +1,229 @@
+"""Where the samples of a tar lie, so that each of them can be read without what comes before it.
+
+`stringpe data index` writes NAME.idx beside NAME.tar, in the format of NVIDIA DALI's wds2idx: a first line
+"v1.2 COUNT", then a line per sample with "KIND OFFSET SIZE NAME" for each of its files. A tar in a file needs no index:
+its headers are read in its place, 512 bytes per file. A tar behind an address needs one, at the same address, and a
+server that answers requests for parts of a file. What is compressed, or comes from a command, has no offsets.
+"""
+
+import tarfile
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from ..io.files import write_text
+from ..io.problems import Problems
+from .archives import MAX_BYTES, is_compressed, read_members, split_name
+
+VERSION = "v1.2"
+_TIMEOUT = 60.0  # seconds without a byte after which a download has failed
+_GAP = 1 << 16  # bytes that are read and thrown away rather than asked for anew
+_BLOCK = tarfile.BLOCKSIZE
+
+
+class StaleIndex(ValueError):
+    """An index that does not describe its tar."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A file of a sample: its kind ("jpg"), where its bytes begin in the tar, how many they are, and its name there."""
+
+    kind: str
+    offset: int
+    size: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sample: its key and its files."""
+
+    key: str
+    files: tuple[Span, ...]
+
+
+def index_path(shard: str) -> str:
+    """The place of a shard's index: train-0001.idx of train-0001.tar."""
+    return shard.removesuffix(".tar") + ".idx"
+
+
+def scan(path: Path) -> list[Entry]:
+    """The samples of a plain tar, from its headers. Of a damaged tar, those before the damage."""
+    entries: list[Entry] = []
+    for name, member in read_members(path, Problems("files", str(path))):
+        key, kind = split_name(name)
+        if not kind:
+            continue
+        span = Span(kind, member.offset, member.size, name)
+        if entries and entries[-1].key == key:
+            entries[-1] = Entry(key, (*entries[-1].files, span))
+        else:
+            entries.append(Entry(key, (span,)))
+    return entries
+
+
+def write_index(path: Path) -> Path:
+    """Write the index of a tar beside it."""
+    if is_compressed(path):
+        raise ValueError(f"{path} is compressed, so nothing in it can be read by its offset: store it as a plain tar")
+    entries = scan(path)
+    spans = [span for entry in entries for span in entry.files]
+    if odd := [span.name for span in spans if any(c.isspace() for c in span.name)]:
+        raise ValueError(
+            f"{path} holds a file with a space in its name, {odd[0]!r}, which an index cannot name: rename it, or do "
+            f"without an index, the headers of a local tar will do"
+        )
+    lines = [" ".join(f"{s.kind} {s.offset} {s.size} {s.name}" for s in entry.files) for entry in entries]
+    place = Path(index_path(str(path)))
+    write_text(place, "\n".join([f"{VERSION} {len(entries)}", *lines]) + "\n")
+    return place
+
+
+def read_index(text: str, name: str) -> list[Entry]:
+    """The samples that the text of an index names."""
+    head, *lines = text.splitlines() or [""]
+    count = _count(head, name)
+    entries = []
+    for line in lines:
+        words = line.split()
+        parts = list(zip(*(words[i::4] for i in range(4)), strict=False))
+        try:
+            spans = tuple(Span(kind, int(offset), int(size), path) for kind, offset, size, path in parts)
+        except ValueError:
+            spans = ()
+        if not spans or len(words) % 4 or any(not 0 <= s.size <= MAX_BYTES or s.offset < _BLOCK for s in spans):
+            raise StaleIndex(f"{name} has a line that is not that of an index, {line[:60]!r}: {_REMEDY}")
+        entries.append(Entry(split_name(spans[0].name)[0], spans))
+    if len(entries) != count:
+        raise StaleIndex(f"{name} says that it names {count} samples, and names {len(entries)}: {_REMEDY}")
+    return entries
+
+
+def find_entries(shard: str) -> list[Entry] | None:
+    """The samples of a shard, by its index or else by its headers; None if it cannot be read by offsets."""
+    text = _read_text(shard, whole=True)
+    if text is not None:
+        return read_index(text, index_path(shard))
+    return scan(Path(shard)) if _is_plain_file(shard) else None
+
+
+def count_samples(shard: str) -> int | None:
+    """How many samples a shard has; None if only reading all of it would tell."""
+    text = _read_text(shard, whole=False)
+    if text is not None:
+        return _count(text.partition("\n")[0], index_path(shard))
+    return len(scan(Path(shard))) if _is_plain_file(shard) else None
+
+
+class Parts:
+    """A shard, a file or an address, that is read by offsets. What is read in order is read in one go."""
+
+    def __init__(self, shard: str):
+        self.shard, self.position = shard, 0
+        self._remote = shard.startswith(("http:", "https:"))
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read_sample(self, entry: Entry) -> dict[str, bytes]:
+        """The files of a sample by kind; the first, where two have the same kind."""
+        found: dict[str, bytes] = {}
+        for span in entry.files:
+            if span.kind not in found:
+                found[span.kind] = self._read_file(span)
+        return found
+
+    def _read_file(self, span: Span) -> bytes:
+        """The bytes of a file, if the header in front of them is its own."""
+        content = self.read(span.offset - _BLOCK, _BLOCK + span.size)
+        if len(content) < _BLOCK + span.size:
+            raise tarfile.ReadError(f"{span.name} is cut short")
+        try:
+            size = tarfile.TarInfo.frombuf(content[:_BLOCK], "utf-8", "surrogateescape").size
+        except tarfile.HeaderError:
+            size = -1
+        if size != span.size:
+            raise StaleIndex(
+                f"{index_path(self.shard)} does not describe {self.shard}, where {span.name} does not begin at byte "
+                f"{span.offset}: {_REMEDY}"
+            )
+        return content[_BLOCK:]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """So many bytes from an offset on."""
+        if self._remote:
+            self._go_to_remote(offset)
+        else:
+            if self._file is None:
+                self._file = open(self.shard, "rb", buffering=0)  # noqa: SIM115, closed by __exit__
+            self._file.seek(offset)
+        assert self._file is not None
+        content = _read_all(self._file, size)
+        self.position = offset + len(content)
+        return content
+
+    def _go_to_remote(self, offset: int) -> None:
+        if self._file is not None and not 0 <= offset - self.position <= _GAP:
+            self._file.close()
+            self._file = None
+        if self._file is None:
+            request = urllib.request.Request(self.shard, headers={"Range": f"bytes={offset}-"})
+            response: Any = urllib.request.urlopen(request, timeout=_TIMEOUT)
+            self._file = response
+            self.position = offset if response.status == 206 else 0  # a server may send all of it
+        assert self._file is not None
+        _read_all(self._file, offset - self.position)
+
+
+_REMEDY = "make it again with stringpe data index"
+
+
+def _read_all(file: IO[bytes], size: int) -> bytes:
+    """`size` bytes, or fewer at the end."""
+    pieces = []
+    while size > 0 and (piece := file.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _count(head: str, name: str) -> int:
+    version, _, count = head.partition(" ")
+    if version != VERSION or not count.strip().isdigit():
+        raise StaleIndex(f"{name} begins with {head[:40]!r} and not with '{VERSION} COUNT': {_REMEDY}")
+    return int(count)
+
+
+def _read_text(shard: str, *, whole: bool) -> str | None:
+    """The text of a shard's index, or its first bytes, if there is one."""
+    place, most = index_path(shard), -1 if whole else 64
+    if shard.startswith("pipe:") or not shard.endswith(".tar"):
+        return None
+    if not shard.startswith(("http:", "https:")):
+        if not Path(place).is_file():
+            return None
+        with open(place, "rb") as file:
+            return file.read(most).decode("utf-8", "replace")
+    try:
+        with urllib.request.urlopen(place, timeout=_TIMEOUT) as response:
+            content: bytes = response.read(None if whole else most)
+            return content.decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        if error.code in (403, 404, 410):
+            return None
+        raise
+
+
+def _is_plain_file(shard: str) -> bool:
+    return not shard.startswith(("http:", "https:", "pipe:")) and not is_compressed(Path(shard))

@@ -1,0 +1,223 @@
+"""Samples of tars that are read from end to end, epoch after epoch: data.train of data.source=stream.
+
+The order is a function of seed, step, number of processes and number of workers: shards are shuffled by seed and epoch,
+and samples within a buffer of 2,000. So it can be replayed without the samples: to go on at step k, the numbers of the
+samples go through the buffer, and only what step k and later ones need is read, by its offset in the tar.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from ..io.pictures import BadSample
+from ..io.problems import Problems
+from . import loader as loading
+from .archives import DAMAGE, stream_samples
+from .loader import Columns, Prepare, Row
+from .order import derive
+from .place import Batch, Place
+from .shard_index import Entry, Parts, StaleIndex, count_samples, find_entries
+from .sources import check_stream, open_shard
+
+BUFFER = 2000
+"""Samples that a stream shuffles among."""
+
+
+class Stream:
+    """Batches of a stream.
+
+    pattern: the shards, as `data.train` names them. parse: from key and files of a sample to an example, or BadSample.
+    stack: examples side by side. Resuming at step k skips as many samples as the steps before had examples: each bad
+    sample among them shifts the rest by one."""
+
+    def __init__(
+        self,
+        pattern: str,
+        parse: Callable[[str, Mapping[str, bytes]], Row],
+        stack: Callable[[Sequence[Row]], Columns],
+        *,
+        seed: int,
+        batch: int,
+        workers: int,
+        problems: Problems,
+    ):
+        self.shards = check_stream(pattern)
+        self.parse, self.stack, self.seed, self.batch, self.workers = parse, stack, seed, batch, workers
+        self.problems = problems
+
+    def batches(self, start: int, place: Place, prepare: Prepare) -> Iterator[Batch]:
+        """This process's share of steps start, start + 1, …, without end."""
+        parts = place.world * max(self.workers, 1)
+        if len(self.shards) < parts:
+            raise ValueError(
+                f"{len(self.shards)} shards cannot be shared by {parts} workers over all processes: lower data.workers"
+            )
+        loader: DataLoader[tuple[Batch, list[str], str]] = DataLoader(
+            _Part(self, place.rank, place.world, place.share(self.batch), start, prepare),
+            batch_size=None,
+            num_workers=self.workers,
+            timeout=loading._PATIENCE if self.workers else 0,
+            pin_memory=place.device.type == "cuda",
+        )
+        for batch, problems, error in loading.deliver(loader):
+            self.problems.report(problems)
+            if error:
+                raise ValueError(error)
+            yield {name: t.to(place.device, non_blocking=True) for name, t in batch.items()}
+
+
+class _Part(IterableDataset[tuple[Batch, list[str], str]]):
+    """One worker's part of a stream: every `workers`-th step of its process, without end; with problems, and an error
+    that ends the run."""
+
+    def __init__(self, stream: Stream, rank: int, world: int, share: int, start: int, prepare: Prepare):
+        self.stream, self.rank, self.world, self.share = stream, rank, world, share
+        self.start, self.prepare = start, prepare
+
+    def __iter__(self) -> Iterator[tuple[Batch, list[str], str]]:
+        info = get_worker_info()
+        number, workers = (info.id, info.num_workers) if info else (0, 1)
+        worker = (self.start + number) % workers  # workers take turns: the one whose turn `start` is comes first
+        skip = len(range(worker, self.start, workers)) * self.share
+        rows = self._rows(Samples(self.stream, self.rank * workers + worker, self.world * workers, skip))
+        try:
+            for step in itertools.count(self.start + number, workers):
+                some = list(itertools.islice(rows, self.share))
+                problems = [text for _, told in some for text in told]
+                yield self.prepare(self.stream.stack([row for row, _ in some]), step), problems, ""
+        except ValueError as error:
+            yield {}, [], str(error)
+
+    def _rows(self, samples: "Samples") -> Iterator[tuple[Row, list[str]]]:
+        """Examples without end, each with the problems met since the last."""
+        for epoch in itertools.count():
+            good = samples.skip_epoch(epoch)
+            for key, files in () if good else samples.epoch(epoch):
+                try:
+                    row = self.stream.parse(key, files)
+                except BadSample as error:
+                    samples.problems.append(str(error))
+                    continue
+                good = True
+                problems, samples.problems = samples.problems, []
+                yield row, problems
+            if not good and not samples.passed:
+                names = samples.shards(epoch)
+                listed = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
+                why = f"; {samples.problems[0]}" if samples.problems else ""
+                raise ValueError(f"the stream has no usable sample in {listed}{why}: check data.train")
+
+
+@dataclass
+class _Sample:
+    """A sample on its way: its files, or where they lie."""
+
+    key: str
+    shard: str
+    files: dict[str, bytes] | None
+    entry: Entry | None = None
+
+
+class Samples:
+    """The samples of one part of a stream, epoch by epoch, from the sample number `skip` on.
+
+    problems: what was wrong since somebody looked. passed: samples that were passed over in the last epoch."""
+
+    def __init__(self, stream: Stream, part: int, parts: int, skip: int):
+        self.stream, self.part, self.parts, self.skip = stream, part, parts, skip
+        self.problems: list[str] = []
+        self.passed = 0
+        self._counts: dict[str, int | None] = {}
+
+    def shards(self, epoch: int) -> list[str]:
+        """The shards of this part in an epoch, in the order in which they are read."""
+        every = self.stream.shards
+        return random.Random(derive(self.stream.seed, "shards", epoch)).sample(every, len(every))[
+            self.part :: self.parts
+        ]
+
+    def skip_epoch(self, epoch: int) -> bool:
+        """Pass over a whole epoch if it lies before the beginning and its samples can be counted without reading."""
+        if not self.skip:
+            return False
+        counts = []
+        for shard in self.shards(epoch):
+            if shard not in self._counts:
+                self._counts[shard] = count_samples(shard)
+            counts.append(self._counts[shard])
+        total = sum(count or 0 for count in counts)
+        if None in counts or not 0 < total <= self.skip:
+            return False
+        self.skip -= total
+        return True
+
+    def epoch(self, epoch: int) -> Iterator[tuple[str, Mapping[str, bytes]]]:
+        """Key and files of the samples of an epoch, shuffled by (seed, epoch)."""
+        dice = random.Random(derive(self.stream.seed, "buffer", epoch, self.part))
+        buffer: list[_Sample] = []
+        self.passed = 0
+        for shard in self.shards(epoch):
+            for sample in self._arrivals(shard):
+                if len(buffer) < BUFFER:
+                    buffer.append(sample)
+                    continue
+                place = dice.randrange(BUFFER)
+                sample, buffer[place] = buffer[place], sample
+                if self.skip:
+                    self._pass(1)
+                    self._load([] if self.skip else buffer)
+                else:
+                    yield from _read(sample)
+        dice.shuffle(buffer)
+        rest = buffer[self.skip :]
+        self._pass(len(buffer) - len(rest))
+        self._load(rest)
+        for sample in rest:
+            yield from _read(sample)
+
+    def _pass(self, count: int) -> None:
+        self.skip -= count
+        self.passed += count
+
+    def _arrivals(self, shard: str) -> Iterator[_Sample]:
+        """The samples of a shard in its order: with their files, unless they may be passed over."""
+        try:
+            entries = find_entries(shard) if self.skip else None
+            if entries is not None:
+                with Parts(shard) as parts:
+                    for entry in entries:
+                        files = None if self.skip else parts.read_sample(entry)
+                        yield _Sample(entry.key, shard, files, entry)
+                return
+            with open_shard(shard) as file:
+                for key, files in stream_samples(file):
+                    yield _Sample(key, shard, files)
+        except StaleIndex:
+            raise
+        except DAMAGE as error:
+            self.problems.append(f"{shard} is damaged ({error}): only the samples before the damage are used")
+
+    def _load(self, samples: Sequence[_Sample]) -> None:
+        """Read the files of samples that were only numbers so far, shard by shard, in the order in which they lie. What
+        cannot be read stays without files, and is left out."""
+        wanted = [(s.shard, s.entry.files[0].offset, s) for s in samples if s.files is None and s.entry is not None]
+        wanted.sort(key=lambda item: item[:2])
+        for shard, some in itertools.groupby(wanted, key=lambda item: item[0]):
+            with Parts(shard) as parts:
+                for _, _, sample in some:
+                    assert sample.entry is not None
+                    try:
+                        sample.files = parts.read_sample(sample.entry)
+                    except StaleIndex:
+                        raise
+                    except DAMAGE as error:
+                        self.problems.append(f"{shard}/{sample.key} cannot be read: {error}")
+
+
+def _read(sample: _Sample) -> Iterator[tuple[str, Mapping[str, bytes]]]:
+    """The sample, if it has files."""
+    if sample.files is not None:
+        yield sample.key, sample.files

@@ -1,0 +1,41 @@
+"""Packages that others bring along, and that fail in words which help nobody."""
+
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class MismatchedTorchvision(ImportError):
+    """torchvision was built for another torch."""
+
+
+@contextmanager
+def explain_torchvision() -> Iterator[None]:
+    """Say what is wrong where an import of timm, transformers or open_clip ends in "operator torchvision::nms does not
+    exist": torchvision's compiled operators belong to another build of torch."""
+    try:
+        yield
+    except (RuntimeError, ImportError) as error:
+        if isinstance(error, MismatchedTorchvision) or not _is_about_torchvision(error):
+            raise
+        raise MismatchedTorchvision(
+            f"torchvision {_version('torchvision')} was built for another torch than {_version('torch')}, and timm, "
+            f"transformers and open_clip cannot be imported beside it: install the two together, from one index "
+            f"(pip install --upgrade torch torchvision), or remove torchvision, which stringpe does not need (pip "
+            f"uninstall torchvision)"
+        ) from error
+
+
+def _is_about_torchvision(error: BaseException | None) -> bool:
+    while error is not None:
+        if "torchvision::" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"

@@ -1,0 +1,78 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cloud_files import write_clouds
+from stringpe.data.cache import forget_all
+from stringpe.data.clouds import draw_rotations, load_clouds, turn
+from stringpe.recipes.schema import Data
+
+
+def _scribble(content):
+    """Bytes inside the first array overwritten: the checksum no longer fits."""
+    return content[:300] + bytes(50) + content[350:]
+
+
+@pytest.fixture
+def data(tmp_path):
+    forget_all()
+    path, cache = str(write_clouds(tmp_path / "shapes.npz")), str(tmp_path / "cache")
+    return Data(source="clouds", train=path, cache=cache, num_classes=3, groups=8, group_size=6)
+
+
+def test_clouds_are_centred_and_of_one_size_and_cut_into_groups(data):
+    clouds = load_clouds(data, "train")
+    assert clouds["points"].shape == (48, 8, 6, 3)
+    assert clouds["centres"].shape == (48, 8, 3)
+    assert clouds["points"].norm(dim=-1).amax() <= 1 + 1e-5
+    assert clouds["centres"].norm(dim=-1).amax(1).allclose(torch.ones(48), atol=1e-5)  # the farthest is the first
+    spread = (clouds["points"] - clouds["centres"][:, :, None]).norm(dim=-1)
+    assert spread.amin(-1).abs().max() < 1e-6  # a centre belongs to its own group
+    assert len(load_clouds(replace(data, val_size=4), "val")["label"]) == 4
+
+
+def test_groups_are_found_once(data, monkeypatch):
+    first = load_clouds(data, "train")
+    forget_all()
+    monkeypatch.setattr("stringpe.data.clouds.group_points", None)
+    assert torch.equal(load_clouds(data, "train")["points"], first["points"])
+
+
+@pytest.mark.parametrize("kind", ["upright", "any"])
+def test_rotations_are_rotations(kind):
+    made = draw_rotations(2000, kind, torch.Generator().manual_seed(0)).double()
+    assert (made @ made.mT - torch.eye(3)).abs().max() < 1e-5
+    assert torch.linalg.det(made).allclose(torch.ones(2000).double())
+    up = made[:, :, 2]
+    assert (up[:, 2] == 1).all() == (kind == "upright")
+    assert up.mean(0).abs().max() < 0.1 or kind == "upright"
+
+
+def test_turning_keeps_offsets_and_centres_together():
+    points, centres = torch.randn(2, 3, 4, 3), torch.randn(2, 3, 3)
+    rotation = draw_rotations(2, "any", torch.Generator().manual_seed(0))
+    p, c = turn(points, centres, rotation)
+    torch.testing.assert_close(p[1, 2, 3], rotation[1] @ points[1, 2, 3])
+    torch.testing.assert_close(c[1, 2], rotation[1] @ centres[1, 2])
+
+
+def test_files_that_hold_something_else_are_refused(data, tmp_path):
+    np.savez(tmp_path / "other.npz", points=np.zeros((2, 4, 3)))
+    with pytest.raises(ValueError, match="but not train_points and train_label"):
+        load_clouds(replace(data, train=str(tmp_path / "other.npz")), "train")
+    write_clouds(tmp_path / "bad.npz", train_points=np.full((48, 40, 3), np.nan, np.float32))
+    with pytest.raises(ValueError, match="not finite"):
+        load_clouds(replace(data, train=str(tmp_path / "bad.npz")), "train")
+    write_clouds(tmp_path / "flat.npz", train_points=np.zeros((48, 40, 2), np.float32))
+    with pytest.raises(ValueError, match=r"must be \(n, p, 3\)"):
+        load_clouds(replace(data, train=str(tmp_path / "flat.npz")), "train")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"no clouds", _scribble])
+def test_damaged_files_are_named(data, tmp_path, damage):
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(damage((tmp_path / "shapes.npz").read_bytes()))
+    with pytest.raises(ValueError, match=r"damaged\.npz is not a file of point clouds"):
+        load_clouds(replace(data, train=str(path)), "train")
