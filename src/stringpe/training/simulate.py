@@ -188,7 +188,6 @@ def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = Tru
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
             with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:
-                job.stage("starting the simulations")
                 for trial in workers.run(setting, left):
                     done[trial.seed] = trial
                     log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
