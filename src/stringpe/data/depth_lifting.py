@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import claim_folder, write_json
+from ..io.files import claim_folder, remove_stale_drafts, write_json
 from ..io.json_shape import read_record
 from ..io.pictures import BadSample
 from ..io.png import png
@@ -99,6 +99,8 @@ def lift(
         for job in todo:
             _lift_shard(job, out, estimate, settings, classify)
             advance(1)
+    for job in jobs:  # of processes that were killed while another one made the same shard
+        remove_stale_drafts(out / job.name)
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
         write_json(out / "summary.json", found)
