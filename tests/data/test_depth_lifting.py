@@ -1,4 +1,5 @@
 import json
+import subprocess
 import sys
 import tarfile
 
@@ -243,3 +244,15 @@ def test_threads_and_windows_change_nothing(source, estimate, tmp_path, monkeypa
     lift(source, tmp_path / "b", estimate, Settings(filters=(), shard_size=2, batch=1, threads=3))
     for path in (tmp_path / "a").glob("*.tar"):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_drafts_of_killed_processes_go_even_if_their_shard_is_there(estimate, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.png").write_bytes(picture())
+    lift(str(tmp_path / "in"), tmp_path / "out", estimate, Settings(()))
+    left = tmp_path / "out" / f".000000.tar.{_HOST}.{ended.pid}.0123abcd"
+    left.write_bytes(b"half")
+    lift(str(tmp_path / "in"), tmp_path / "out", estimate, Settings(()))
+    assert not left.exists()
