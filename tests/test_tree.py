@@ -33,6 +33,7 @@ SAME_NAMES = {
 
 ACROSS = {
     "tests": {
+        "attack": "make attack",
         "contributing": "CONTRIBUTING.md",
         "distribution": "the packages and the continuous integration",
         "deployment": "compilation, export and processes, over all encodings",
@@ -48,6 +49,7 @@ ACROSS = {
         "traps": "docs/traps.md",
         "tree": "this file",
     },
+    "cli": {"missing": "every command without a package that it needs"},
     "data": {"damage": "damaged input on every path that reads data"},
     "hosts": {
         "export": "stringpe.export, for hosts",
@@ -57,6 +59,7 @@ ACROSS = {
         "trust": "SECURITY.md",
     },
     "robots": {
+        "damage": "damaged robot data",
         "formats": "LeRobot's formats of data sets",
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
