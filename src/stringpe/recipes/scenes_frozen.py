@@ -9,8 +9,8 @@ not absorb a basis, so Cayley-STRING should beat RoPE-Mixed. Controls: no encodi
 a basis that is random and fixed, and LoRA of rank 8 on W_q and W_k beside RoPE-Mixed, with 6,144 numbers per layer
 where S has 6,048. The encodings learn at four times the rate, since a gate has to travel from 0 to about 1, and Adam
 moves it by no more than the sum of the rates. For a CPU there is `scenes_frozen_small`.
-Time and expected number: not run yet. On points, with frozen projections, `relations` finds Cayley 7.0 ± 5.9 points above
-RoPE-Mixed.
+Time and expected number: not run yet. On points, with frozen projections, `relations` finds Cayley 7.0 ± 5.9 points
+above RoPE-Mixed.
 """
 
 from .design import MORE, Column, Contrast, Design
