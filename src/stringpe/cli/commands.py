@@ -314,7 +314,7 @@ def bench(
             and the exit status is 1 if there are any.
     """
     from ..bench import run
-    from ..bench.check import compare_runs, describe
+    from ..bench.regressions import compare_runs, describe
     from ..bench.results import PARTS
     from ..io.files import read_json
 
