@@ -53,7 +53,7 @@ def runs(folder: Path) -> dict[str, Path]:
         text=Text(dim=8, layers=1, heads=2, width=8, vocab=280, context=12),
         data=Data(source="shards", image_size=16, train=str(tar), val=str(tar)),
         loss=Loss(kind="siglip"),
-        loop=Loop(batch_size=4, steps=1, tensorboard=False),
+        loop=Loop(batch_size=4, steps=1),
     )
     episodes = _record(folder / "episodes")
     policy = replace(
