@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: compare test test-fast test-lerobot attack lint docs package clean
+.PHONY: compare test test-fast test-lerobot attack audit lint docs package clean
 
 # One thread per process: two runs side by side would fight for two cores.
 compare: $(VENV)/.cli
@@ -22,9 +22,14 @@ test-fast: $(VENV)/.dev
 test-lerobot:
 	packages/run_tests $(or $(LEROBOT_ENV),.venv-lerobot)
 
-# Random inputs, malformed calls, damaged files, kills: counts what breaks. MINUTES=30 for the long one.
+# Random inputs, malformed calls, damaged pictures and files, wrong invocations, kills: counts what breaks. About half an
+# hour; SHARE=0.05 for a short one, ATTACKS="kills writers" for some of them. See docs/reliability.md.
 attack: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python attack/run.py --minutes $(or $(MINUTES),3)
+	OMP_NUM_THREADS=1 $(BIN)/python attack/run.py $(ATTACKS) --share $(or $(SHARE),1) --seed $(or $(SEED),0)
+
+# Known vulnerabilities of the packages that constraints.txt pins; says so where the list cannot be reached.
+audit: $(VENV)/.audit
+	$(BIN)/python attack/audit.py constraints.txt
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -37,4 +37,4 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-pytest_plugins = ["data_fixtures"]
+pytest_plugins = ["data_fixtures", "reach_fixtures"]

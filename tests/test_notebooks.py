@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.name)
+@pytest.mark.slow
 def test_a_notebook_runs(path, monkeypatch, tmp_path, capsys):
     """Its code cells, in order, in this process: a notebook here has nothing that only a kernel understands."""
     matplotlib.use("Agg")

@@ -127,6 +127,7 @@ def test_an_adapter_put_there_later_is_honoured():
     assert (someone(x, coords) - before).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_names_of_weights_copies_and_compilation():
     someone, (x, coords) = build(), tokens()
     assert {"qkv.weight", "proj.weight", "positions.encoding.frequencies.weight"} <= set(someone.state_dict())

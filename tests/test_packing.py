@@ -124,6 +124,7 @@ def test_a_packing_is_made_once_and_serves_all_layers():
     assert repr(packing) == "Packing([2, 3])"
 
 
+@pytest.mark.slow
 def test_torch_compile_takes_it_whole():
     layer = build(stringpe.Attention, "cayley").float()
     x, coords = torch.randn(1, 9, DIM), torch.randn(9, 3)

@@ -92,6 +92,7 @@ def test_the_lists_of_tasks_are_those_that_there_are():
     assert set(kuka.TASKS) == {entry.name for entry in kuka_tasks.ENTRIES}
 
 
+@pytest.mark.slow
 def test_classification(tmp_path):
     for kind in ("cat", "dog"):
         for split in ("train", "val"):
@@ -118,6 +119,7 @@ def captioned(tmp_path_factory):
     return ["data.source=shards", f"data.train={path}", f"data.val={path}", "data.train_size=8", "data.workers=0"]
 
 
+@pytest.mark.slow
 def test_retrieval_and_detection_in_3d_from_its_towers(captioned, tmp_path):
     towers = ["model.dim=32", "model.layers=1", "model.heads=1", "data.image_size=32", *LOOP, *TEXT]
     rows = planned(recipes.load("webli3d"), recipes.load_design("webli3d").rows, 1, tmp_path)
@@ -177,6 +179,7 @@ def test_detection_in_2d_as_the_paper(captioned, tmp_path, loss):
         run("train", "owlvit_coco", *towers, *data, *one, "--out", tmp_path / "coco-run")
 
 
+@pytest.mark.slow
 def test_aloha_over_many_tasks_then_one(tmp_path):
     write_tower(tmp_path / "siglip", "siglip")
     for name in aloha.TASKS[:3]:
@@ -196,6 +199,7 @@ def test_aloha_over_many_tasks_then_one(tmp_path):
     assert sizes["absolute"] + 2 * 2 * 2 < sizes["rope"] < sizes["cayley"]  # frequencies, and not the gates alone
 
 
+@pytest.mark.slow
 def test_kuka_on_three_tasks(tmp_path):
     write_tower(tmp_path / "pali", "paligemma")
     for name in kuka.TASKS:

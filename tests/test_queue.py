@@ -39,6 +39,7 @@ class Checked(Exception):
     """Raised in place of the work."""
 
 
+@pytest.mark.slow
 def test_every_row_of_every_comparison_could_be_run(tmp_path, monkeypatch):
     seen = []
 

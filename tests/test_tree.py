@@ -34,13 +34,17 @@ SAME_NAMES = {
 ACROSS = {
     "tests": {
         "contributing": "CONTRIBUTING.md",
+        "distribution": "the packages and the continuous integration",
         "deployment": "compilation, export and processes, over all encodings",
         "docs": "docs/",
         "imports": "the order of packages",
         "malformed": "wrong arguments to every public function",
+        "paper": "docs/paper.md",
+        "notebooks": "the notebooks of examples",
         "package": "what is exported, and what importing costs",
         "queue": "benchmarks/queue.sh",
         "scale": "docs/scale.md",
+        "trained_models": "models/",
         "traps": "docs/traps.md",
         "tree": "this file",
     },
@@ -53,6 +57,7 @@ ACROSS = {
         "trust": "SECURITY.md",
     },
     "robots": {
+        "formats": "LeRobot's formats of data sets",
         "policies": "the package robots/policies",
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def check_count(what: str, value: Any, least: int = 1) -> None:
@@ -55,6 +55,14 @@ def check_tensor(what: str, value: Any) -> None:
         raise ValueError(f"{what} must be a plain tensor, got a nested one: pad it, or pass one sample at a time")
     if value.layout != torch.strided:
         raise ValueError(f"{what} must be a plain tensor, got one of layout {value.layout}: use .to_dense()")
+
+
+def check_module(what: str, value: Any) -> None:
+    """Refuse anything but a torch module: its name, its weights and its class are not models yet."""
+    if not isinstance(value, nn.Module):
+        raise TypeError(
+            f"{what} must be a torch.nn.Module, got {type(value).__name__} {str(value)[:40]!r}: build it first"
+        )
 
 
 def check_finite(what: str, value: Tensor) -> None:

@@ -62,7 +62,7 @@ LIBRARIES = ("timm", "transformers", "open_clip")
 
 def check_config(config: Any) -> None:
     """Refuse a config that is not of an attached model, or that says something it may not say."""
-    known = isinstance(config, dict) and config.get("dtype") in DTYPES and "host" in config
+    known = isinstance(config, dict) and config.get("dtype") in list(DTYPES) and "host" in config
     calls = config.get("calls") if known else None
     if not isinstance(calls, list):
         raise ValueError("it is not of an attached model, or of a later version of stringpe")

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
+from .checks import check_tensor
 from .encoding import Encoding, PositionEncoding, form
 from .rotate import full_precision, product_dtype
 
@@ -170,6 +171,9 @@ class MultiHead(nn.Module):
             raise ValueError("this attention has an encoding: pass coords (n, c) or (b, n, c)")
         if (context is None) != (context_coords is None):
             raise ValueError("cross attention with an encoding needs both context and context_coords")
+        check_tensor("coords", coords)
+        if context_coords is not None:
+            check_tensor("context_coords", context_coords)
         if coords.dtype in _HALF or (context_coords is not None and context_coords.dtype in _HALF):
             raise ValueError(
                 "coords came in half precision, in which positions collide: pass them as float32. Under FSDP2 use "
@@ -177,11 +181,12 @@ class MultiHead(nn.Module):
             )
 
     def _check_tokens(self, x: Tensor, name: str) -> None:
-        if x.is_nested:
+        if isinstance(x, Tensor) and x.is_nested:
             raise ValueError(
                 f"{name} is a nested tensor: concatenate its sequences into (1, N, dim) and pass their lengths, or pad "
                 f"it with x.to_padded_tensor(0.0) and pass a mask (b, n)"
             )
+        check_tensor(name, x)
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f"{name} must be (b, n, {self.dim}), got {tuple(x.shape)}")
         if type(self.qkv) is nn.Linear and product_dtype(x) != product_dtype(self.qkv.weight):

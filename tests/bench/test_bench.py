@@ -18,7 +18,7 @@ SMALL = op.Shape(2, 3, 5, 8)
 
 def test_the_ways_have_the_scores_of_ours():
     """In their own layouts: what counts is q·k. The basis is the way's own; without one, all must agree."""
-    job = op.Job(SMALL, torch.float64, CPU)
+    job = op.Inputs(SMALL, torch.float64, CPU)
     arguments = (job.q, job.k, job.coords, job.frequencies, job.skew)
     q, k = op.ours(*arguments)
     truth = q @ k.mT
@@ -35,7 +35,7 @@ def test_the_ways_have_the_scores_of_ours():
 
 @pytest.mark.parametrize("name", WAYS)
 def test_the_ways_keep_norms_and_give_gradients(name):
-    job = op.Job(SMALL, torch.float32, CPU)
+    job = op.Inputs(SMALL, torch.float32, CPU)
     q, _ = WAYS[name](job.q, job.k, job.coords, job.frequencies, job.skew)
     torch.testing.assert_close(q.norm(dim=-1), job.q.norm(dim=-1), rtol=1e-4, atol=1e-4)
     row = job.row(name, WAYS[name], floor=1.0)
@@ -84,7 +84,7 @@ def test_growth_covers_its_axes(monkeypatch):
     monkeypatch.setattr(op, "measure", lambda run, device, calls: Timing(1.0, 1.0, 1.0, 1))
     found = list(op.growth(torch.float32, CPU))
     assert {axis for axis, _, _ in found} == {"n", "c", "h", "d"}
-    assert all(isinstance(row, op.Row) for _, _, row in found)
+    assert all(isinstance(row, op.OpRow) for _, _, row in found)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
     def full(shape, dtype, device):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(op, "Job", full)
+    monkeypatch.setattr(op, "Inputs", full)
     why = "OutOfMemoryError: CUDA out of memory."
     assert list(op.rows(SMALL, torch.float32, CPU)) == [LeftOut("every way", str(SMALL), why)]
     assert {row for _, _, row in op.growth(torch.float32, CPU)} > {
@@ -179,7 +179,7 @@ def test_a_model_that_fails_is_left_out_and_the_next_is_the_base(monkeypatch):
 
 def test_nothing_measured_is_no_page_that_fails(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    monkeypatch.setattr(op, "Job", without_memory)
+    monkeypatch.setattr(op, "Inputs", without_memory)
     results = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     assert "op" not in results
     assert "every way" in (tmp_path / "bench.md").read_text()
@@ -241,7 +241,7 @@ def test_memory_is_given_back_between_ways(monkeypatch):
 
 
 def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
-    job = op.Job(SMALL, torch.float32, CPU)
+    job = op.Inputs(SMALL, torch.float32, CPU)
     for replay, call in ((0.777, 0.507), (0.006, 0.013)):
         timings = tuple(Timing(t, t, t, 1) for t in (replay, call))
         monkeypatch.setattr(job, "_time", lambda run, timings=timings: timings)
@@ -255,7 +255,7 @@ def test_the_training_loop_is_measured_beside_a_plain_one(case):
 
     chunk = ["policy.chunk=10"] if case == "diffusion policy" else []
     (row,) = train.rows(CPU, (case,), ["data.image_size=32", "model.patch_size=16", *chunk], seconds=0.0)
-    assert isinstance(row, train.Row), row
+    assert isinstance(row, train.TrainRow), row
     low, median, high = row.loop.ratio
     assert 0 < low <= median <= high
     assert row.images_per_second == pytest.approx(1e3 * row.batch / row.loop.median)
@@ -281,7 +281,9 @@ def test_the_products_of_a_step_are_counted_once_and_ours_with_them():
 def test_the_table_of_training_and_an_unknown_case(tmp_path, monkeypatch):
     from stringpe.bench import train
 
-    row = train.Row("tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42)
+    row = train.TrainRow(
+        "tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42
+    )
     monkeypatch.setattr(train, "rows", lambda device, names: iter([row]))
     bench.run(["train"], out=tmp_path, device="cpu")
     page = (tmp_path / "bench.md").read_text()

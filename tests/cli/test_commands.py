@@ -136,3 +136,15 @@ def test_training_needs_neither_rich_nor_matplotlib(small, tmp_path):
     assert "| rope" in run.stdout
     assert run.stderr.count("matplotlib is not installed") == 1
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_recipes_are_listed_and_told(capsys):
+    main(["recipes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("relations ") and "nearest point" in line for line in lines)
+    main(["recipes", "imagenet2012"])
+    told = capsys.readouterr().out
+    assert "Expected, from the paper" in told
+    assert "  optim.lr=0.001" in told
+    with pytest.raises(SystemExit, match="there is no recipe named 'imagenet': did you mean 'imagenet2012'"):
+        main(["recipes", "imagenet"])

@@ -51,3 +51,14 @@ def test_sheet(tmp_path):
     assert colours[(255, 0, 0)] == colours[(0, 0, 255)] == 2 * 30 * 40
     with pytest.raises(ValueError, match="every row needs 2 pictures"):
         sheet([[red]], columns=["a", "b"], path=tmp_path / "y.png")
+
+
+def test_more_columns_than_fit_go_below(tmp_path):
+    red = torch.tensor([255, 0, 0], dtype=torch.uint8).expand(30, 40, 3)
+    sizes = {}
+    for count in (4, 10):
+        path = sheet([[red] * count], columns=["a"] * count, path=tmp_path / f"{count}.png", abreast=4)
+        with Image.open(path) as picture:
+            sizes[count] = picture.size
+            assert {c: n for n, c in picture.getcolors(1 << 16)}[(255, 0, 0)] == count * 30 * 40
+    assert sizes[10] == (sizes[4][0], 3 * sizes[4][1])

@@ -94,3 +94,42 @@ def test_the_cache_is_the_one_chosen_or_the_users(monkeypatch, tmp_path):
     assert cache_folder("here").name == "here"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "stringpe"
+
+
+RACE = """
+import os, sys, time
+from pathlib import Path
+from stringpe.io.files import claim_folder
+for round in range(25):
+    folder = Path(sys.argv[1]) / str(round)
+    start, pids = time.time() + 0.03, []
+    for number in range(8):
+        pids.append(os.fork())
+        if not pids[-1]:
+            while time.time() < start:
+                pass
+            try:
+                claim_folder(folder, {"seed": number, "text": "x" * 5000}, file="made.json", what="data set")
+            except ValueError:
+                os._exit(1)
+            os._exit(0)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids), flush=True)
+"""
+
+
+def test_of_many_processes_that_begin_a_folder_at_once_one_gets_it(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", RACE, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    for number, line in enumerate(run.stdout.splitlines()):
+        winners = [i for i, status in enumerate(line.split()) if status == "0"]
+        assert winners == [read_json(tmp_path / str(number) / "made.json")["seed"]]
+        assert [path.name for path in (tmp_path / str(number)).iterdir()] == ["made.json"]
+
+
+def test_of_several_writers_of_a_new_file_the_first_wins(tmp_path):
+    with new_file(tmp_path / "x", exclusive=True) as early:
+        early.write_text("early")
+    with pytest.raises(FileExistsError), new_file(tmp_path / "x", exclusive=True) as late:
+        late.write_text("late")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "early")]

@@ -77,3 +77,11 @@ def test_whatever_is_wrong_with_the_bytes_one_exception_says_so(kind, seed, chan
     for decode in (decode_picture, decode_deep):
         with suppress(BadSample):  # anything else fails the test
             decode(bytes(content), "mutated")
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (257, 1)])
+def test_a_picture_that_is_far_too_long_is_refused(size):
+    file = io.BytesIO()
+    Image.new("RGB", size).save(file, "PNG")
+    with pytest.raises(BadSample, match=r"long\.png: .* pixels are longer than 256 : 1"):
+        decode_picture(file.getvalue(), "long.png")

@@ -93,6 +93,7 @@ def test_folding_changes_nothing(views):
 
 
 @pytest.mark.parametrize("to", ["torch-export", "onnx"])
+@pytest.mark.slow
 def test_it_is_exported_with_its_cameras(to, tmp_path):
     if to == "onnx":
         pytest.importorskip("onnxscript")

@@ -247,11 +247,11 @@ def test_videos_show_successes_and_failures(tmp_path):
 
 
 def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
-    trials = list(
-        run_trials(Setting(partial(Reach, cameras=("top", "side")), Expert, tmp_path, 1, html=True), range(3))
-    )
+    env = partial(Reach, cameras=("top", "side"))
+    what = Evaluation(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
+    trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), Workers(0)).trials
     (video,) = {t.video for t in trials if t.video}
-    page = (tmp_path / video).with_suffix(".html").read_text()
+    page = (tmp_path / "videos" / video).with_suffix(".html").read_text()
     data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
     (rollout,) = data["rollouts"]
     steps = next(t.steps for t in trials if t.video)

@@ -219,6 +219,7 @@ def test_a_pose_that_is_not_a_matrix_is_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*image encoder starts at random")
+@pytest.mark.slow
 def test_from_the_simulation_to_demonstrations_and_back(tmp_path, eyes):
     """Calibration is recorded with depth, trained with, and asked for in simulation."""
     options = {"table_height": "-0.03..0.03", "pedestal_height": "-0.03..0.03"}

@@ -25,6 +25,7 @@ def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):
         assert [box.score for box in guesses] == sorted((box.score for box in guesses), reverse=True)
 
 
+@pytest.mark.slow
 def test_eval_writes_a_page_that_shows_both_kinds_of_boxes(run3d, tmp_path, capsys):
     main(["eval", str(run3d[0]), "--out", str(tmp_path), "--html"])
     assert f"wrote {tmp_path / 'scenes.html'}" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -183,5 +184,82 @@ def test_a_second_writer_is_told_of_the_first(toy, tmp_path):
 
 def test_a_result_that_is_not_one_is_refused(finished, run, toy):
     (run / "result.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"result.json holds no result of a run"):
+    with pytest.raises(
+        ValueError, match=r"result.json is damaged \(it is '\[\]', not an object\): restore it, or remove it"
+    ):
         train(toy, run, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": "x"}, {"step": True}, {"step": -1}, {"window": [0.0]}, {"window": [0.0, None]}, {"log_bytes": 1.5}],
+)
+def test_progress_that_cannot_be_is_refused(run, change):
+    last = checkpoints.found(run)[-1]
+    path = last / "training_state" / "progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"progress\.json is damaged"):
+        checkpoints.read(last)
+
+
+def test_a_config_out_of_range_or_of_no_model_is_named(run):
+    from stringpe.tasks.build import load_run
+
+    config = checkpoints.model_folder(run) / "config.json"
+    whole = json.loads(config.read_text())
+    for change in (
+        {"task": "polic"},
+        {"model": whole["model"] | {"layers": -1}},
+        {"model": whole["model"] | {"heads": 5}},
+    ):
+        config.write_text(json.dumps(whole | change))
+        with pytest.raises(ValueError, match=r"config\.json"):
+            load_run(run)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"model": {"dim": "x"}}', "\xff"])
+def test_a_damaged_recipe_of_a_finished_run_is_named(finished, tmp_path, content, toy):
+    shutil.copytree(finished[0], tmp_path / "run")
+    (tmp_path / "run" / "recipe.json").write_text(content)
+    with pytest.raises(ValueError, match=r"recipe\.json"):
+        train(toy, tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b'{"step": 1', b"[1]", b"3"])
+def test_a_damaged_curve_is_named(finished, tmp_path, line, toy):
+    from stringpe.training.comparison import _curves
+    from stringpe.training.runs import Planned
+
+    shutil.copytree(finished[0], tmp_path / "run")
+    planned = Planned("rope", 0, toy, tmp_path / "run")
+    assert len(list(_curves(planned))) > 1
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(ValueError, match=r"line \d+ of .*metrics\.jsonl is damaged"):
+        list(_curves(planned))
+
+
+@pytest.mark.parametrize(
+    "content", ["3", '{"rope": 1}', '{"rope": {"step_ms": [1], "peak_bytes": 1, "encoding_parameters": 1}}']
+)
+def test_damaged_costs_are_measured_again(tmp_path, toy, monkeypatch, content):
+    from stringpe.training import comparison
+    from stringpe.training.runs import Planned
+
+    cost = {"step_ms": (1.0, 0.9, 1.1), "ratio": (1.0, 1.0, 1.0), "peak_bytes": None, "encoding_parameters": 8}
+    monkeypatch.setattr(comparison, "measure_in_turns", lambda rows, baseline: dict.fromkeys(rows, cost))
+    (tmp_path / "costs.json").write_text(content)
+    asked = SimpleNamespace(recipe=toy, out=tmp_path, quiet=True)
+    assert comparison._costs([Planned("rope", toy.seed, toy, tmp_path / "run")], asked, "rope") == {"rope": cost}
+
+
+def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_path):
+    from stringpe.training.comparison import compare
+
+    recipe = changed(
+        data={"source": "folder", "train": str(tmp_path / "no"), "val": "", "train_size": 0, "val_size": 0}
+    )
+    for begin in (lambda: train(recipe, tmp_path / "out"), lambda: compare(recipe, ["rope"], 1, tmp_path / "out")):
+        with pytest.raises(ValueError, match=r"data\.train=.*no is not a folder"):
+            begin()
+    assert not (tmp_path / "out").exists()

@@ -53,7 +53,7 @@ class SolvedCayley(Skew):
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """One model: its way, eager or compiled, and milliseconds and memory of training and inference steps."""
 
     way: str
@@ -109,7 +109,7 @@ def vit_rows(
     modes: tuple[str, ...] = ("eager", "compiled"),
     dtype: torch.dtype = torch.bfloat16,
     seconds: float = 3.0,
-) -> Iterator[Row | LeftOut]:
+) -> Iterator[ModelRow | LeftOut]:
     """Training steps (forward, backward, AdamW) and inference, folded, in autocast, with per-sample 3D coordinates, for
     about `seconds` each. The first way that runs is the base: every other is timed in turns with it."""
     known = ("absolute", *builders())
@@ -123,14 +123,14 @@ def vit_rows(
     for mode in modes:
         base: Steps | None = None
 
-        def row(way: str, mode: str = mode) -> Row:
+        def row(way: str, mode: str = mode) -> ModelRow:
             nonlocal base
             inputs = (image,) if way == "absolute" else (image, depth)
             own = _steps(vit_of(way, size, device), inputs, target, dtype, mode == "compiled")
             pairs = zip(base or own, own, strict=True)
             train, inference = (measure_in_turns(b, o, device, seconds=seconds) for b, o in pairs)
             base = base or own
-            return Row(way, mode, train, inference)
+            return ModelRow(way, mode, train, inference)
 
         for way in ways:
             yield attempt(way, mode, device, partial(row, way))
@@ -188,13 +188,13 @@ def block_rows(
     batch: int = 128,
     tokens: int = 256,
     dtype: torch.dtype = torch.bfloat16,
-) -> Iterator[Row | LeftOut]:
+) -> Iterator[ModelRow | LeftOut]:
     """One attention layer, eager: forward + backward, and forward folded."""
     random = torch.Generator(device).manual_seed(0)
     x = torch.randn(batch, tokens, dim, device=device, generator=random)
     coords = torch.rand(batch, tokens, 3, device=device, generator=random) * 16
 
-    def row(way: str, build: Build | None) -> Row:
+    def row(way: str, build: Build | None) -> ModelRow:
         torch.manual_seed(0)
         encoding = build(head_dim=dim // heads, num_heads=heads, coord_dim=3) if build else None
         attention = Attention(dim, heads, encoding=encoding).to(device)
@@ -211,7 +211,7 @@ def block_rows(
                 return folded(x, places)
 
         train = measure(step, device, calls=5)
-        return Row(way, "eager", train, measure(partial(forward, _fold_ours(attention)), device, calls=5))
+        return ModelRow(way, "eager", train, measure(partial(forward, _fold_ours(attention)), device, calls=5))
 
     for way, build in {"no encoding": None, **builders()}.items():
         yield attempt(way, "eager", device, partial(row, way, build))

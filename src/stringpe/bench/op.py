@@ -33,7 +33,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Row:
+class OpRow:
     """One way on one shape: forward, forward + backward (None where it gives no gradient), and the floor of forward.
     On a GPU these are replays of a graph, which is what the device does; forward_call and both_call are calls from
     Python, the host's share included. A way that cannot be captured has its calls in both places."""
@@ -48,7 +48,7 @@ class Row:
     both_call: Timing | None = None
 
 
-class Job:
+class Inputs:
     """Random q and k as views of a packed projection, coordinates, frequencies and S, and the copy for the floor."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device):
@@ -69,10 +69,10 @@ class Job:
         target = torch.empty_like(self.packed)
         return min(timing.median for timing in self._time(lambda: target.copy_(self.packed)))
 
-    def row(self, name: str, way: Rotation, floor: float, *, gradient: bool = True, backend: str = "") -> Row:
+    def row(self, name: str, way: Rotation, floor: float, *, gradient: bool = True, backend: str = "") -> OpRow:
         forward, forward_call = self._time(partial(self.forward, way))
         both, both_call = self._time(self.both(way)) if gradient else (None, None)
-        return Row(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
+        return OpRow(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
 
     def _time(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
         """The device's share, and a call."""
@@ -101,7 +101,7 @@ def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor
     return rotate_pair(q, k, coords, frequencies)
 
 
-def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[Row | LeftOut]:
+def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[OpRow | LeftOut]:
     """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
     ready = attempt("every way", str(shape), device, partial(_prepare, shape, dtype, device))
     if isinstance(ready, LeftOut):
@@ -109,7 +109,7 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         return
     job, floor = ready
 
-    def row(name: str, way: Rotation, **options: Any) -> Row | LeftOut:
+    def row(name: str, way: Rotation, **options: Any) -> OpRow | LeftOut:
         return attempt(name, str(shape), device, partial(job.row, name, way, floor, **options))
 
     yield row("ours", ours, backend=backend(job.q))
@@ -122,12 +122,12 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         yield row(name, way, gradient=False)
 
 
-def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Job, float]:
-    job = Job(shape, dtype, device)
+def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Inputs, float]:
+    job = Inputs(shape, dtype, device)
     return job, job.floor()
 
 
-def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, Row | LeftOut]]:
+def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
     """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
     large = device.type == "cuda"
     start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)
@@ -143,6 +143,6 @@ def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int,
             yield axis, value, attempt("ours", str(shape), device, partial(_own_row, shape, dtype, device))
 
 
-def _own_row(shape: Shape, dtype: torch.dtype, device: torch.device) -> Row:
+def _own_row(shape: Shape, dtype: torch.dtype, device: torch.device) -> OpRow:
     job, floor = _prepare(shape, dtype, device)
     return job.row("ours", ours, floor, backend=backend(job.q))

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..io.files import read_json, write_json, write_text
+from ..io.files import write_json, write_text
+from ..io.json_shape import read_record
 from ..io.progress import track
 from ..io.table import markdown_table
 from . import models, op, train
@@ -61,7 +62,7 @@ def run(
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     folder = Path(out)
     kept = folder / "bench.json"
-    results: dict[str, Any] = read_json(kept) if kept.exists() else {"runs": []}
+    results: dict[str, Any] = read_record(kept, {"runs": [dict]}) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
         for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):

@@ -47,7 +47,7 @@ _PROFILED = 5  # steps
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainRow:
     """A recipe's training step: milliseconds of the loop (its ratio is to the plain loop) and of the plain loop, of
     the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
     products reach (None where the peak is not known)."""
@@ -65,7 +65,7 @@ class Row:
 
 def rows(
     device: torch.device, names: Sequence[str] = (), changes: Sequence[str] = (), seconds: float = 5.0
-) -> Iterator[Row | LeftOut]:
+) -> Iterator[TrainRow | LeftOut]:
     """One row per case, or per name given; on a CPU with tiny models. changes: overrides of every recipe."""
     for name in names:
         if name not in CASES:
@@ -77,7 +77,7 @@ def rows(
         yield attempt(name, "train", device, partial(_row, name, chosen, device, seconds))
 
 
-def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Row:
+def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> TrainRow:
     from ..training.launch import accelerator_for, build
 
     accelerator = accelerator_for(recipe)
@@ -96,7 +96,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Row
     assert loop.ratio is not None
     flops = count_flops(task, batch, accelerator.device)
     peak = _peak(accelerator.device)
-    return Row(
+    return TrainRow(
         recipe=name,
         encoding=recipe.model.encoding,
         batch=recipe.loop.batch_size,

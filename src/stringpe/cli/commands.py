@@ -36,7 +36,7 @@ def compare(
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
-        recipe: RECIPES. Those in _small suit a CPU; relations, the default, takes minutes.
+        recipe: RECIPES. `stringpe recipes` says what they are. relations, the default, takes minutes on a CPU.
         encodings: Rows; by default those of the recipe's design.
         seeds: Runs per row; 0 is what the recipe's design says, 5 for relations.
         out: Folder of the runs, the table and report.html; run the command again to resume.
@@ -67,6 +67,26 @@ def compare(
         metrics=metrics,
         best=best,
     )
+
+
+def list_recipes(name: str = "", /) -> None:
+    """List the recipes, each in a line; or tell everything about one: commands, data, time, number, settings.
+
+    Args:
+        name: RECIPES.
+    """
+    from .. import recipes
+    from ..recipes.overrides import flatten
+
+    if not name:
+        width = max(map(len, recipes.names()))
+        for each in recipes.names():
+            print(f"{each.ljust(width)}  {recipes.describe(each).partition(chr(10))[0]}")
+        print("\nstringpe recipes NAME tells more of one.")
+        return
+    settings = flatten(recipes.load(name).to_dict())
+    print(recipes.describe(name).strip(), "\nSettings, which key=value words change:\n", sep="\n")
+    print("\n".join(f"  {key}={value}" for key, value in settings.items()))
 
 
 def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ()) -> None:
@@ -294,7 +314,7 @@ def bench(
             and the exit status is 1 if there are any.
     """
     from ..bench import run
-    from ..bench.check import compare_runs, describe
+    from ..bench.regressions import compare_runs, describe
     from ..bench.results import PARTS
     from ..io.files import read_json
 

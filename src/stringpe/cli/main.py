@@ -17,6 +17,7 @@ from .parse import call, split_docstring
 COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": commands.compare,
     "compare properties": commands.compare_properties,
+    "recipes": commands.list_recipes,
     "train": commands.train,
     "eval": evaluation.evaluate,
     "predict": commands.predict,
@@ -98,7 +99,7 @@ def overview(only: Sequence[str] = ()) -> str:
             "",
             *lines,
             "",
-            "stringpe COMMAND --help says more. Start with: stringpe compare",
+            "stringpe COMMAND --help says more. Start with: stringpe compare. What recipes are for: stringpe recipes",
             *_wrapped("Recipes", recipes.names()),
             *_wrapped("Encodings", encoding_names()),
         ]

@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Least:
 Changes = tuple[str, ...]
 Count = Annotated[int, Least(1)]
 Natural = Annotated[int, Least(0)]
+_WIDTH = 110
 _SQUARE = "--size"  # height and width: two numbers, or one
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")
 
@@ -56,7 +58,8 @@ def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple
 def parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:
     """The parser of a function's command line."""
     text, notes = split_docstring(function)
-    made = _OneLine(prog=prog, description=text, formatter_class=_Help, allow_abbrev=False)
+    wrapped = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in text.splitlines())
+    made = _OneLine(prog=prog, description=wrapped, formatter_class=_Help, allow_abbrev=False)
     hints = typing.get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name != "changes":
@@ -82,7 +85,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Help as wide as our lines, with the defaults of options that have any."""
 
     def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=28, width=110)
+        super().__init__(prog, max_help_position=28, width=_WIDTH)
 
 
 class _OneLine(argparse.ArgumentParser):

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import claim_folder, read_json, write_json
+from ..io.files import claim_folder, write_json
+from ..io.json_shape import read_record
 from ..io.pictures import BadSample
 from ..io.png import png
 from ..io.progress import duration, progress
@@ -124,7 +125,9 @@ def plan_jobs(source: str, shard_size: int) -> list[Job]:
 def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
     """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names; and the seconds that
     their processes took for them."""
-    parts = [read_json(out / f"{name}.summary.json") for name in names if (out / name).exists()]
+    shape = {"kept": int, "dropped": {str: int}, "corrupt": int, "problems": [str]}
+    advice = "remove it with its shard, and run it again"
+    parts = [read_record(out / f"{name}.summary.json", shape, advice) for name in names if (out / name).exists()]
     reasons: Counter[str] = Counter()
     for part in parts:
         reasons.update(part["dropped"])
@@ -288,7 +291,7 @@ def run(
     if classes is not None and classifier is None:
         raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)
-    texts = ILLUSIONS if classes is None else read_json(classes)
+    texts = ILLUSIONS if classes is None else read_record(classes, {str: [str]}, "give texts by class")
     classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
     found = lift(source, out, estimate, settings, launch, classify=classify)
     lost, seconds = sum(found["dropped"].values()), found["seconds"]

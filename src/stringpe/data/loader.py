@@ -106,7 +106,7 @@ def read_all(count: int, read: Callable[[int], T], problems: Problems) -> dict[i
     problems.extend(str(item) for item in found if isinstance(item, BadSample))
     good = {i: item for i, item in enumerate(found) if not isinstance(item, BadSample)}
     if not good:
-        why = problems.describe(total) if problems.reasons else f"there are no {problems.what} at all"
+        why = problems.describe(total) if problems.reasons else f"there are no {problems.what} in {problems.where}"
         raise ValueError(f"nothing can be read ({why}): check data.train and data.val")
     problems.warn(total)
     return good

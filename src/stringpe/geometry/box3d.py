@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..checks import check_tensor
 from ..constants import Constant
 from .box_overlap import CORNER_SIGNS, shared_fraction
 
@@ -156,6 +157,7 @@ def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 
 
 
 def _check_shape(box: Tensor) -> Tensor:
+    check_tensor("boxes", box)
     if box.shape[-1:] != (12,) or not box.is_floating_point():
         raise ValueError(
             f"boxes must be (…, 12) floats: centre 3, two columns of R 6, size 3; got {box.dtype} {tuple(box.shape)}"

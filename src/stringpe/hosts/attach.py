@@ -11,6 +11,7 @@ from torch import nn
 from .. import hosts
 from ..basis import Identity, Interleaved
 from ..catalogue import create, find, names
+from ..checks import check_module
 from ..composed import Gated, with_depth
 from ..encoding import Encoding
 from ..frequencies import Given, Spectrum
@@ -58,6 +59,7 @@ def attach(
     (learned unless learnable=False; for "rope" fixed unless learnable=True), its channel layout part of the basis, and
     P = I at the start.
     """
+    check_module("model", model)
     _check(model, encoding, coord_dim, start, attention)
     for found in hosts.find_towers(model):
         layers = [layer for layer, _ in found.layers.values()]
@@ -215,6 +217,7 @@ def lift(model: Model, encoding: str = "cayley", **options: Any) -> Model:
     z = scale · mean valid depth + offset, learned, with the scale at 0: the model starts as exactly its 2D self, and
     the depth layer has gradient.
     """
+    check_module("model", model)
     own = model if isinstance(model, ViT) else None
     if own is None and not any(True for _ in hosts.attached_layers(model)):
         attach(model, encoding, **options)
@@ -256,6 +259,7 @@ def fold(model: Model) -> Model:
     Refuses, before touching anything, a model without attention that it knows, one with encodings that it cannot reach,
     and one where something nonlinear, a gain or an adapter (LoRA) stands in the way.
     """
+    check_module("model", model)
     holders: list[tuple[str, Any]] = [
         (name, m)
         for name, m in model.named_modules()

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..recipes.check import check_values
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe
-from .files import new_folder, read_json, write_json, write_text
+from .files import new_folder, write_json, write_text
+from .json_shape import read_record
 
 State = dict[str, Tensor]
 
@@ -77,10 +79,10 @@ def read(path: Path) -> Checkpoint:
     recipe, model = read_model(path)
     training = path / "training_state"
     raw = training / "weights.safetensors"
-    progress = _mapping(training / "progress.json", ("step", "window", "log_bytes"))
-    groups = read_json(_there(training / "optimizer.json"))
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        raise _damaged(training / "optimizer.json", "it holds no list of parameter groups")
+    progress = _record(training / "progress.json", {"step": int, "window": [float], "log_bytes": int})
+    if len(progress["window"]) != 2 or min(progress["step"], progress["log_bytes"]) < 0:
+        raise _damaged(training / "progress.json", "it does not say how far the run is")
+    groups = _record(training / "optimizer.json", [{"params": [str], "lr": float}])
     weights = read_tensors(raw) if raw.exists() else None
     check_finite(weights or {}, str(raw))
     return Checkpoint(
@@ -100,9 +102,10 @@ def read_model(path: Path) -> tuple[Recipe, State]:
     Damaged files, and weights that are not finite, are refused with a ValueError that names the file."""
     folder = model_folder(path)
     config = folder / "config.json"
-    values = _mapping(config)
+    values = _record(config, dict)
     try:
         recipe = from_dict(values)
+        check_values(recipe)
     except (AttributeError, TypeError, ValueError) as error:
         raise _damaged(config, f"it holds no recipe: {error}") from None
     weights = read_tensors(folder / "model.safetensors")
@@ -117,7 +120,7 @@ def read_tensors(path: Path) -> State:
 
     try:
         tensors = load_file(_there(path))
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
         raise _damaged(path, str(error).partition("\n")[0]) from None
     if not tensors:
         raise _damaged(path, "it holds no tensors")
@@ -183,15 +186,9 @@ def _damaged(path: Path, why: str) -> ValueError:
     return ValueError(f"{path} is damaged ({why}): restore it, or use another checkpoint")
 
 
-def _mapping(path: Path, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A JSON object with the keys that are needed."""
-    values = read_json(_there(path))
-    if not isinstance(values, dict):
-        raise _damaged(path, "it holds no JSON object")
-    missing = [name for name in needed if name not in values]
-    if missing:
-        raise _damaged(path, f"it has no {missing[0]!r}")
-    return values
+def _record(path: Path, shape: Any) -> Any:
+    """The value of a JSON file of a checkpoint, which must have that shape."""
+    return read_record(_there(path), shape, "restore it, or use another checkpoint")
 
 
 def _apart(tensors: State) -> State:

@@ -12,7 +12,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,19 @@ _HOST = "".join(c for c in socket.gethostname() if c.isalnum()) or "host"
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` in one rename once its content has reached the disk. If the block
-    raises, `path` stays as it was."""
+def new_file(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
+    """A path to write to, which becomes `path` in one step once its content has reached the disk. If the block raises,
+    `path` stays as it was. exclusive: of several writers the first wins, and the others get FileExistsError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_drafts(path)
     draft = _draft(path)
     try:
         yield draft
         _sync(draft)
-        os.replace(draft, path)
+        if exclusive:
+            os.link(draft, path)
+        else:
+            os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -68,7 +71,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a whole JSON file."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    write_text(path, _as_json(value))
 
 
 def write_tensors(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
@@ -94,14 +97,15 @@ def digest_file(path: Path) -> str:
 
 
 def claim_folder(folder: Path, settings: Mapping[str, Any], *, file: str, what: str) -> None:
-    """Record in `folder`/`file` the settings that its content depends on, or refuse a folder begun with other ones.
+    """Record in `folder`/`file` the settings that its content depends on, or refuse a folder begun with other ones. Of
+    several processes that begin a folder at the same moment, the settings of one stand and the others are refused.
 
     what: what the folder holds, for the error: "data set", "set of demonstrations".
     """
     path, wanted = folder / file, json.loads(json.dumps(settings))
     if not path.exists():
-        write_json(path, wanted)
-        return
+        with suppress(FileExistsError), new_file(path, exclusive=True) as draft:
+            draft.write_text(_as_json(wanted), encoding="utf-8")
     found = read_json(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path} does not hold settings: choose an empty folder")
@@ -144,9 +148,13 @@ def cache_folder(chosen: str = "") -> Path:
 def remove_stale_drafts(path: Path) -> None:
     """Remove drafts of `path` whose writers, on this machine, no longer run."""
     for draft in path.parent.glob(f".{path.name}.{_HOST}.*"):
-        number = draft.name.split(".")[-2]
+        number = draft.name.removeprefix(f".{path.name}.{_HOST}.").partition(".")[0]
         if number.isdigit() and not _is_running(int(number)):
             shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def _draft(path: Path) -> Path:

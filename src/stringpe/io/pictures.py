@@ -24,6 +24,10 @@ MAX_PIXELS = 64 * 1024 * 1024
 """Largest picture, width times height: 8192 × 8192. Decoded it takes 192 MiB."""
 
 
+MAX_ASPECT = 256
+"""Longest picture, in widths: brought to a common short side, a longer one would fill the memory."""
+
+
 class BadSample(Exception):
     """A sample of a data set that cannot be used; the text says which one and why."""
 
@@ -58,8 +62,7 @@ def decode_deep(content: bytes, name: str, *, tiff: bool = False) -> Tensor:
 def convert_picture(image: "Image", name: str) -> "Image":
     """An opened picture as RGB, or BadSample with `name`."""
     try:
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(_too_large(image))
+        _check_size(image)
         return image.convert("RGB")
     except Exception as error:  # see _decode
         raise BadSample(f"{name}: {error}") from error
@@ -72,8 +75,7 @@ def _decode(
 
     try:
         with Image.open(io.BytesIO(content), formats=formats) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(_too_large(image))
+            _check_size(image)
             image.load()
             return convert(image)
     except UnidentifiedImageError:
@@ -84,5 +86,10 @@ def _decode(
         raise BadSample(f"{name}: {error or type(error).__name__}") from error
 
 
-def _too_large(image: "Image") -> str:
-    return f"{image.width} × {image.height} pixels are more than the {MAX_PIXELS // 2**20} million that are decoded"
+def _check_size(image: "Image") -> None:
+    """Refuse pictures that would not fit into memory, before they are unpacked."""
+    size = f"{image.width} × {image.height} pixels"
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"{size} are more than the {MAX_PIXELS // 2**20} million that are decoded")
+    if max(image.size) > MAX_ASPECT * min(image.size):
+        raise ValueError(f"{size} are longer than {MAX_ASPECT} : 1, beyond which nothing is decoded")

@@ -5,6 +5,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_tensor
 from ..coords import backproject, lift_depth, pool_depth, valid_depth
 
 FAR = 100.0
@@ -13,6 +14,7 @@ FAR = 100.0
 
 def check_depth(depth: Tensor, shape: tuple[int, int, int]) -> None:
     """Refuse depth that is not (b, H, W) metres, one value per pixel of the image."""
+    check_tensor("depth", depth)
     if tuple(depth.shape) != tuple(shape):
         raise ValueError(
             f"depth must be {tuple(shape)}, one value per pixel of the image in metres, got {tuple(depth.shape)}: "

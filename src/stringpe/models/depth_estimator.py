@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import digest_file, read_json
+from ..io.files import digest_file
 from ..io.imports import explain_torchvision
+from ..io.json_shape import find_mismatch, read_record
+from .transformers_folder import load_transformers
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -27,6 +29,9 @@ _DEFAULTS = {
     "image_std": [0.229, 0.224, 0.225],
 }
 """The preprocessing of Depth-Anything, for folders without preprocessor_config.json."""
+
+_SHAPE = {"size": {"height": int, "width": int}, "ensure_multiple_of": int, "keep_aspect_ratio": bool}
+_SHAPE |= {"image_mean": [float], "image_std": [float]}
 
 
 class DepthEstimator:
@@ -48,8 +53,7 @@ class DepthEstimator:
                 from transformers import AutoModelForDepthEstimation
         except ModuleNotFoundError:
             raise ValueError("depth estimation needs transformers: pip install 'stringpe[language]'") from None
-        self.model: Any = AutoModelForDepthEstimation.from_pretrained(self.folder, local_files_only=True)
-        self.model = self.model.eval().to(self.device)
+        self.model: Any = load_transformers(AutoModelForDepthEstimation, self.folder).eval().to(self.device)
         kind = getattr(self.model.config, "depth_estimation_type", "relative")
         self.metric = kind == "metric"
         self.max_depth = float(getattr(self.model.config, "max_depth", None) or 0)
@@ -63,7 +67,17 @@ class DepthEstimator:
                 f"made_up must be (near, far) in metres, 0 < near < far, and is for relative models only, got {made_up}"
             )
         path = self.folder / "preprocessor_config.json"
-        self.preparation = _DEFAULTS | (read_json(path) if path.exists() else {})
+        self.preparation = _DEFAULTS | (read_record(path, dict) if path.exists() else {})
+        wrong = find_mismatch(self.preparation, _SHAPE)
+        if wrong or not self._fits():
+            why = wrong or "sizes and spreads must be above 0, and there are three channels"
+            raise ValueError(f"{path} does not say how images are prepared ({why}): download it again")
+
+    def _fits(self) -> bool:
+        """Whether the numbers of the preparation can be used."""
+        how = self.preparation
+        sizes = (how["size"]["height"], how["size"]["width"], how["ensure_multiple_of"])
+        return min(sizes) > 0 and len(how["image_mean"]) == len(how["image_std"]) == 3 and min(how["image_std"]) > 0
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Tensor]) -> list[Tensor]:
@@ -75,8 +89,21 @@ class DepthEstimator:
                 f"images of one size together"
             )
         batch = torch.cat([self._prepare(image.to(self.device), next(iter(sizes))) for image in images])
-        found = self.model(pixel_values=batch).predicted_depth.float()  # (b, h, w)
+        found = self._run(batch)
         return [self._to_metres(depth, image.shape[1:]).cpu() for depth, image in zip(found, images, strict=True)]
+
+    def _run(self, batch: Tensor) -> Tensor:
+        """The model's output (b, h, w); ValueError that names its folder if its config.json does not fit its layers."""
+        try:
+            found: Tensor = self.model(pixel_values=batch).predicted_depth.float()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"the model in {self.folder} does not run ({reason}): check its config.json, or download it again"
+            ) from None
+        return found
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width in the model: scaled as the side that changes less, rounded to whole patches."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..io.files import digest_file, read_json
 from ..io.imports import explain_torchvision
 from .owl_checkpoints import load_owl_tokenizer
+from .transformers_folder import load_transformers
 
 KEEP = "keep"
 """The class of pictures that are kept."""
@@ -42,7 +43,7 @@ class ImageClassifier:
                 from transformers import AutoModel
         except ModuleNotFoundError:
             raise ValueError("classification by texts needs transformers: pip install 'stringpe[language]'") from None
-        self.model: Any = AutoModel.from_pretrained(self.folder, local_files_only=True).eval().to(self.device)
+        self.model: Any = load_transformers(AutoModel, self.folder).eval().to(self.device)
         if not hasattr(self.model, "get_text_features") or not hasattr(self.model, "logit_scale"):
             raise ValueError(f"{folder} holds a {type(self.model).__name__}: give an image–text model, CLIP or SigLIP")
         self.preparation = read_json(self.folder / "preprocessor_config.json")

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..coords import Calibration
-from ..io.files import read_json
+from ..io.json_shape import read_record
 from .owl import BoxHead, Detector
 from .tokenizer import Tokenizer
+from .transformers_folder import load_transformers
 
 _CONFIGS = {"owlvit": "OwlViTConfig", "owlv2": "Owlv2Config"}
 _MODELS = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
@@ -84,7 +85,7 @@ class TransformersOwl(Detector):
 def load_owl(folder: str | Path) -> TransformersOwl:
     """The detector of a folder that transformers wrote."""
     model = getattr(_package(), _MODELS[owl_kind(folder)])
-    return TransformersOwl(model.from_pretrained(folder, local_files_only=True))
+    return TransformersOwl(load_transformers(model, folder))
 
 
 def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
@@ -111,7 +112,7 @@ def owl_kind(folder: str | Path) -> str:
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(f"there is no config.json in {folder}: give the folder of an OWL-ViT or OWLv2 model")
-    kind = str(read_json(path).get("model_type"))
+    kind = str(read_record(path, dict).get("model_type"))
     if kind not in KINDS:
         raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(KINDS)}")
     return kind

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute, SinCos
+from ..checks import check_count
 from ..coords import Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
+from ..rotate import product_dtype
 from .blocks import ATTENTIONS, MapPool, as_blocks, stack, through
 from .depth import DepthLift, check_depth, judge_depth, surface_normals
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
@@ -97,6 +99,7 @@ class ViT(nn.Module):
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
+        check_count("num_classes", num_classes, 0)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.frame, self.pool, self.units, self.head_bias = depth, frame, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
@@ -187,7 +190,9 @@ class ViT(nn.Module):
         self._check_input(pictures, metres)
         self._check_coords(coords)
         size = (image.shape[-2] // self.patch_size, image.shape[-1] // self.patch_size)
-        tokens = self._embed(pictures, metres).reshape(image.shape[0], -1, self.dim)
+        tokens = self._embed(pictures, metres)
+        views = image.shape[1] if image.ndim == 5 else 1
+        tokens = tokens.reshape(image.shape[0], views * tokens.shape[1], self.dim)  # not −1: a batch may be empty
         own = self.coordinates(size, depth, image.device, calibration)
         coords = own if coords is None else coords
         if self.absolute is not None:
@@ -269,6 +274,12 @@ class ViT(nn.Module):
             raise ValueError(f"image must be a tensor of floats in [−1, 1], got {kind}: of bytes, pass x / 127.5 − 1")
         if image.ndim != 4 or image.shape[1] != 3 or image.shape[2] % p or image.shape[3] % p:
             raise ValueError(f"image must be (b, 3, H, W) with H and W multiples of {p}, got {tuple(image.shape)}")
+        weights = next(self.patch.parameters())
+        if weights.is_floating_point() and product_dtype(image) != product_dtype(weights):
+            raise ValueError(
+                f"image is {image.dtype} and the weights are {weights.dtype}: use image.to({weights.dtype}), or cast "
+                f"the model"
+            )
         if depth is None:
             return
         if self.depth == "none":

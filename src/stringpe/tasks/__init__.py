@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from importlib import import_module
 
+from ..data.sources import SERVES, check_source
 from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from .base import Task
@@ -52,3 +53,9 @@ def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
 def check(recipe: Recipe) -> None:
     """Refuse a recipe that cannot be run as it says, in one line, before any data is read or made."""
     task_class(recipe.task).check(recipe)
+
+
+def check_data(recipe: Recipe) -> None:
+    """Refuse a recipe whose data is not where it says, as far as that is seen without reading it."""
+    if recipe.task in SERVES:
+        check_source(recipe.task, recipe.data)

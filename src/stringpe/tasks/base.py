@@ -18,7 +18,7 @@ from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
-from ..recipes.schema import Loop, Model, Optim, Recipe
+from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe
 from ..robots.policies.vision_tower import TOWER
 from .backbone import backbone
 
@@ -114,11 +114,17 @@ class Task(ABC):
         refuse_unread(recipe.task, recipe.data)
         who = f"the task {recipe.task} with data.source={recipe.data.source}"
         check_keys(recipe, cls.keys(recipe), who, given)
-        check_named_options(recipe)
+        check_named_options(recipe.model.encoding_options, "model.encoding_options")
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
-            cls.check_model(recipe)
+            try:
+                cls.check_model(recipe)
+            except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of torch, for impossible sizes
+                reason = str(error).partition("\n")[0]
+                raise ValueError(
+                    f"no model can be built with these sizes ({reason}): check model.* and text.*"
+                ) from None
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
@@ -196,6 +202,7 @@ class TextTask(Task):
     def check_model(cls, recipe: Recipe) -> None:
         from .build import build_text_tower, start_owl
 
+        check_named_options(recipe.text.encoding_options, "text.encoding_options")
         if start_owl(recipe) is not None:
             return  # the towers are those of transformers
         super().check_model(recipe)
@@ -226,17 +233,13 @@ class TextTask(Task):
         return found
 
 
-def check_named_options(recipe: Recipe) -> None:
+def check_named_options(options: Mapping[str, OptionValue], key: str) -> None:
     """Refuse options for one encoding, "circulant.block_size", that it does not have, whatever the recipe's own is."""
-    for group, options in (("model", recipe.model.encoding_options), ("text", recipe.text.encoding_options)):
-        for name in options:
-            encoding, dot, option = name.partition(".")
-            known = option_names(find(encoding).factory) if dot else None
-            if known is not None and option not in known:
-                listed = ", ".join(sorted(known))
-                raise ValueError(
-                    f"{group}.encoding_options.{name}: {encoding} has no option {option!r}; it has {listed}"
-                )
+    for name in options:
+        encoding, dot, option = name.partition(".")
+        known = option_names(find(encoding).factory) if dot else None
+        if known is not None and option not in known:
+            raise ValueError(f"{key}.{name}: {encoding} has no option {option!r}; it has {', '.join(sorted(known))}")
 
 
 def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:

@@ -106,12 +106,21 @@ def load_run(path: str | Path, task: str = "") -> Loaded:
         recipe, weights = checkpoints.read_model(folder)
         refuse_foreign_code(recipe, folder)
         parts = read_parts(checkpoints.model_folder(folder), weights)
-        model = task_class(recipe.task).build(recipe, parts)
+        model = _build(recipe, parts, checkpoints.model_folder(folder) / "config.json")
         fit(model, weights, str(path))
         found = Loaded(model.eval(), recipe, parts)
     if task and found.recipe.task != task:
         raise ValueError(f"{path} holds a run of the task {found.recipe.task!r}: a run of {task!r} is needed here")
     return found
+
+
+def _build(recipe: Recipe, parts: Parts, config: Path) -> nn.Module:
+    """The model of a recipe that was read from a run; ValueError that names its file if there is no such model."""
+    try:
+        return task_class(recipe.task).build(recipe, parts)
+    except (ValueError, TypeError, AttributeError, AssertionError, OverflowError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{config} describes a model that cannot be built ({reason}): restore it") from None
 
 
 def open_run(path: str | Path, changes: Sequence[str] = ()) -> tuple[Task, nn.Module]:

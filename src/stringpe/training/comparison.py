@@ -12,10 +12,11 @@ import torch
 
 from .. import recipes
 from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
+from ..io.json_shape import find_mismatch
 from ..io.progress import working
 from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
-from ..tasks import check
+from ..tasks import check, check_data
 from ..tasks.base import Task
 from .findings import Finding, named_findings
 from .launch import build, result, train_start, versions
@@ -76,6 +77,7 @@ def compare(
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), best, quiet)
     for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
+        check_data(run.recipe)
     check_tracker(recipe.loop.tracker)
     baseline = baseline or ("absolute" if "absolute" in labels else labels[0])
     if baseline not in labels:
@@ -108,6 +110,9 @@ class _Asked:
 
 
 Tried = dict[str, dict[str, float]]
+
+_COSTS = {str: {"step_ms": [float], "ratio": [float], "peak_bytes": (int, None), "encoding_parameters": int}}
+"""What costs.json holds."""
 
 
 def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[Planned], Tried]:
@@ -187,8 +192,14 @@ def _scores(column: Column, results: Sequence[tuple[Planned, Any]], metric: str)
 def _curves(run: Planned) -> Iterator[str]:
     """The lines of a run's metrics.jsonl, with its row and seed in front, six digits per number."""
     own: dict[str, Any] = {"row": run.label, "seed": run.seed} | ({"variant": run.variant} if run.variant else {})
-    for line in (run.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in json.loads(line).items()}
+    path = run.out / "metrics.jsonl"
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in json.loads(line).items()}
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"line {number} of {path} is damaged ({error}): restore it, or remove the run's folder to repeat it"
+            ) from None
         yield json.dumps({**own, **values}) + "\n"
 
 
@@ -201,7 +212,10 @@ def _costs(plan: Sequence[Planned], asked: _Asked, baseline: str) -> dict[str, d
     path = asked.out / "costs.json"
     rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}
     kept: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
-    if list(kept) != list(rows) or any("ratio" not in cost for cost in kept.values()):
+    damaged = find_mismatch(kept, _COSTS) or any(
+        len(cost[name]) != 3 for cost in kept.values() for name in ("step_ms", "ratio")
+    )
+    if damaged or list(kept) != list(rows):
         single = {label: replace(r, loop=replace(r.loop, seeds=1)) for label, r in rows.items()}
         with working(f"measuring the steps of {len(rows)} rows in turns", quiet=asked.quiet):
             kept = measure_in_turns(single, baseline)

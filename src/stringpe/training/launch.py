@@ -16,11 +16,12 @@ import torch
 from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
-from ..io.files import hold_lock, read_json, write_json, write_text
+from ..io.files import hold_lock, write_json, write_text
+from ..io.json_shape import read_record
 from ..io.progress import working
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
-from ..tasks import check, task_class
+from ..tasks import check, check_data, task_class
 from ..tasks.base import Task
 from .clock import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
@@ -38,6 +39,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
+    check_data(recipe)
     check_tracker(recipe.loop.tracker)
     train_start(recipe, quiet=quiet)
     accelerator = accelerator_for(recipe)
@@ -103,12 +105,15 @@ def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     """What `train` left in `out` if it finished there, else None. Refuses a folder with another recipe's result."""
     if not (out / "result.json").exists():
         return None
-    other = differences(from_dict(read_json(out / "recipe.json")), recipe)
+    try:
+        kept = from_dict(read_record(out / "recipe.json", dict))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{out / 'recipe.json'} is not the recipe of the run ({error}): restore it") from None
+    other = differences(kept, recipe)
     if other:
         raise ValueError(f"{out} holds the result of another recipe ({'; '.join(other)}): choose another folder")
-    found: dict[str, Any] = read_json(out / "result.json")
-    if not isinstance(found, dict) or "metrics" not in found:
-        raise ValueError(f"{out / 'result.json'} holds no result of a run: restore it, or remove it to repeat the run")
+    shape = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
+    found: dict[str, Any] = read_record(out / "result.json", shape, "restore it, or remove it to repeat the run")
     return found
 
 

@@ -27,7 +27,7 @@ th { font-weight: 600; border-bottom: 2px solid #444; vertical-align: bottom; }
 th, td { padding: .3rem .6rem; text-align: right; } th:first-child, td:first-child { text-align: left; }
 td { border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.text { text-align: left; white-space: normal; } details { margin: 2rem 0 1rem; }
-img.figure { width: 100%; } p.note { color: #555; font-size: .9rem; margin: .4rem 0; }
+img.figure { max-width: 100%; } p.note { color: #555; font-size: .9rem; margin: .4rem 0; }
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; } figure { margin: 0; width: 9rem; }
 figure img { width: 9rem; height: 9rem; image-rendering: pixelated; } figcaption { font-size: .8rem; color: #555; }
 pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; }
@@ -88,7 +88,10 @@ def show(figure: Path | None, task: Task) -> list[Section]:
     """What the models say, a PNG, if there is one, and what they see."""
     found = []
     if figure is not None:
-        found.append(show_picture("What the models say", "image/png", figure.read_bytes()))
+        said = (
+            "Above each column the row and its score on these frames; the truth is green, what the model says is blue."
+        )
+        found.append(replace(show_picture("What the models say", "image/png", figure.read_bytes()), notes=(said,)))
     samples = "".join(map(_sample, task.samples(_SAMPLES)))
     if samples:
         found.append(Section("What the model sees", pictures=(f'<div class="samples">{samples}</div>',)))

@@ -20,6 +20,7 @@ from typing import Any
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
+from ..io.json_shape import find_mismatch
 from ..io.progress import progress
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
@@ -187,7 +188,6 @@ def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = Tru
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
             with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:
-                job.stage("starting the simulations")
                 for trial in workers.run(setting, left):
                     done[trial.seed] = trial
                     log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
@@ -207,7 +207,9 @@ def read_trials(folder: Path, weights: str) -> list[Trial]:
             fields = json.loads(line)
             mark = fields.pop("weights", "unknown")
             trial = Trial(**fields)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            continue
+        if find_mismatch(dataclasses.asdict(trial), _TRIAL):
             continue
         if mark != weights:
             raise ValueError(
@@ -215,6 +217,10 @@ def read_trials(folder: Path, weights: str) -> list[Trial]:
             )
         trials.append(trial)
     return trials
+
+
+_TRIAL = {"seed": int, "success": bool, "sum_reward": float, "max_reward": float, "steps": int, "seconds": float}
+_TRIAL |= {"crashed": str, "video": str, "hung": bool}
 
 
 def summarise(result: Result, seconds: float, folder: Path) -> dict[str, Any]:

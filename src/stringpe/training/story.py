@@ -19,6 +19,10 @@ METRICS: Mapping[str, str] = {
     "top5": "the share of validation cases with the right answer among the first five",
     "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
     "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
+    "ap": "average precision in 3D, the mean over thresholds of the IoU",
+    "ap15": "average precision in 3D at an IoU of 0.15",
+    "ap25": "average precision in 3D at an IoU of 0.25",
+    "ap50": "average precision in 3D at an IoU of 0.50",
     "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
     "near": "the share of predicted actions that lie close to the demonstrated ones, in units of the joints' ranges",
     "loss": "the loss on the validation set",
@@ -174,5 +178,13 @@ def metric_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     numbers = {name: value for name, value in found.items() if isinstance(value, float)}
     return [
         ("metric", "value", "what it is"),
-        *((name, f"{value:.4g}", METRICS.get(name, "")) for name, value in numbers.items()),
+        *((name, f"{value:.4g}", _explain(name)) for name, value in numbers.items()),
     ]
+
+
+def _explain(name: str) -> str:
+    """What a number is: by its name, or, of a group of cases ("iou_trays"), by that of the whole."""
+    whole, _, group = name.partition("_")
+    if name in METRICS or whole not in METRICS:
+        return METRICS.get(name, "")
+    return f"the same as {whole}, of {group} alone"

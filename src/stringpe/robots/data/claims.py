@@ -12,6 +12,7 @@ from pathlib import Path
 from ...io.files import hold_lock
 
 _PATIENCE = 120.0  # seconds to wait for a lock that others hold for moments only
+_PATIENCE_WITH_OTHERS = 600.0  # seconds in which other processes finish no episode, after which waiting is given up
 _PAUSE = 0.02
 
 
@@ -43,19 +44,30 @@ class Claims:
     def next(self) -> Iterator[int | None]:
         """Hold a seed that nobody has made or is making; None once the folder holds enough episodes.
 
-        Where all that are still wanted are in the hands of others, it waits until they succeed or fail."""
+        Where all that are still wanted are in the hands of others, it waits until they succeed or fail; ValueError if
+        none of them does for a long time."""
+        seen: tuple[int, int] | None = None
+        since = time.monotonic()
         with ExitStack() as stack:
             while True:
                 with wait_for_lock(self._folder / "lock", f"the list of claims in {self._folder}"):
+                    taken = self._taken()  # first: a seed that is finished in between is in `done`, and not free again
                     done = self._done()
-                    taken = self._taken()
-                    if len(done) + len(taken) < self._episodes:
+                    if len(done | taken) < self._episodes:
                         seed = self._lowest_free(done | taken | self.failed())
                         stack.enter_context(hold_lock(self._claim(seed), f"seed {seed}"))
                         break
                 if len(done) >= self._episodes:
                     yield None
                     return
+                if seen != (now := (len(done), len(self.failed()))):
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > _PATIENCE_WITH_OTHERS:
+                    held = ", ".join(map(str, sorted(taken)))
+                    raise ValueError(
+                        f"other processes hold the seeds {held} and have finished none for "
+                        f"{_PATIENCE_WITH_OTHERS:g} s: end them, and run it again"
+                    )
                 time.sleep(5 * _PAUSE)
             yield seed
             self._claim(seed).unlink(missing_ok=True)
@@ -77,7 +89,7 @@ class Claims:
         for path in self._folder.glob("*.claim"):
             try:
                 with hold_lock(path, "a claim"):
-                    path.unlink()
+                    path.unlink(missing_ok=True)  # its holder may have removed it just now
             except ValueError:
                 taken.add(int(path.stem))
         return taken

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...io.files import read_json
+from ...io.json_shape import find_mismatch, read_record
 from . import parquet
 from .columns import ACTION, COUNTERS, STATE
 from .parquet import BrokenEpisode, Footer
@@ -20,6 +20,7 @@ from .parquet import BrokenEpisode, Footer
 VERSION = "v3.0"
 CHUNK = 1000
 """Files per folder."""
+_INFO = {"fps": float, "data_path": str, "features": {str: {"dtype": str, "shape": [int]}}}
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 
@@ -62,14 +63,20 @@ def read_info(folder: Path) -> dict[str, Any]:
     path = folder / "meta" / "info.json"
     if not path.exists():
         raise ValueError(f"{folder} is not a robot data set: it has no {path.relative_to(folder)}")
-    info: dict[str, Any] = read_json(path)
+    info: dict[str, Any] = read_record(path, dict)
     version = str(info.get("codebase_version", ""))
     if not version.startswith(("v2.", "v3.")):
         known = "v2.0, v2.1 and v3.0 can be read"
         raise ValueError(f"{folder} is in LeRobot's format {version or 'without a version'}; {known}")
-    missing = [key for key in (STATE, ACTION) if key not in info["features"]]
+    read_record(path, _INFO)
+    features = info["features"]
+    missing = [key for key in (STATE, ACTION) if not features.get(key, {}).get("shape")]
     if missing:
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}, which policies need")
+        raise ValueError(f"{path} has no {' and no '.join(missing)}, which policies need")
+    nameless = [f for f in features.values() if f["dtype"] == "video" and not isinstance(info.get("video_path"), str)]
+    odd = [f for f in features.values() for key in ("info", "video_info") if not isinstance(f.get(key) or {}, dict)]
+    if info["fps"] <= 0 or nameless or odd:
+        raise ValueError(f"{path} is damaged (its fps, video_path, or the info of a column): restore it")
     return info
 
 
@@ -188,5 +195,15 @@ def read_tasks(folder: Path) -> dict[int, str]:
         return dict(zip(numbers, texts, strict=True))
     if not lines.exists():
         return {}
-    found = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
-    return {row["task_index"]: row["task"] for row in found}
+    return dict(_read_task(lines, number, line) for number, line in enumerate(lines.read_bytes().splitlines(), 1))
+
+
+def _read_task(path: Path, number: int, line: bytes) -> tuple[int, str]:
+    try:
+        row = json.loads(line)
+        wrong = find_mismatch(row, {"task_index": int, "task": str})
+    except (ValueError, RecursionError) as error:
+        wrong = str(error)
+    if wrong:
+        raise ValueError(f"line {number} of {path} is damaged ({wrong}): restore it")
+    return row["task_index"], row["task"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...io.files import hold_lock
 from ...io.problems import Problems
 from ...io.progress import progress
 from . import parquet
@@ -32,8 +33,14 @@ def import_hdf5(
     cameras: which to take, all by default. Run it again to resume: a file's number is its seed."""
     if not files:
         raise ValueError("there are no HDF5 files to import: pass their paths, for example episode_0.hdf5")
+    missing = [str(path) for path in files if not Path(path).is_file()]
+    if missing:
+        raise ValueError(f"there is no file {missing[0]}: check the paths of the {len(files)} files")
+    if not 0 < fps < float("inf"):
+        raise ValueError(f"fps, the steps per second, must be above 0, got {fps}")
     added, broken = 0, {}
-    with Writer(folder, fps=fps, robot=robot) as writer, progress("importing", len(files), unit="files") as job:
+    alone = hold_lock(Path(folder) / ".import.lock", f"the data set {folder}")
+    with alone, Writer(folder, fps=fps, robot=robot) as writer, progress("importing", len(files), unit="files") as job:
         done = writer.seeds
         for number, path in enumerate(map(Path, files)):
             job.show(number)
@@ -50,6 +57,8 @@ def import_hdf5(
     problems = Problems("files")
     for reason in broken.values():
         problems.add(reason)
+    if len(broken) == len(files):
+        raise ValueError(f"nothing was imported: {problems.describe(len(files))}")
     problems.warn(total=len(files))
     return added, broken
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ...io.files import write_tensors
+from ...io.json_shape import find_mismatch
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from ...io.progress import track
 from ..calibration import fit_intrinsics, pose_key
@@ -143,22 +144,22 @@ def load(
 ) -> Demos:
     """Decode a packed file. cameras: which, in what order, all by default; depth, calibration: load them too; size:
     refuse others."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} does not hold packed demonstrations: make it with stringpe data pack")
-        about = json.loads(metadata["about"])
-        names = tuple(cameras) or tuple(about["cameras"])
-        _need(path, names, about, depth, size)
-        image = torch.stack([_decode_all(file, IMAGES + n, about["size"]) for n in names], 1).permute(0, 1, 4, 2, 3)
+    about, tensors = _read(Path(path))
+    names = tuple(cameras) or tuple(about["cameras"])
+    _need(path, names, about, depth, size)
+    if calibration:
+        _need_calibration(path, names, about, tensors)
+    try:
+        image = torch.stack([_decode_all(tensors, IMAGES + n, about["size"]) for n in names], 1).permute(0, 1, 4, 2, 3)
         metres = None
         if depth:
             step = about["depth_step"]
-            metres = torch.stack([_decode_all(file, DEPTH + n, about["size"]) * step for n in names], 1).half()
-        plain = {name: file.get_tensor(name) for name in ("state", "action", "episode", "task", "seen")}
-        intrinsics, pose = _read_calibration(file, path, names, about, len(image)) if calibration else (None, None)
+            metres = torch.stack([_decode_all(tensors, DEPTH + n, about["size"]) * step for n in names], 1).half()
+        plain = {name: tensors[name] for name in ("state", "action", "episode", "task", "seen")}
+        _check_steps(plain, len(image), len(about["tasks"]))
+        intrinsics, pose = _read_calibration(tensors, names, about, len(image)) if calibration else (None, None)
+    except (BrokenEpisode, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(f"{path} is damaged ({error}): make it again with stringpe data pack") from None
     if about["broken"]:
         warnings.warn(f"{about['broken']} broken episodes were left out of {path} when it was made", RuntimeWarning, 2)
     return Demos(
@@ -172,6 +173,50 @@ def load(
         fps=about["fps"],
         broken=about["broken"],
     )
+
+
+_ABOUT = {
+    "cameras": [str],
+    "depths": [str],
+    "tasks": [str],
+    "size": int,
+    "fps": float,
+    "broken": int,
+    "depth_step": int,
+}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a packed file says of itself, and its tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"{path} does not hold packed demonstrations: make it with stringpe data pack")
+            about = json.loads(metadata.get("about", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): make it again with stringpe data pack") from None
+    wrong = find_mismatch(about, _ABOUT)
+    if wrong or not 1 <= about["size"] <= 8192:
+        raise ValueError(f"{path} is damaged ({wrong or 'its size'}): make it again with stringpe data pack")
+    return about, tensors
+
+
+def _check_steps(plain: dict[str, Tensor], pictures: int, tasks: int) -> None:
+    """Refuse tables of steps that do not fit each other."""
+    steps, seen = len(plain["state"]), plain["seen"]
+    lengths = {name: len(tensor) for name, tensor in plain.items() if name != "seen"}
+    if set(lengths.values()) != {steps} or not steps:
+        raise ValueError(f"its parts differ in length: {lengths}")
+    if len(seen) != pictures or not pictures or not 0 <= int(seen.min()) <= int(seen.max()) < steps:
+        raise ValueError(f"{len(seen)} steps with pictures, {pictures} pictures and {steps} steps do not fit")
+    if not 0 <= int(plain["task"].min()) <= int(plain["task"].max()) < tasks:
+        raise ValueError(f"there are steps of a task beyond its {tasks} tasks")
+    if not all(bool(plain[name].isfinite().all()) for name in ("state", "action")):
+        raise ValueError("states or actions are not finite")
 
 
 def join(parts: Sequence[Demos]) -> Demos:
@@ -223,11 +268,11 @@ def _known_cameras(data: Dataset, names: Sequence[str], size: int) -> tuple[dict
     return intrinsics, poses
 
 
-def _read_calibration(
-    file: Any, path: str | Path, names: Sequence[str], about: dict[str, Any], frames: int
-) -> tuple[Tensor, Tensor]:
-    """Intrinsics (m, k, 3, 3) and poses (m, k, 4, 4) of every picture; ValueError where the file does not have them."""
-    known, still, moving = about.get("intrinsics", {}), about.get("poses", {}), set(file.keys())
+def _need_calibration(
+    path: str | Path, names: Sequence[str], about: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Refuse a file that does not say how its cameras are calibrated."""
+    known, still, moving = about.get("intrinsics", {}), about.get("poses", {}), set(tensors)
     missing = [name for name in names if name not in known or (name not in still and pose_key(name) not in moving)]
     if missing:
         raise ValueError(
@@ -235,9 +280,16 @@ def _read_calibration(
             f"record with --depth, or give intrinsics and pose in the info of {IMAGES}{missing[0]} in meta/info.json "
             f"(or the column {pose_key(missing[0])}) and pack again"
         )
+
+
+def _read_calibration(
+    tensors: dict[str, Tensor], names: Sequence[str], about: dict[str, Any], frames: int
+) -> tuple[Tensor, Tensor]:
+    """Intrinsics (m, k, 3, 3) and poses (m, k, 4, 4) of every picture."""
+    known, still = about["intrinsics"], about.get("poses", {})
     intrinsics = torch.tensor([known[name] for name in names]).expand(frames, -1, 3, 3)
     poses = [
-        file.get_tensor(pose_key(name)) if pose_key(name) in moving else torch.tensor(still[name]).expand(frames, 4, 4)
+        tensors[pose_key(name)] if pose_key(name) in tensors else torch.tensor(still[name]).expand(frames, 4, 4)
         for name in names
     ]
     return intrinsics.contiguous(), torch.stack(poses, 1)
@@ -277,10 +329,10 @@ def _fit_picture(key: str, data: bytes, size: int, quality: int, depth_step: int
     return file.getvalue()
 
 
-def _decode_all(file: Any, key: str, size: int) -> Tensor:
+def _decode_all(tensors: dict[str, Tensor], key: str, size: int) -> Tensor:
     """All pictures of a key: (m, S, S, 3) uint8, or (m, S, S) float16 metres."""
-    blob = file.get_tensor(key).numpy()
-    ends = file.get_tensor(f"{key}.ends").tolist()
+    blob = tensors[key].numpy()
+    ends = tensors[f"{key}.ends"].tolist()
     deep = key.startswith(DEPTH)
     out = np.empty((len(ends), size, size) if deep else (len(ends), size, size, 3), np.float16 if deep else np.uint8)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...io.json_shape import find_mismatch
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 
@@ -100,7 +101,19 @@ def read_footer(path: Path) -> tuple[Footer | None, int, dict[str, int]]:
     sizes = {field.name: getattr(field.type, "list_size", 1) for field in schema}
     own = (schema.metadata or {}).get(b"stringpe")
     length = int(found.num_rows)
-    return (None if own is None else Footer(length=length, **json.loads(own))), length, sizes
+    return (None if own is None else _footer(path, length, own)), length, sizes
+
+
+def _footer(path: Path, length: int, text: bytes) -> Footer:
+    """What an episode says of itself, from the file's metadata."""
+    try:
+        known = json.loads(text)
+        wrong = find_mismatch(known, {"task": str, "seed": (int, None), "stats": {str: {str: list}}})
+    except (ValueError, RecursionError) as error:
+        wrong = str(error)
+    if wrong:
+        raise BrokenEpisode(f"{path.name} has a damaged footer ({wrong})")
+    return Footer(length, known["task"], known["seed"], known["stats"])
 
 
 def read(path: Path, keys: list[str], episode: int | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ...io.files import new_file
 from .columns import IMAGES, Array
 from .parquet import BrokenEpisode
 
@@ -63,12 +64,16 @@ def write_video(path: Path, pictures: Sequence[Picture], fps: float = 10.0) -> P
     if not len(pictures):
         raise ValueError("a video needs at least one picture, got none")
     if importlib.util.find_spec("av"):
-        return _mp4(path.with_suffix(".mp4"), pictures, fps)
+        path = path.with_suffix(".mp4")
+        with new_file(path) as draft:
+            _mp4(draft.with_name(f"{draft.name}.mp4"), pictures, fps).rename(draft)  # the suffix says the format
+        return path
     from PIL import Image
 
     first, *rest = [Image.fromarray(np.asarray(picture)) for picture in pictures]
     path = path.with_suffix(".gif")
-    first.save(path, save_all=True, append_images=rest, duration=round(1000 / fps), loop=0)
+    with new_file(path) as draft:
+        first.save(draft, "GIF", save_all=True, append_images=rest, duration=round(1000 / fps), loop=0)
     return path
 
 

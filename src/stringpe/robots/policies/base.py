@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...checks import check_choice
+from ...io.json_shape import find_mismatch
 from ...models.positions import check_encoding
 from ...models.world import FRAMES
 from ..calibration import CAMERA, calibration_keys, stack_calibration
@@ -265,7 +266,14 @@ def read_spec(weights: Mapping[str, Tensor]) -> Spec:
     """The `Spec` of the policy with these weights."""
     if "about" not in weights:
         raise ValueError("this is not the checkpoint of a policy: train one, for example stringpe train kuka_small")
-    found: dict[str, Any] = json.loads(bytes(weights["about"].tolist()))
+    shape = {"cameras": [str], "state_dim": int, "action_dim": int, "image_size": int, "fps": float, "tasks": [str]}
+    try:
+        found: dict[str, Any] = json.loads(bytes(weights["about"].tolist()))
+        wrong = find_mismatch(found, shape)
+    except (ValueError, TypeError, RecursionError) as error:
+        wrong = str(error)
+    if wrong or set(found) != set(shape):
+        raise ValueError(f"the weights do not say what the policy was made for ({wrong}): use another checkpoint")
     return Spec(**found | {"cameras": tuple(found["cameras"]), "tasks": tuple(found["tasks"])})
 
 

@@ -15,7 +15,7 @@ from .goals import Delivery, Lifting, lies_in
 from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
 from .task_experts import Placement, deliver, lift
-from .things import Part, Thing
+from .things import Primitive, Thing
 
 FULL = float(np.pi)
 NEAR, WIDE = (0.42, 0.62), (-0.2, 0.2)
@@ -41,7 +41,7 @@ def small_objects() -> tuple[Thing, ...]:
 def large_objects() -> tuple[Thing, ...]:
     """Distractors, larger than the targets and of other shapes."""
     bottle = (things.disc(0.035, 0.13, things.TEAL), things.disc(0.013, 0.05, things.WHITE, base=0.13))
-    carton = Part("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=things.PURPLE)
+    carton = Primitive("box", (0.05, 0.035, 0.07), (0.0, 0.0, 0.07), colour=things.PURPLE)
     return (
         Thing("bottle", bottle, mass=0.5, radius=0.035),
         Thing("carton", (carton,), mass=0.5, radius=0.062),
@@ -104,15 +104,15 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
 def open_hand() -> Thing:
     """A receiving hand that does not move: a palm, four fingers and a thumb that curl up, and a forearm along x."""
     skin = (0.85, 0.65, 0.52)
-    palm = Part("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
+    palm = Primitive("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
     fingers = [
-        Part("capsule", (0.009, 0.03), (-0.066, y, 0.03), about("y", -0.6), skin)
+        Primitive("capsule", (0.009, 0.03), (-0.066, y, 0.03), about("y", -0.6), skin)
         for y in np.linspace(-0.036, 0.036, 4).tolist()
     ]
-    thumb = Part("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), about("x", -0.5), skin)
-    edge = Part("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), about("y", FULL / 2), skin)
-    heel = Part("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), about("x", FULL / 2), skin)
-    forearm = Part("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), things.BLUE)
+    thumb = Primitive("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), about("x", -0.5), skin)
+    edge = Primitive("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), about("y", FULL / 2), skin)
+    heel = Primitive("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), about("x", FULL / 2), skin)
+    forearm = Primitive("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), things.BLUE)
     return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
 
 

@@ -23,7 +23,7 @@ Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Part:
+class Primitive:
     """A primitive in the frame of its thing: half sizes as MuJoCo takes them, position and rotation (3, 3)."""
 
     shape: str
@@ -49,7 +49,7 @@ class Thing:
     how high the origin of a lying thing is."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[Primitive, ...]
     mass: float = 0.08
     fixed: bool = False
     rest: float = 0.0
@@ -97,7 +97,7 @@ def add(spec: Any, thing: Thing) -> None:
 
 def ring(
     low: float, high: float, height: float, *, thick: float = 0.005, base: float = 0.0, sides: int = 12, colour: Colour
-) -> tuple[Part, ...]:
+) -> tuple[Primitive, ...]:
     """A round wall: `sides` boxes whose outer faces stand on a circle of radius `low` and lean to one of `high`."""
     lean = float(np.arctan2(high - low, height))
     middle = (low + high) / 2 - thick / 2
@@ -106,25 +106,25 @@ def ring(
     for angle in np.arange(sides) * 2 * np.pi / sides:
         pos = (middle * np.cos(angle), middle * np.sin(angle), base + height / 2)
         turn = about("z", angle) @ about("y", lean)
-        parts.append(Part("box", (thick / 2, width, height / 2 / np.cos(lean)), pos, turn, colour))
+        parts.append(Primitive("box", (thick / 2, width, height / 2 / np.cos(lean)), pos, turn, colour))
     return tuple(parts)
 
 
-def disc(radius: float, thick: float, colour: Colour, base: float = 0.0) -> Part:
+def disc(radius: float, thick: float, colour: Colour, base: float = 0.0) -> Primitive:
     """A flat cylinder that lies on height `base`."""
-    return Part("cylinder", (radius, thick / 2), (0.0, 0.0, base + thick / 2), colour=colour)
+    return Primitive("cylinder", (radius, thick / 2), (0.0, 0.0, base + thick / 2), colour=colour)
 
 
-def tray(half: tuple[float, float], height: float, *, thick: float = 0.005, colour: Colour) -> tuple[Part, ...]:
+def tray(half: tuple[float, float], height: float, *, thick: float = 0.005, colour: Colour) -> tuple[Primitive, ...]:
     """An open box with inner half widths `half`."""
     x, y = half
-    floor = Part("box", (x + thick, y + thick, thick / 2), (0.0, 0.0, thick / 2), colour=colour)
+    floor = Primitive("box", (x + thick, y + thick, thick / 2), (0.0, 0.0, thick / 2), colour=colour)
     walls = [
-        Part("box", (thick / 2, y + thick, height / 2), (side * (x + thick / 2), 0.0, height / 2), colour=colour)
+        Primitive("box", (thick / 2, y + thick, height / 2), (side * (x + thick / 2), 0.0, height / 2), colour=colour)
         for side in (-1, 1)
     ]
     walls += [
-        Part("box", (x + thick, thick / 2, height / 2), (0.0, side * (y + thick / 2), height / 2), colour=colour)
+        Primitive("box", (x + thick, thick / 2, height / 2), (0.0, side * (y + thick / 2), height / 2), colour=colour)
         for side in (-1, 1)
     ]
     return (floor, *walls)
@@ -152,7 +152,7 @@ def glass(name: str = "glass", *, radius: float = 0.026, height: float = 0.085) 
 def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Thing:
     """A mug with its handle on the side of its x axis."""
     handle = tuple(
-        Part("box", size, pos, colour=RED)
+        Primitive("box", size, pos, colour=RED)
         for size, pos in (
             ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height + 0.02)),
             ((0.010, 0.004, 0.004), (radius + 0.008, 0.0, 0.6 * height - 0.02)),
@@ -168,11 +168,12 @@ def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height
     """A dish rack: slats at `height` over the table, low rails at the sides; it does not move."""
     x, y = half
     slats = [
-        Part("box", (0.005, y, 0.003), (float(at), 0.0, height - 0.003), colour=GREY) for at in np.linspace(-x, x, 10)
+        Primitive("box", (0.005, y, 0.003), (float(at), 0.0, height - 0.003), colour=GREY)
+        for at in np.linspace(-x, x, 10)
     ]
-    rails = [Part("box", (x, 0.003, 0.008), (0.0, side * y, height + 0.005), colour=TEAL) for side in (-1, 1)]
+    rails = [Primitive("box", (x, 0.003, 0.008), (0.0, side * y, height + 0.005), colour=TEAL) for side in (-1, 1)]
     legs = [
-        Part("box", (0.004, 0.004, height / 2), (a * x, b * y, height / 2), colour=TEAL)
+        Primitive("box", (0.004, 0.004, height / 2), (a * x, b * y, height / 2), colour=TEAL)
         for a in (-1, 1)
         for b in (-1, 1)
     ]
@@ -182,8 +183,8 @@ def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height
 def pen(name: str = "pen", *, radius: float = 0.009, half: float = 0.08) -> Thing:
     """A thick marker, its axis along y."""
     lying = about("x", np.pi / 2)
-    body = Part("capsule", (radius, half - radius), turn=lying, colour=PURPLE)
-    cap = Part("cylinder", (radius + 0.001, 0.018), (0.0, half - 0.02, 0.0), lying, WHITE)
+    body = Primitive("capsule", (radius, half - radius), turn=lying, colour=PURPLE)
+    cap = Primitive("cylinder", (radius + 0.001, 0.018), (0.0, half - 0.02, 0.0), lying, WHITE)
     rest = radius + 0.001
     ends = tuple(Grasp((0.0, end * 0.05, LOW - rest), 0.0, 0.7) for end in (-1, 1))
     return Thing(name, (body, cap), mass=0.04, rest=rest, radius=half, rolls=True, grasps=ends)
@@ -197,26 +198,26 @@ def banana(name: str = "banana", *, radius: float = 0.014, half: float = 0.075, 
         way, length = b - a, float(np.linalg.norm(b - a))
         turn = about("z", np.arctan2(-way[0], way[1])) @ about("x", -np.pi / 2)
         middle = (a + b) / 2
-        parts.append(Part("capsule", (radius, length / 2), (middle[0], middle[1], 0.0), turn, YELLOW))
+        parts.append(Primitive("capsule", (radius, length / 2), (middle[0], middle[1], 0.0), turn, YELLOW))
     ends = tuple(Grasp((bend * (1 - (0.05 / half) ** 2), end * 0.05, LOW - radius), -end * 0.2, 0.9) for end in (-1, 1))
     return Thing(name, tuple(parts), mass=0.09, rest=radius, radius=half, rolls=True, grasps=ends)
 
 
 def ball(name: str, radius: float, colour: Colour) -> Thing:
     """A round fruit."""
-    part, grasps = Part("sphere", (radius,), colour=colour), across(16, 0.0)
+    part, grasps = Primitive("sphere", (radius,), colour=colour), across(16, 0.0)
     return Thing(name, (part,), mass=0.06, rest=radius, radius=radius, rolls=True, grasps=grasps)
 
 
 def lemon(name: str = "lemon") -> Thing:
     """An ellipsoid, longer along y."""
-    part = Part("ellipsoid", (0.02, 0.027, 0.02), colour=YELLOW)
+    part = Primitive("ellipsoid", (0.02, 0.027, 0.02), colour=YELLOW)
     return Thing(name, (part,), mass=0.05, rest=0.02, radius=0.027, rolls=True, grasps=(Grasp((0.0, 0.0, 0.0), 0.0),))
 
 
 def block(name: str, half: tuple[float, float, float], colour: Colour, mass: float = 0.06) -> Thing:
     """A box."""
-    part = Part("box", half, (0.0, 0.0, half[2]), colour=colour)
+    part = Primitive("box", half, (0.0, 0.0, half[2]), colour=colour)
     high = max(LOW, 2 * half[2] - 0.015)
     grasps = [Grasp((0.0, 0.0, high), angle) for angle, wide in ((0.0, half[0]), (np.pi / 2, half[1])) if wide < 0.03]
     return Thing(name, (part,), mass=mass, radius=float(np.hypot(half[0], half[1])), grasps=tuple(grasps))
@@ -225,9 +226,9 @@ def block(name: str, half: tuple[float, float, float], colour: Colour, mass: flo
 def socket(name: str = "socket", *, hole: float = 0.012, half: float = 0.05, wall: float = 0.004) -> Thing:
     """A square tube along y, open at both ends, with a stop in the middle; its origin is the middle of the tube."""
     out = hole + wall / 2
-    sides = [Part("box", (wall / 2, half, hole + wall), (side * out, 0.0, 0.0), colour=BLUE) for side in (-1, 1)]
-    sides += [Part("box", (hole, half, wall / 2), (0.0, 0.0, side * out), colour=BLUE) for side in (-1, 1)]
-    stop = Part("box", (hole, 0.004, hole), colour=BLUE)
+    sides = [Primitive("box", (wall / 2, half, hole + wall), (side * out, 0.0, 0.0), colour=BLUE) for side in (-1, 1)]
+    sides += [Primitive("box", (hole, half, wall / 2), (0.0, 0.0, side * out), colour=BLUE) for side in (-1, 1)]
+    stop = Primitive("box", (hole, 0.004, hole), colour=BLUE)
     middle = Grasp((0.0, 0.0, 0.002), 0.0)
     return Thing(name, (*sides, stop), mass=0.08, rest=hole + wall, radius=half, grasps=(middle,))
 
@@ -235,15 +236,15 @@ def socket(name: str = "socket", *, hole: float = 0.012, half: float = 0.05, wal
 def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0.009), colour: Colour = RED) -> Thing:
     """A square block along y; its origin is its middle."""
     ends = tuple(Grasp((0.0, end * (half[1] - 0.02), LOW - half[2]), 0.0, 0.7) for end in (-1, 1))
-    return Thing(name, (Part("box", half, colour=colour),), mass=0.06, rest=half[2], radius=half[1], grasps=ends)
+    return Thing(name, (Primitive("box", half, colour=colour),), mass=0.06, rest=half[2], radius=half[1], grasps=ends)
 
 
 def recess(
     name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03
 ) -> Thing:
     """A base with a recess 2 cm deep; `hole` lists the boxes around it as (x, y, half width, half length)."""
-    floor = Part("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
-    walls = [Part("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]
+    floor = Primitive("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
+    walls = [Primitive("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]
     return Thing(name, (floor, *walls), fixed=True, radius=half * 1.42)
 
 
@@ -256,8 +257,8 @@ def around(x: float, y: float, half: float = 0.06) -> tuple[tuple[float, float, 
 def tee(name: str, colour: Colour = YELLOW) -> Thing:
     """A T: a bar along y with a stem to the side of its x axis."""
     parts = (
-        Part("box", (0.012, 0.036, 0.025), (0.0, 0.0, 0.025), colour=colour),
-        Part("box", (0.012, 0.012, 0.025), (0.024, 0.0, 0.025), colour=colour),
+        Primitive("box", (0.012, 0.036, 0.025), (0.0, 0.0, 0.025), colour=colour),
+        Primitive("box", (0.012, 0.012, 0.025), (0.024, 0.0, 0.025), colour=colour),
     )
     grasps = tuple(Grasp((0.0, y, 0.036), 0.0) for y in (-0.024, 0.024))
     return Thing(name, parts, mass=0.07, radius=0.04, grasps=grasps)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from stringpe.bench.check import compare_runs, describe, read_ratios
+from stringpe.bench.regressions import compare_runs, describe, read_ratios
 from stringpe.cli.main import main
 
 

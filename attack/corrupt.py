@@ -1,0 +1,367 @@
+"""Corrupt files of every kind that is read: refused in one line that names the file, left out and counted, or used
+where the damage does no harm; never a traceback, a hang or a wrong number."""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import material
+import torch
+from mutate import damage, damage_json, damage_lines
+from tally import Tally, time_limit
+
+from stringpe.data.cache import forget_all
+from stringpe.io.pictures import BadSample
+
+_SECONDS = 30.0
+_HARMLESS = re.compile(r"cannot be used and are left out|is made again|goes on from the checkpoint before|damaged")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to damage and who reads it. read: gives what was read, or raises. sound: whether what was read can be
+    believed; the damage may not have touched what matters. called: other words that name the file in a refusal."""
+
+    file: Path
+    read: Callable[[], Any]
+    how: Callable[[bytes, random.Random], bytes] = damage
+    sound: Callable[[Any], bool] = lambda found: True
+    called: tuple[str, ...] = ()
+
+
+def attack(count: int, seed: int, *, only: tuple[str, ...] = ()) -> Tally:
+    """So many damaged files, the targets in turns."""
+    tally, dice = Tally("corrupt files"), random.Random(seed)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = {name: t for name, t in targets(Path(folder)).items() if not only or any(o in name for o in only)}
+        sound = {name: target.file.read_bytes() for name, target in known.items()}
+        for name, target in known.items():  # what is whole is read
+            if not target.sound(target.read()):
+                raise RuntimeError(f"{name} cannot be read even when it is whole")
+            forget_all()
+        for case in range(count):
+            name = list(known)[case % len(known)]
+            target, content = known[name], target_content(known[name], sound[name], dice, case)
+            target.file.unlink() if content is None else target.file.write_bytes(content)
+            with _restored(target.file, sound[name]):
+                _case(tally, f"{name}, case {case} of seed {seed}", target)
+    return tally
+
+
+def target_content(target: Target, whole: bytes, dice: random.Random, case: int) -> bytes | None:
+    """The damaged file; None for one that is missing."""
+    return None if dice.random() < 0.02 else target.how(whole, dice)
+
+
+@contextmanager
+def _restored(file: Path, content: bytes) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        file.write_bytes(content)
+        forget_all()
+
+
+def _case(tally: Tally, line: str, target: Target) -> None:
+    try:
+        with warnings.catch_warnings(record=True) as heard, time_limit(_SECONDS):
+            warnings.simplefilter("always")
+            found = target.read()
+    except TimeoutError as error:
+        tally.fault("hang", f"{line} → {error}")
+    except (ValueError, OSError, BadSample) as error:
+        text = str(error)
+        names = (target.file.name, *target.called)
+        if isinstance(error, UnicodeError) or "\n" in text.strip() or len(text) < 20:
+            tally.fault("obscure error", f"{line} → {type(error).__name__}: {text[:200]!r}")
+        elif not any(name in text for name in names):
+            tally.fault("refused without its name", f"{line} → {type(error).__name__}: {text[:200]}")
+        else:
+            tally.count("refused, file named")
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0][:200]
+        tally.fault("traceback", f"{line} → {type(error).__name__}: {first}")
+    else:
+        if not target.sound(found):
+            tally.fault("wrong and believed", line)
+        elif any(_HARMLESS.search(str(w.message)) for w in heard):
+            tally.count("left out, counted and named")
+        else:
+            tally.count("used, nothing wrong with what was read")
+
+
+# What there is to damage.
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """Every kind of file, whole, with its reader."""
+    torch.manual_seed(0)
+    found = _runs(folder) | _captions_and_labels(folder) | _annotations(folder)
+    return found | _robots(folder) | _archives(folder) | _settings(folder) | _models(folder)
+
+
+def _runs(folder: Path) -> dict[str, Target]:
+    """A classifier, a text and image model, and a policy."""
+    from stringpe.io import checkpoint as checkpoints
+    from stringpe.tasks.build import load_run
+
+    found: dict[str, Target] = {}
+    for name, run in material.runs(folder / "runs").items():
+        last = checkpoints.found(run)[-1]
+        for file in sorted(path for path in last.rglob("*") if path.is_file()):
+            how = damage_json if file.suffix == ".json" and file.name != "tokenizer.json" else damage
+            inside = file.parent.name == "pretrained_model"
+            found[f"checkpoint of {name}, {file.name}"] = Target(
+                file,
+                (lambda run=run: load_run(run)) if inside else (lambda last=last: checkpoints.read(last)),
+                how,
+                _finite_model if inside else _finite_state,
+                (str(run), "model.safetensors" if file.name == "config.json" else file.name),
+            )
+    return found
+
+
+def _finite_model(loaded: Any) -> bool:
+    return all(bool(p.isfinite().all()) for p in loaded.model.parameters() if p.is_floating_point())
+
+
+def _finite_state(checkpoint: Any) -> bool:
+    return isinstance(checkpoint.step, int) and all(bool(t.isfinite().all()) for t in checkpoint.model.values())
+
+
+def _captions_and_labels(folder: Path) -> dict[str, Target]:
+    from stringpe.data.captions import FolderCaptions
+    from stringpe.data.labelled_batches import load_labelled
+    from stringpe.data.pairs import load_pairs
+    from stringpe.recipes.schema import Data
+
+    found: dict[str, Target] = {}
+    for name, path in material.captions(folder / "captions").items():
+
+        def read(path: Path = path) -> Any:
+            made = FolderCaptions(str(path.parent))
+            return [made.captions(i) for i in range(len(made))]
+
+        how = damage_json if path.suffix == ".json" else damage
+        found[f"captions, {name}"] = Target(path, read, how, _texts, ("0.png",))
+    for kind, tar in material.samples(folder / "samples").items():
+        data = Data(
+            source="shards", train=str(tar), val=str(tar), image_size=16, num_classes=3, cache=str(folder / "c")
+        )
+        if kind == "labels":
+            found["tar, labels"] = Target(tar, lambda d=data: load_labelled(d, "train"), damage, _labelled)
+        else:
+            found["tar, captions and depth"] = Target(tar, lambda d=data: load_pairs(d, "train", True), damage, _pairs)
+    return found
+
+
+def _texts(found: Any) -> bool:
+    return all(isinstance(text, str) and text.strip() for texts in found for text in texts)
+
+
+def _labelled(found: Any) -> bool:
+    labels = found[0]["label"]
+    return 0 < len(labels) <= 12 and bool(((labels >= 0) & (labels < 3)).all())
+
+
+def _pairs(found: Any) -> bool:
+    return 0 < len(found) <= 12 and len(found.captions) == len(found) and bool(found.depth.isfinite().all())
+
+
+def _annotations(folder: Path) -> dict[str, Target]:
+    from stringpe.data import omni3d
+    from stringpe.data.coco import read_coco
+
+    paths = material.annotations(folder / "annotations")
+    return {
+        "COCO": Target(paths["coco"], lambda: read_coco(paths["coco"]), damage_json, _coco),
+        "LVIS": Target(paths["lvis"], lambda: read_coco(paths["lvis"]), damage_json, _coco),
+        "Omni3D": Target(paths["omni3d"], lambda: omni3d.read(paths["omni3d"]), damage_json, _omni3d),
+    }
+
+
+def _coco(found: Any) -> bool:
+    numbers = [v for p in found.pictures for v in (*p.areas, *(x for box in p.boxes for x in box))]
+    inside = all(
+        0 <= x0 <= x1 <= p.width and 0 <= y0 <= y1 <= p.height for p in found.pictures for x0, y0, x1, y1 in p.boxes
+    )
+    distinct = len({p.id for p in found.pictures}) == len(found.pictures)
+    return inside and distinct and bool(torch.tensor(numbers).isfinite().all())
+
+
+def _omni3d(found: Any) -> bool:
+    distinct = len({p.id for p in found.images}) == len(found.images)
+    return distinct and all(bool(p.boxes.abs().le(1e4).all()) for p in found.images)
+
+
+def _robots(folder: Path) -> dict[str, Target]:
+    from stringpe.robots.data.dataset import Dataset
+    from stringpe.robots.data.hdf5 import read_hdf5
+    from stringpe.robots.data.pack import load
+
+    made = material.demonstrations(folder / "robots")
+
+    def read(data: Path) -> Any:
+        found = Dataset(data)
+        return found, [columns for _, columns in found.good(found.read)]
+
+    found: dict[str, Target] = {}
+    for name in ("data set", "data set of LeRobot", "data set of format 2"):
+        data = made[name]
+        files = [
+            data / "meta" / "info.json",
+            *sorted(data.glob("meta/tasks.*")),
+            *sorted(data.glob("meta/episodes/*/*")),
+        ]
+        for file in (*files, sorted((data / "data").rglob("*.parquet"))[0]):
+            how = {".json": damage_json, ".jsonl": damage_lines}.get(file.suffix, damage)
+            found[f"{name}, {file.relative_to(data)}"] = Target(file, partial(read, data), how, _episodes, (str(data),))
+    return found | {
+        "HDF5": Target(made["hdf5"], lambda: read_hdf5(made["hdf5"]), damage, _frames),
+        "pack": Target(made["pack"], lambda: load(made["pack"], depth=True), damage, _demos),
+        "trials.jsonl": Target(made["trials"], lambda: material.evaluate(made["trials"].parent), damage_lines, _same),
+        "evaluation.json": Target(
+            made["trials"].with_name("evaluation.json"),
+            lambda: material.evaluate(made["trials"].parent),
+            damage_json,
+            _same,
+            (str(made["trials"].parent),),
+        ),
+    }
+
+
+def _episodes(found: Any) -> bool:
+    import numpy as np
+
+    data, columns = found
+    return len(columns) + len(data.broken) <= 3 and all(np.isfinite(c["action"]).all() for c in columns)
+
+
+def _frames(found: Any) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(found["action"]).all() and np.isfinite(found["observation.state"]).all())
+
+
+def _demos(found: Any) -> bool:
+    return bool(found.action.isfinite().all()) and len(found.image) == len(found.seen)
+
+
+def _same(outcome: Any) -> bool:
+    return outcome == material.OUTCOME
+
+
+def _archives(folder: Path) -> dict[str, Target]:
+    """Tars, plain and compressed, and a zip: pictures by name."""
+    from stringpe.data.archives import PictureFiles
+
+    found: dict[str, Target] = {}
+    for name, path in material.archives(folder / "archives").items():
+
+        def read(path: Path = path) -> Any:
+            files = PictureFiles(str(path))
+            sizes = []
+            for i in range(8):
+                try:
+                    sizes.append(files.decode(f"{i}.png").size)
+                except BadSample as error:
+                    warnings.warn(f"1 of 8 pictures cannot be used and are left out: {error}", RuntimeWarning, 2)
+            return sizes
+
+        found[f"pictures in a {name}"] = Target(path, read, damage, lambda sizes: set(sizes) <= {(20, 16)})
+    return found
+
+
+def _settings(folder: Path) -> dict[str, Target]:
+    """Files that say what made a folder, results, curves, costs, and what is kept in a cache."""
+    from stringpe.data.cache import load_or_make
+    from stringpe.data.depth_lifting import add_up
+    from stringpe.io.files import claim_folder
+    from stringpe.training.comparison import _costs, _curves
+    from stringpe.training.launch import result
+
+    made = material.comparison(folder / "comparison")
+    run, plan, asked = made.run, made.plan, made.asked
+    folder = folder / "settings"
+    folder.mkdir()
+    settings, kept = {"size": [2, 3], "seed": 0}, {"x": torch.arange(6.0).view(2, 3)}
+    claim_folder(folder, settings, file="made.json", what="data set")
+    load_or_make(str(folder), "kept", lambda: kept)
+    summary = folder / "0.tar.summary.json"
+    summary.write_text('{"kept": 3, "dropped": {"outdoor": 1}, "corrupt": 1, "problems": ["x.png: cut"]}')
+    (folder / "0.tar").touch()
+    return {
+        "result.json": Target(run / "result.json", lambda: result(made.recipe, run), damage_json, _result),
+        "recipe.json": Target(run / "recipe.json", lambda: result(made.recipe, run), damage_json, _result, (str(run),)),
+        "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(_curves(plan[0])), damage_lines),
+        "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked, "rope"), damage_json, _has_costs),
+        "settings of a folder": Target(
+            folder / "made.json",
+            lambda: claim_folder(folder, settings, file="made.json", what="data set"),
+            damage_json,
+            called=(str(folder),),
+        ),
+        "cache": Target(
+            folder / "kept.safetensors",
+            lambda: load_or_make(str(folder), "kept", lambda: kept),
+            damage,
+            lambda found: found["x"].shape == (2, 3),
+        ),
+        "summary of lifted depth": Target(summary, lambda: add_up(folder, ["0.tar"]), damage_json, _counts),
+    }
+
+
+def _result(found: Any) -> bool:
+    return found is None or all(isinstance(v, float | int) for v in found["metrics"].values())
+
+
+def _has_costs(found: Any) -> bool:
+    return all(len(cost["step_ms"]) == 3 for cost in found.values())
+
+
+def _counts(found: Any) -> bool:
+    return all(isinstance(found[name], int) for name in ("kept", "corrupt", "shards"))
+
+
+def _models(folder: Path) -> dict[str, Target]:
+    """Model folders that others wrote: an attached host, a detector and a depth model of transformers, a tokeniser."""
+    from stringpe.models.depth_estimator import DepthEstimator
+    from stringpe.models.tokenizer import Tokenizer
+    from stringpe.pretrained import from_pretrained
+    from stringpe.tasks.build import load_run
+
+    made = material.models(folder / "models")
+
+    def estimate() -> Any:
+        return DepthEstimator(made["depth"])([torch.zeros(3, 42, 42, dtype=torch.uint8)])[0]
+
+    readers: dict[str, tuple[Callable[[], Any], Callable[[Any], bool]]] = {
+        "attached": (lambda: from_pretrained(made["attached"]), _finite_parameters),
+        "owl": (lambda: load_run(made["owl"]), _finite_model),
+        "depth": (estimate, lambda depth: depth.shape == (42, 42) and bool(depth.isfinite().all())),
+    }
+    found = {
+        f"{name} model, {file.name}": Target(
+            file, read, damage_json if file.suffix == ".json" else damage, sound, (str(made[name]),)
+        )
+        for name, (read, sound) in readers.items()
+        for file in sorted(made[name].iterdir())
+        if file.name in ("config.json", "model.safetensors", "preprocessor_config.json")
+    }
+    file = made["tokenizer"]
+    return found | {"tokenizer.json": Target(file, lambda: Tokenizer.load(file).encode(["a dog"], 8), damage_json)}
+
+
+def _finite_parameters(model: Any) -> bool:
+    return all(bool(p.isfinite().all()) for p in model.parameters())

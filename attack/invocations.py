@@ -1,0 +1,416 @@
+"""Wrong invocations of every command: one line that says what is wrong, nothing made before it, and no traceback; and
+Ctrl-C at any moment, which is one line as well."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import material
+import torch
+from tally import Tally, time_limit
+
+from processes import Process
+from stringpe import recipes
+from stringpe.cli import main as cli
+from stringpe.cli.parse import _read_hint
+from stringpe.recipes.overrides import keys
+from stringpe.recipes.schema import Recipe
+
+_SECONDS = 60.0
+
+
+class Began(BaseException):
+    """The command found nothing wrong and would have begun to work."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Words behind `stringpe`. wrong: they must be refused; else they may be right."""
+
+    words: tuple[str, ...]
+    wrong: bool = True
+
+
+def attack(count: int, seed: int) -> Tally:
+    """So many invocations in this process, some more as processes of their own, and some that Ctrl-C stops."""
+    processes, interrupts = -(-count // 150), -(-count // 50)
+    tally, dice = Tally("wrong invocations"), random.Random(seed)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        places = _places(Path(folder))
+        listed = list(known_cases(places))
+        dice.shuffle(listed)
+        drawn = (draw_case(dice, places) for _ in itertools.count())
+        with _in_folder(Path(folder) / "here"):
+            for case in itertools.islice(itertools.chain(listed, drawn), count):
+                with _nothing_begins():
+                    _judge(tally, case, *_call(case.words))
+            for case in dice.sample(listed, min(processes, len(listed))):
+                _judge(tally, case, *_start(case.words))
+            for _ in range(interrupts):
+                _interrupt(tally, dice, Path(folder))
+    return tally
+
+
+def _judge(tally: Tally, case: Case, outcome: str, text: str, made: Sequence[str]) -> None:
+    line = f"stringpe {' '.join(map(repr, case.words))}"
+    lines = text.strip().splitlines()
+    if outcome in ("hang", "traceback"):
+        tally.fault(outcome, f"{line} → {text[:200]}")
+    elif outcome in ("began", "worked"):
+        if case.wrong:
+            tally.fault("accepted", line)
+        else:
+            tally.count("taken for right")
+    elif len(lines) != 1 or len(text) < 20:
+        tally.fault("obscure error", f"{line} → {text[:200]!r}")
+    elif made:
+        tally.fault("made something before refusing", f"{line} → {', '.join(made[:3])}")
+    else:
+        tally.count("refused in one line")
+
+
+def _call(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """What the command does here: the outcome, its words, and the files that it made."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), time_limit(_SECONDS):
+            cli.main(list(words))
+        outcome, text = "worked", out.getvalue()
+    except Began:
+        outcome, text = "began", ""
+    except SystemExit as stop:
+        ended = stop.code in (0, None)
+        outcome = "worked" if ended else "refused"
+        text = str(stop.code) if isinstance(stop.code, str) else err.getvalue()
+    except TimeoutError:
+        outcome, text = "hang", f"no answer for {_SECONDS:g} s"
+    except BaseException as error:
+        outcome, text = "traceback", f"{type(error).__name__}: {error}"
+    made = _made()
+    return outcome, text, made
+
+
+def _start(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """The same in a process of its own."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "stringpe", *words], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "hang", f"no answer for {_SECONDS:g} s", []
+    if "Traceback" in done.stderr:
+        return "traceback", done.stderr.strip().splitlines()[-1], []
+    made = _made()
+    return ("refused" if done.returncode else "worked"), done.stderr, made
+
+
+def _made() -> list[str]:
+    """What a command left in the current folder, besides a lock; it is removed."""
+    found = [str(path) for path in Path().rglob("*") if str(path) not in ("out", "out/.lock")]
+    for path in Path().iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return found
+
+
+@contextlib.contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    """In an empty folder, with a cache of its own."""
+    folder.mkdir()
+    before, cache = Path.cwd(), os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.pop("XDG_CACHE_HOME")
+        if cache is not None:
+            os.environ["XDG_CACHE_HOME"] = cache
+
+
+@contextlib.contextmanager
+def _nothing_begins() -> Iterator[None]:
+    """Commands stop where their work would begin."""
+
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        raise Began
+
+    def read_data(recipe: Recipe, *args: Any) -> Any:
+        """Training begins once its data is read; what a recipe makes itself is right, and takes time."""
+        if recipe.data.source not in ("scenes", "synthetic", "points"):
+            launch.build(recipe).examples  # noqa: B018
+        raise Began
+
+    launch = importlib.import_module("stringpe.training.launch")
+    places = [
+        ("stringpe.training.comparison", "_run"),
+        ("stringpe.bench.report", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
+        ("stringpe.scenes.shards", "claim_folder"), ("stringpe.robots.data.demos", "claim_folder"),
+        ("stringpe.cli.drawing", "draw"), ("stringpe.training.comparison", "claim_folder"),
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, launch, "_train", launch._train)
+        launch._train = read_data  # type: ignore[attr-defined]
+        for name, attribute in places:
+            module = importlib.import_module(name)
+            stack.callback(setattr, module, attribute, getattr(module, attribute))
+            setattr(module, attribute, begin)
+        yield
+
+
+# What is typed.
+
+
+def _places(folder: Path) -> dict[str, str]:
+    """Things that are not what a command wants, and some that are."""
+    runs = material.runs(folder / "runs")
+    models = material.models(folder / "models")
+    robots = material.demonstrations(folder / "robots")
+    (folder / "empty").mkdir()
+    (folder / "text.txt").write_text("nothing of interest\n")
+    return {
+        "classifier": str(runs["a classifier"]),
+        "retrieval": str(runs["retrieval"]),
+        "policy": str(runs["a policy"]),
+        "owl": str(models["owl"]),
+        "attached": str(models["attached"]),
+        "demos": str(robots["data set"]),
+        "hdf5": str(robots["hdf5"]),
+        "pack": str(robots["pack"]),
+        "tar": str(folder / "runs" / "samples" / "labels.tar"),
+        "picture": str(_write(folder / "picture.png")),
+        "empty": str(folder / "empty"),
+        "text": str(folder / "text.txt"),
+        "nowhere": str(folder / "nowhere"),
+    }
+
+
+def _write(path: Path) -> Path:
+    from captioned_files import picture
+
+    path.write_bytes(picture())
+    return path
+
+
+_JUNK: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    int: (("x", "1.5", "", "nan", "--"), ("-1", "0", "99999999999999999999", "7")),
+    float: (("x", "", "nan", "inf", "-inf"), ("-1", "0", "1e300", "0.5")),
+    bool: (("maybe", "2", ""), ("true", "false")),
+    str: ((), ("", "zzz", "../..", "a:b", "{", "x" * 300, "−1", "nan")),
+}
+"""By the type of a value: what is never right, and what may be."""
+
+
+def known_cases(places: dict[str, str]) -> Iterator[Case]:
+    """Every key of a recipe and every option of a command with values that are never right; files and folders that are
+    not what a command wants; words that are no commands."""
+    kinds = _key_types()
+    for key, kind in kinds.items():
+        for value in _JUNK[kind][0]:
+            yield Case(("train", "relations", f"{key}={value}", "--out", "out"))
+    for name, function in cli.COMMANDS.items():
+        yield from (Case(words) for words in _wrong_options(name, function))
+    yield from (Case(words) for words in _wrong_places(places))
+    yield from (Case(words) for words in _NO_COMMANDS)
+
+
+_NO_COMMANDS = (
+    ("trian",), ("compare", "relatoins"), ("data",  "scense"), ("data", "-1"), ("",), ("-x",), ("train",), ("eval",),
+    ("train", "relations", "optim"), ("train", "relations", "=3"), ("train", "relations", "optim.=3"), ("export",),
+    ("train", "relations", "model.encoding_options=3"), ("train", "relations", "a b c"), ("predict",), ("predict", "a"),
+    ("compare", "properties", "relations"),
+)  # fmt: skip
+
+
+def _key_types() -> dict[str, Any]:
+    """The plain keys of a recipe with their types."""
+    found: dict[str, Any] = {}
+    for key in keys():
+        node: Any = Recipe
+        for part in key.split("."):
+            node = typing.get_type_hints(node)[part]
+        if node in _JUNK:
+            found[key] = node
+    return found
+
+
+def _wrong_options(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, ...]]:
+    """One option that is wrong, in an invocation that is otherwise right."""
+    whole = _WHOLE[name]
+    hints = typing.get_type_hints(function, include_extras=True)
+    yield (*name.split(), *whole, "--no-such-option", "3")
+    yield (*name.split(), *whole, "one word too many", "and another", "and a third")
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "changes" or parameter.kind is parameter.POSITIONAL_ONLY:
+            continue
+        flag = f"--{parameter.name.replace('_', '-')}"
+        kind, number = _read_hint(hints[parameter.name])
+        if kind is not bool and number != "*":
+            yield (*name.split(), *whole, flag)  # its value is missing
+        base = _plain_type(hints[parameter.name])
+        times = number if isinstance(number, int) else 1
+        for value in _JUNK.get(base, ((), ()))[0] if base is not bool else ():
+            yield (*name.split(), *whole, flag, *[value] * times)
+
+
+def _plain_type(hint: Any) -> Any:
+    while typing.get_args(hint):
+        hint = next(h for h in typing.get_args(hint) if h is not type(None))
+    return hint
+
+
+_WHOLE: dict[str, tuple[str, ...]] = {
+    "compare": ("relations", "--out", "out"),
+    "compare properties": (),
+    "train": ("relations", "--out", "out"),
+    "eval": ("nowhere",),
+    "predict": ("nowhere", "nothing.png"),
+    "figure": ("nowhere",),
+    "data scenes": ("--out", "out"),
+    "data depth": ("nowhere", "out", "--model", "nowhere"),
+    "data demos": ("KukaPick", "--out", "out"),
+    "data pack": ("nowhere", "out"),
+    "data hdf5": ("nowhere", "--out", "out", "--task", "x"),
+    "bench": ("op", "--out", "out"),
+    "inspect": ("cayley",),
+    "export": ("nowhere",),
+}
+"""Words that a command takes; those that read something name a place that is not there."""
+
+
+def _wrong_places(places: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    """Existing things of the wrong kind."""
+    for what, where in places.items():
+        if what not in ("classifier", "retrieval", "policy"):
+            yield ("eval", where)
+            yield ("eval", where, "--env", "KukaPick")
+        if what not in ("classifier", "retrieval", "policy", "attached"):
+            yield ("export", where, "--out", "out")
+        if what != "owl":
+            yield ("predict", where, places["picture"], "--text", "mug")
+        if what != "picture":
+            yield ("predict", places["owl"], where, "--text", "mug")
+            yield ("predict", places["owl"], places["picture"], "--query-image", where)
+        yield ("figure", where)
+        yield ("data", "depth", where, "out", "--model", where)
+        if what != "demos":
+            yield ("data", "pack", where, "out")
+        if what != "hdf5":
+            yield ("data", "hdf5", where, "--out", "out", "--task", "x", "--fps", "0")
+        for source in ("shards", "stream", "folder", "coco", "omni3d", "demos"):
+            if (what, source) not in (("tar", "shards"), ("tar", "stream"), ("demos", "folder")):
+                data = (f"data.source={source}", f"data.train={where}", f"data.val={where}")
+                yield ("train", "imagenet2012", *data, "--out", "out")
+                yield ("train", "flickr8k", *data, "--out", "out")
+    for words in (("--threshold", "2"), ("--top", "0"), ("--nms", "-1"), ("--depth", places["picture"]), ("--text", ""),
+                  ("--query-image", places["picture"], "--query-box", "0", "0", "-1", "5"), ("--html",)):  # fmt: skip
+        text = () if "--query-image" in words or "--text" in words else ("--text", "mug")
+        yield ("predict", places["owl"], places["picture"], *text, *words)
+    yield ("eval", places["classifier"], places["retrieval"])
+    yield ("eval", places["classifier"], "--zero-shot", places["empty"])
+    yield ("eval", places["retrieval"], "--zero-shot", places["empty"])
+    yield ("eval", places["policy"], "--env", "KukaPik")
+    yield ("eval", places["policy"], "--env", "KukaPick", "lighting=neon")
+    yield ("eval", places["policy"], places["policy"], "--env", "KukaPick")
+    yield ("eval", places["policy"], "--env", "KukaPick")  # another robot
+    yield ("eval", places["classifier"], "model.dim=12")
+    yield ("export", places["classifier"], "--size", "7", "--out", "out")
+
+
+def draw_case(dice: random.Random, places: dict[str, str]) -> Case:
+    """A command with a few odd words, which may be right by accident."""
+    kinds = _key_types()
+    if dice.random() < 0.5:
+        names = dice.sample(list(kinds), dice.randint(1, 3))
+        changes = [f"{name}={dice.choice((*_JUNK[kinds[name]][0], *_JUNK[kinds[name]][1]))}" for name in names]
+        command = dice.choice(("train", "compare"))
+        return Case((command, dice.choice(recipes.names()), *changes, "--out", "out"), wrong=False)
+    name = dice.choice(list(cli.COMMANDS))
+    words = [*name.split(), *_WHOLE[name]]
+    hints = typing.get_type_hints(cli.COMMANDS[name], include_extras=True)
+    options = [n for n in hints if n not in ("return", "changes", "device", "ways", "parts")]
+    for option in dice.sample(options, min(len(options), dice.randint(1, 3))):
+        junk = _JUNK.get(_plain_type(hints[option]), ((), (*places.values(), "", "zzz")))
+        words += [
+            f"--{option.replace('_', '-')}",
+            *(dice.choice((*junk[0], *junk[1])) for _ in range(dice.randint(0, 3))),
+        ]
+    if dice.random() < 0.3:
+        words.insert(
+            dice.randrange(len(words) + 1), dice.choice(("", "-", "--", "x=1", "−−out", "~", "*", *places.values()))
+        )
+    return Case(tuple(words), wrong=False)
+
+
+# Ctrl-C.
+
+
+def _interrupt(tally: Tally, dice: random.Random, folder: Path) -> None:
+    """Ctrl-C in a command at work: one line, exit status 130, and nothing half done."""
+    out = folder / "interrupted"
+    small = ("data.train_size=64", "data.val_size=16", "loop.steps=400", "loop.eval_every=5", "model.layers=1")
+    commands = {
+        "train": ("train", "relations", *small, "--out", str(out)),
+        "compare": ("compare", "relations", *small, "--jobs", "1", "--seeds", "1", "--no-costs", "--out", str(out)),
+        "compare properties": ("compare", "properties"),
+        "data scenes": (
+            "data",
+            "scenes",
+            "--out",
+            str(out),
+            "--count",
+            "64",
+            "--size",
+            "32",
+            "32",
+            "--shard-size",
+            "2",
+        ),
+        "inspect": ("inspect", "cayley", "--out", str(out / "x.png")),
+    }
+    name = dice.choice(list(commands))
+    process = Process(partial(_run_command, commands[name]), folder / "interrupted.log")
+    time.sleep(dice.uniform(0.3, 1.5))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGINT)
+    status = process.wait()
+    said = process.log.read_text(errors="replace")
+    if status is None:
+        tally.fault("hang", f"{name} after Ctrl-C")
+    elif "Traceback" in said or (status and "stopped by Ctrl-C" not in said):
+        tally.fault("traceback", f"{name} after Ctrl-C → {process.said()[:200]}")
+    else:
+        tally.count("stopped by Ctrl-C in one line" if status else "ended before Ctrl-C")
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def _run_command(words: Sequence[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        cli.main(list(words))
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(stop.code if isinstance(stop.code, int) else 1)

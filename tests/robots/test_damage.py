@@ -1,0 +1,145 @@
+"""Damaged robot data: files are named in one line, damaged episodes counted, wrong numbers not believed."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from stand_in import demonstration
+
+from stringpe.robots.data.dataset import Dataset
+from stringpe.robots.data.hdf5 import import_hdf5
+from stringpe.robots.data.pack import FORMAT, load, pack
+from stringpe.robots.data.video import write_video
+from stringpe.robots.data.writer import Writer
+from stringpe.robots.policies.base import read_spec
+from stringpe.training.simulate import read_trials
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("data")
+    with Writer(out, fps=10, quality=0) as writer:
+        for seed in range(2):
+            writer.add(demonstration(seed, depth=True), task="reach", seed=seed)
+    return out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fps": 0}, {"fps": "x"}, {"fps": None}, {"features": []}, {"features": {}}, {"codebase_version": 3},
+        {"data_path": 1},
+        {"features": {"action": 1}},
+        {"features": {"action": {"dtype": "float32", "shape": []}, "observation.state": {"dtype": "x", "shape": [1]}}},
+    ],
+)  # fmt: skip
+def test_a_damaged_info_is_named(folder, tmp_path, change):
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info | change))
+    with pytest.raises(ValueError, match=r"info\.json|format 3"):
+        Dataset(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"task_index": "0", "task": "x"}', '{"task": "x"}'])
+def test_a_damaged_list_of_tasks_is_named(folder, tmp_path, line):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_bytes((folder / "meta" / "info.json").read_bytes())
+    (tmp_path / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "a"}\n' + line + "\n")
+    info = json.loads((tmp_path / "meta" / "info.json").read_text())
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info | {"codebase_version": "v2.1"}))
+    with pytest.raises(ValueError, match=r"line 2 of .*tasks\.jsonl is damaged"):
+        Dataset(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b"\xff" * 50, lambda b: b[:-100]])
+def test_a_damaged_pack_is_named(folder, tmp_path, damage):
+    path = pack(Dataset(folder), tmp_path / "p.safetensors", size=16)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"p\.safetensors is damaged"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("state", lambda t: t[:-1]),
+        ("action", lambda t: torch.full_like(t, float("nan"))),
+        ("seen", lambda t: t + 1000),
+        ("task", lambda t: t + 1),
+        ("observation.images.top", lambda t: t.flip(0)),
+        ("observation.images.top.ends", lambda t: t[:-1]),
+    ],
+)
+def test_parts_of_a_pack_that_do_not_fit_are_refused(folder, tmp_path, name, change):
+    from safetensors import safe_open
+
+    path = pack(Dataset(folder), tmp_path / "p.safetensors", size=16)
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+    tensors = load_file(path)
+    save_file(tensors | {name: change(tensors[name]).contiguous()}, path, about)
+    with pytest.raises(ValueError, match=r"p\.safetensors is damaged"):
+        load(path)
+
+
+def test_a_pack_that_says_nothing_of_itself_is_refused(tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / "p.safetensors", {"format": FORMAT, "about": '{"size": "x"}'})
+    with pytest.raises(ValueError, match=r"p\.safetensors is damaged"):
+        load(tmp_path / "p.safetensors")
+
+
+def test_an_import_refuses_what_cannot_be_and_a_second_importer(tmp_path):
+    pytest.importorskip("h5py")
+    from stringpe.io.files import hold_lock
+
+    with pytest.raises(ValueError, match=r"there is no file .*nowhere\.hdf5"):
+        import_hdf5([tmp_path / "nowhere.hdf5"], tmp_path / "out", task="x")
+    (tmp_path / "bad.hdf5").write_bytes(b"x")
+    with pytest.raises(ValueError, match="fps, the steps per second, must be above 0"):
+        import_hdf5([tmp_path / "bad.hdf5"], tmp_path / "out", task="x", fps=0)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=r"nothing was imported: 1 of 1 files cannot be used .*bad\.hdf5"):
+        import_hdf5([tmp_path / "bad.hdf5"], tmp_path / "out", task="x")
+    busy = pytest.raises(ValueError, match="is in use by process")
+    with hold_lock(tmp_path / "out" / ".import.lock", "x"), busy:
+        import_hdf5([tmp_path / "bad.hdf5"], tmp_path / "out", task="x")
+
+
+GOOD = {"seed": 1, "success": True, "sum_reward": 1.0, "max_reward": 1.0, "steps": 3, "seconds": 0.1}
+
+
+@pytest.mark.parametrize(
+    "change", [{"success": "x"}, {"success": 1}, {"seed": True}, {"sum_reward": None}, {"steps": 1.5}, {"crashed": 3}]
+)
+def test_a_trial_of_the_wrong_types_is_not_believed(tmp_path, change):
+    lines = [json.dumps({"weights": "w", **GOOD, "seed": 2}), json.dumps({"weights": "w", **GOOD, **change})]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
+    assert [trial.seed for trial in read_trials(tmp_path, "w")] == [2]
+
+
+@pytest.mark.parametrize("about", [b"{", b"[]", b'{"cameras": ["a"]}', b"\xff"])
+def test_weights_that_do_not_say_what_they_are_for_are_refused(about):
+    with pytest.raises(ValueError, match="do not say what the policy was made for"):
+        read_spec({"about": torch.tensor(list(about), dtype=torch.uint8)})
+
+
+def test_a_film_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    import numpy as np
+    from PIL import Image
+
+    from stringpe.robots.data import video
+
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    frames = [np.zeros((8, 8, 3), np.uint8)] * 3
+    assert write_video(tmp_path / "a.mp4", frames).name == "a.gif"
+
+    def cut(self, path, *args, **options):
+        path.write_bytes(b"GIF")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", cut)
+    with pytest.raises(KeyboardInterrupt):
+        write_video(tmp_path / "b.mp4", frames)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]

@@ -1,0 +1,52 @@
+"""A short part of `make attack`, with a fixed seed: nothing may break. The whole of it is described in
+docs/reliability.md."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[1] / "attack" / "run.py"
+
+
+def attack(*words, seed=0):
+    """What `python attack/run.py` prints, in a process of its own: it forks, which a process with threads cannot."""
+    done = subprocess.run(
+        [sys.executable, str(RUN), *words, "--seed", str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def cases(printed):
+    """Cases and faults by attack, from the table."""
+    rows = [line.split("|") for line in printed.splitlines() if line.startswith("|")]
+    return {
+        row[1].strip(): tuple(int(cell.replace(",", "")) for cell in row[2:4])
+        for row in rows
+        if row[2].strip()[0].isdigit()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        (["properties=100000", "calls=900"], {"laws of encodings and boxes": 100_000, "malformed calls": 900}),
+        (["pictures=60"], {"damaged pictures": 1200}),
+        (["files=130"], {"corrupt files": 130}),
+        (["invocations=120"], {"wrong invocations": 120}),
+        (["kills=14", "writers=1"], {"kills": 14, "concurrent writers": 20}),
+    ],
+    ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",
+)
+def test_nothing_breaks(words, least):
+    found = cases(attack(*words))
+    assert all(found[name][0] >= count for name, count in least.items())
+    assert not any(faults for _, faults in found.values())
