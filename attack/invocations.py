@@ -165,7 +165,7 @@ def _nothing_begins() -> Iterator[None]:
     launch = importlib.import_module("stringpe.training.launch")
     places = [
         ("stringpe.training.comparison", "_run"),
-        ("stringpe.bench.report", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
+        ("stringpe.bench.results", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
         ("stringpe.scenes.shards", "claim_folder"), ("stringpe.robots.data.demos", "claim_folder"),
         ("stringpe.cli.drawing", "draw"), ("stringpe.training.comparison", "claim_folder"),
     ]  # fmt: skip
@@ -257,7 +257,7 @@ def _key_types() -> dict[str, Any]:
 
 def _wrong_options(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, ...]]:
     """One option that is wrong, in an invocation that is otherwise right."""
-    whole = _WHOLE[name]
+    whole = _WHOLE.get(name, ("nowhere",))
     hints = typing.get_type_hints(function, include_extras=True)
     yield (*name.split(), *whole, "--no-such-option", "3")
     yield (*name.split(), *whole, "one word too many", "and another", "and a third")
@@ -347,7 +347,7 @@ def draw_case(dice: random.Random, places: dict[str, str]) -> Case:
         command = dice.choice(("train", "compare"))
         return Case((command, dice.choice(recipes.names()), *changes, "--out", "out"), wrong=False)
     name = dice.choice(list(cli.COMMANDS))
-    words = [*name.split(), *_WHOLE[name]]
+    words = [*name.split(), *_WHOLE.get(name, ("nowhere",))]
     hints = typing.get_type_hints(cli.COMMANDS[name], include_extras=True)
     options = [n for n in hints if n not in ("return", "changes", "device", "ways", "parts")]
     for option in dice.sample(options, min(len(options), dice.randint(1, 3))):

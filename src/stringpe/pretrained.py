@@ -80,8 +80,9 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
     try:
         model.load_state_dict(_read_weights(folder / "model.safetensors"))
     except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"the weights in {folder} are of another model than the one built ({error}): pass model=, a host built as "
+            f"the weights in {folder} are of another model than the one built ({reason}): pass model=, a host built as "
             f"the saved one was, or save it with build="
         ) from None
     check_finite(model)
