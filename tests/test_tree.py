@@ -33,7 +33,7 @@ SAME_NAMES = {
 
 ACROSS = {
     "tests": {
-        "attack": "attack/, of which it runs a short part",
+        "attack": "make attack",
         "contributing": "CONTRIBUTING.md",
         "distribution": "the packages and the continuous integration",
         "deployment": "compilation, export and processes, over all encodings",
@@ -49,7 +49,7 @@ ACROSS = {
         "traps": "docs/traps.md",
         "tree": "this file",
     },
-    "cli": {"missing": "commands without the packages that they need"},
+    "cli": {"missing": "every command without a package that it needs"},
     "data": {"damage": "damaged input on every path that reads data"},
     "hosts": {
         "export": "stringpe.export, for hosts",

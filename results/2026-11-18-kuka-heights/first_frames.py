@@ -1,4 +1,4 @@
-"""Error of the chunk that policies plan from the first frames of held-out episodes, at the heights of training and beyond.
+"""Error of the chunk that policies plan from first frames of held-out episodes, at the heights of training and beyond.
 
     python first_frames.py RUNS PACKS
 
@@ -59,7 +59,8 @@ def main(runs: Path, packs: Path) -> None:
         found[name] = errors
         rows = {frame: {seed: 100 * errors[f"{frame}-{seed}"] for seed in SEEDS} for frame in ("camera", "world")}
         means = {frame: t_interval(list(row.values())) for frame, row in rows.items()}
-        print(name, len(frames), f"{100 * errors['blind']:.1f}", means, paired(rows["world"], rows["camera"]), flush=True)
+        gain = paired(rows["world"], rows["camera"])
+        print(name, len(frames), f"{100 * errors['blind']:.1f}", means, gain, flush=True)
     Path("first_frames.json").write_text(json.dumps(found, indent=1))
 
 

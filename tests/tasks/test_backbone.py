@@ -5,8 +5,10 @@ import torch
 
 from stringpe.recipes.schema import Data, Loop, Model, Recipe
 from stringpe.tasks import create
-from stringpe.tasks.backbone import backbone
+from stringpe.tasks.backbone import backbone, frozen_backbone
+from stringpe.tasks.base import Parts
 from stringpe.tasks.build import fit
+from stringpe.tasks.shapes import Shapes
 from stringpe.training import evaluate, train
 
 ENCODINGS = ["absolute", "sincos", "none", "rope", "rope_mixed", "cayley", "circulant", "liere"]
@@ -82,3 +84,14 @@ def test_weights_of_another_model_are_still_refused():
     narrow, wide = (backbone(with_model(TOY, encoding="absolute", dim=dim).model, image_size=16) for dim in (16, 32))
     with pytest.raises(ValueError, match="are not those of its recipe"):
         fit(wide, narrow.state_dict(), "a run")
+
+
+def test_options_of_one_encoding_reach_it_in_frozen_models_and_in_point_clouds_too():
+    """ "rope.base" is for rope alone: a comparison has one encoding per row."""
+    options = {"rope.base": 50.0, "rope.learnable": True, "circulant.block_size": 8}
+    asked = replace(TOY.model, dim=32, encoding="rope", encoding_options=options)
+    frozen = frozen_backbone(replace(asked, freeze="backbone", depth="lift"), image_size=16)
+    cloud = Shapes.build(replace(TOY, model=asked), Parts())
+    for model in (frozen, cloud):
+        theta = model.blocks[0].attention.encoding.frequencies
+        assert any(p.requires_grad and p.numel() > 6 for p in theta.parameters())

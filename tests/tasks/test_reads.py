@@ -38,6 +38,7 @@ pytestmark = [
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
 _NOT_READERS = (dataclasses.__file__, check.__file__, identity.__file__, sources.__file__, "<string>")
+_CHECKS = ("check_model", "check_named_options")
 """Copies, comparisons, digests and checks look at everything."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
@@ -52,7 +53,7 @@ def recorded():
 
         def read(self, name):
             caller = sys._getframe(1).f_code
-            if name in names and caller.co_filename not in _NOT_READERS and caller.co_name != "check_model":
+            if name in names and caller.co_filename not in _NOT_READERS and caller.co_name not in _CHECKS:
                 found.add(prefix + name)
             return object.__getattribute__(self, name)
 

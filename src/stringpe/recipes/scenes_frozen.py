@@ -7,9 +7,10 @@ data.cache; all rows and seeds start from it, and at first compute what it compu
 start and in the order of the data. Every patch gets the depth seen in it as third coordinate. Frozen W_q and W_k do
 not absorb a basis, so Cayley-STRING should beat RoPE-Mixed. Controls: no encoding at all (the classifier alone learns),
 a basis that is random and fixed, and LoRA of rank 8 on W_q and W_k beside RoPE-Mixed, with 6,144 numbers per layer
-where S has 6,048. For a CPU there is `scenes_frozen_small`.
-Time and expected number: not run yet; a probe on points found +2.7 ± 0.9 for Cayley over RoPE-Mixed with frozen
-projections.
+where S has 6,048. The encodings learn at four times the rate, since a gate has to travel from 0 to about 1, and Adam
+moves it by no more than the sum of the rates. For a CPU there is `scenes_frozen_small`.
+Time and expected number: not run yet. On points, with frozen projections, `relations` finds Cayley 7.0 ± 5.9 points
+above RoPE-Mixed.
 """
 
 from .design import MORE, Column, Contrast, Design
@@ -21,10 +22,10 @@ RECIPE = Recipe(
     model=Model(dim=192, layers=6, heads=3, patch_size=8, depth="lift", start="recipe:scenes_rgb", freeze="backbone"),
     data=Data(source="scenes", image_size=64, train_size=40_000, val_size=4_000, queries=16),
     augment=Augment(flip=True),
-    optim=Optim(lr=2e-3, warmup_steps=80),
+    optim=Optim(lr=2e-3, warmup_steps=80, encoding_lr_scale=4.0),
     loop=Loop(
         batch_size=512,
-        epochs=5,
+        epochs=10,
         precision="bf16",
         log_every=20,
         eval_batch=500,

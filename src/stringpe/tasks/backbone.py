@@ -58,7 +58,7 @@ def frozen_backbone(model: Model, *, image_size: int) -> ViT:
     return lift_frozen(
         backbone(plain, image_size=image_size),
         model.encoding,
-        model.encoding_options,
+        model.options,
         random_basis=model.freeze == "backbone+basis",
         rank=model.lora,
         depth=model.depth == "lift",

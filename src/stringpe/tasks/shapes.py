@@ -66,7 +66,7 @@ class Shapes(Task):
             num_heads=own.heads,
             num_classes=recipe.data.num_classes,
             encoding=own.encoding,
-            encoding_options=own.encoding_options,
+            encoding_options=own.options,
             share_layers=own.share_layers,
             attention=own.attention,
             mlp_ratio=own.mlp_ratio,

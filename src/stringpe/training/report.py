@@ -89,7 +89,7 @@ def show(figure: Path | None, task: Task) -> list[Section]:
     found = []
     if figure is not None:
         said = (
-            "Above each column the row and its score on these frames; the truth is green, what the model says is blue."
+            "Above each column stand the row and its score on these frames. The truth is green, predictions are blue."
         )
         found.append(replace(show_picture("What the models say", "image/png", figure.read_bytes()), notes=(said,)))
     samples = "".join(map(_sample, task.samples(_SAMPLES)))

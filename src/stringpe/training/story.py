@@ -19,7 +19,7 @@ METRICS: Mapping[str, str] = {
     "top5": "the share of validation cases with the right answer among the first five",
     "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
     "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
-    "ap": "average precision in 3D, the mean over thresholds of the IoU",
+    "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",
     "ap15": "average precision in 3D at an IoU of 0.15",
     "ap25": "average precision in 3D at an IoU of 0.25",
     "ap50": "average precision in 3D at an IoU of 0.50",
