@@ -165,7 +165,7 @@ def _nothing_begins() -> Iterator[None]:
     launch = importlib.import_module("stringpe.training.launch")
     places = [
         ("stringpe.training.comparison", "_run"),
-        ("stringpe.bench.report", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
+        ("stringpe.bench.results", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
         ("stringpe.scenes.shards", "claim_folder"), ("stringpe.robots.data.demos", "claim_folder"),
         ("stringpe.cli.drawing", "draw"), ("stringpe.training.comparison", "claim_folder"),
     ]  # fmt: skip
