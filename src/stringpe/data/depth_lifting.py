@@ -6,7 +6,7 @@
 
 The output shard is the unit of work: the processes of a launcher (`place.read_launch`) take turns, a shard appears
 whole or not at all, and one that exists is never made again. No process waits for another. Depth is 16-bit, in
-millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples
+millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples,
 and summary.json adds them up once all shards are there.
 """
 
