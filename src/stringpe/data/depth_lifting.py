@@ -6,8 +6,8 @@
 
 The output shard is the unit of work: the processes of a launcher (`place.read_launch`) take turns, a shard appears
 whole or not at all, and one that exists is never made again. No process waits for another. Depth is 16-bit, in
-millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples
-and how long it took, and summary.json adds them up once all shards are there.
+millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples,
+and summary.json adds them up once all shards are there.
 """
 
 import json
@@ -82,8 +82,8 @@ def lift(
     *,
     classify: ImageClassifier | None = None,
 ) -> dict[str, Any]:
-    """Make this process's share of the shards that are not there yet; returns the summary of all that are. classify:
-    the model of the filter ILLUSION."""
+    """Make this process's share of the shards that are not there yet; returns the summary of all that are,
+    and the "rate" of this process, in images per second. classify: the model of the filter ILLUSION."""
     settings, launch = settings or Settings(), launch or Launch()
     if (classify is None) == (ILLUSION in settings.filters):
         raise ValueError(
@@ -95,6 +95,7 @@ def lift(
     _claim(out, estimate, settings, source, classify)
     mine = jobs[launch.rank :: launch.world]
     todo = [job for job in mine if not (out / job.name).exists()]
+    began = time.monotonic()
     with progress("depth", len(mine), len(mine) - len(todo), "shards") as advance:
         for job in todo:
             _lift_shard(job, out, estimate, settings, classify)
@@ -104,7 +105,9 @@ def lift(
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
         write_json(out / "summary.json", found)
-    return found
+    own = add_up(out, [job.name for job in todo])
+    made = own["kept"] + sum(own["dropped"].values())
+    return found | {"rate": made / max(time.monotonic() - began, 1e-9)}  # not in a file: equal input, equal bytes
 
 
 def plan_jobs(source: str, shard_size: int) -> list[Job]:
@@ -125,8 +128,7 @@ def plan_jobs(source: str, shard_size: int) -> list[Job]:
 
 
 def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names; and the seconds that
-    their processes took for them."""
+    """Counts over all finished shards: kept, dropped by reason, corrupt with the first few names."""
     shape = {"kept": int, "dropped": {str: int}, "corrupt": int, "problems": [str]}
     advice = "remove it with its shard, and run it again"
     parts = [read_record(out / f"{name}.summary.json", shape, advice) for name in names if (out / name).exists()]
@@ -139,7 +141,6 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
         "dropped": dict(sorted(reasons.items())),
         "corrupt": sum(part["corrupt"] for part in parts),
         "problems": [text for part in parts for text in part["problems"]][:_NAMED],
-        "seconds": round(sum(part.get("seconds", 0.0) for part in parts), 3),
     }
 
 
@@ -147,7 +148,7 @@ def _lift_shard(
     job: Job, out: Path, estimate: DepthEstimator, settings: Settings, classify: ImageClassifier | None
 ) -> None:
     """Make one shard: threads decode the next images, filter and encode the last ones, while the model works."""
-    began, found = time.monotonic(), job.open()
+    found = job.open()
     numbers = list(job.samples if job.samples is not None else range(len(found)))
     problems: list[str] = []
     encoded: dict[int, Future[bytes]] = {}
@@ -177,7 +178,6 @@ def _lift_shard(
             settle(last)
     problems += found.problems
     counts = {"kept": len(encoded), "dropped": dict(dropped), "corrupt": len(problems), "problems": problems[:_NAMED]}
-    counts["seconds"] = round(time.monotonic() - began, 3)
     write_json(out / f"{job.name}.summary.json", counts)  # before its shard, which says that all is done
     keys = {i: found.name(i).partition("/")[2] if job.samples is None else f"{i:09d}" for i in encoded}
     write_samples(
@@ -296,10 +296,9 @@ def run(
     texts = ILLUSIONS if classes is None else read_record(classes, {str: [str]}, "give texts by class")
     classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
     found = lift(source, out, estimate, settings, launch, classify=classify)
-    lost, seconds = sum(found["dropped"].values()), found["seconds"]
+    lost, rate = sum(found["dropped"].values()), found["rate"]
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")
     print(f"; {found['corrupt']:,} corrupt" + (f" ({found['problems'][0]}, …)" if found["problems"] else ""))
-    if seconds:
-        rate = (found["kept"] + lost) / seconds
-        print(f"{rate:.1f} images per second and process: 10 million take {duration(1e7 / max(rate, 1e-9))} of one")
+    if rate:
+        print(f"{rate:.1f} images per second and process: 10 million take {duration(1e7 / rate)} of one")
