@@ -62,7 +62,7 @@ class TestPredict:
         Image.new("RGB", (64, 40), (90, 120, 60)).save(tmp_path / "a.jpg")
         Image.new("I;16", (32, 20), 1500).save(tmp_path / "depth.png")
         asked = Query(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
-        written, drawn, found = predict(run[0], tmp_path / "a.jpg", asked, tmp_path / "out")
+        (written, drawn), found = predict(run[0], tmp_path / "a.jpg", asked, tmp_path / "out")
         record = json.loads(written.read_text())
         assert drawn.exists()
         assert 1 <= len(found) <= 5

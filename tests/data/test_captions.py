@@ -129,7 +129,7 @@ def test_sets_that_cannot_be_used_are_refused(tmp_path):
     bad = shard(tmp_path / "bad.tar", {"0": {"png": b"no", "json": words("a")}})
     with pytest.raises(ValueError, match=r"nothing can be read \(1 of 1 samples of .*bad.tar/0: not a picture"):
         read_pairs(ShardCaptions(str(bad)), 8, 0, depth=False)
-    with pytest.raises(ValueError, match="nothing can be read \\(there are no samples at all\\)"):
+    with pytest.raises(ValueError, match=r"nothing can be read \(there are no samples in .*empty\.tar\)"):
         read_pairs(ShardCaptions(str(shard(tmp_path / "empty.tar", {}))), 8, 0, depth=False)
     with pytest.raises(ValueError, match="has no images"):
         FolderCaptions(str(tmp_path))

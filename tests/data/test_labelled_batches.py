@@ -243,7 +243,7 @@ def test_classes_that_do_not_fit_are_said_in_words(shard, tmp_path):
             Image.new("RGB", (8, 8)).save(tmp_path / split / name / "x.png")
     folders = recipe(tmp_path / "train", tmp_path / "train", source="folder")
     assert LabelledBatches(folders).examples == 3
-    with pytest.raises(ValueError, match=r"there are 3 class folders \(ant, bee, cat, …\), but data.num_classes=9"):
+    with pytest.raises(ValueError, match=r"there are 3 class folders \(ant, bee, cat\), but data.num_classes=9"):
         LabelledBatches(with_data(folders, num_classes=9))
     with pytest.raises(ValueError, match=r"class folders of data.train and data.val differ \(bee\)"):
         LabelledBatches(with_data(folders, val=str(tmp_path / "val")))

@@ -76,10 +76,10 @@ def test_hundreds_of_queries(checkpoint, picture):
 
 
 def test_query_images(checkpoint, picture, tmp_path):
-    _, _, found = predict(checkpoint, picture, Query(query_image=picture, threshold=0), tmp_path / "a")
+    _, found = predict(checkpoint, picture, Query(query_image=picture, threshold=0), tmp_path / "a")
     assert {f["text"] for f in found} == {"image.png"}
     boxed = Query(query_image=picture, query_box=(60, 30, 85, 55), threshold=0)
-    _, _, other = predict(checkpoint, picture, boxed, tmp_path / "b")
+    _, other = predict(checkpoint, picture, boxed, tmp_path / "b")
     assert found != other
     with pytest.raises(ValueError, match=r"within the query image of 90 × 60 pixels, got \(10, 10, 31, 70\)"):
         predict(checkpoint, picture, Query(query_image=picture, query_box=(10, 10, 31, 70)), tmp_path / "c")
@@ -96,7 +96,7 @@ def test_checkpoints_of_transformers(kind, picture, tmp_path):
     )
     getattr(transformers, f"{kind}ForObjectDetection")(config).save_pretrained(tmp_path / "owl")
     tokenizer.save(tmp_path / "owl" / "tokenizer.json")
-    _, _, found = predict(tmp_path / "owl", picture, Query(texts=["a mug"], threshold=0, nms=1), tmp_path / "a")
+    _, found = predict(tmp_path / "owl", picture, Query(texts=["a mug"], threshold=0, nms=1), tmp_path / "a")
     assert len(found) == 16
     model = load_owl(tmp_path / "owl").eval()
     from stringpe.geometry.square import to_square
@@ -105,7 +105,7 @@ def test_checkpoints_of_transformers(kind, picture, tmp_path):
     with torch.no_grad():
         score = model(image, tokenizer.encode(["a mug"], 12)).logits.sigmoid().max()
     assert found[0]["score"] == pytest.approx(float(score), abs=1e-6)
-    _, _, shown = predict(tmp_path / "owl", picture, Query(query_image=picture, threshold=0), tmp_path / "b")
+    _, shown = predict(tmp_path / "owl", picture, Query(query_image=picture, threshold=0), tmp_path / "b")
     assert shown
 
 

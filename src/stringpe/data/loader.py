@@ -106,7 +106,8 @@ def read_all(count: int, read: Callable[[int], T], problems: Problems) -> dict[i
     problems.extend(str(item) for item in found if isinstance(item, BadSample))
     good = {i: item for i, item in enumerate(found) if not isinstance(item, BadSample)}
     if not good:
-        why = problems.describe(total) if problems.reasons else f"there are no {problems.what} in {problems.where}"
+        place = f"in {problems.where}" if problems.where else "at all"
+        why = problems.describe(total) if problems.reasons else f"there are no {problems.what} {place}"
         raise ValueError(f"nothing can be read ({why}): check data.train and data.val")
     problems.warn(total)
     return good

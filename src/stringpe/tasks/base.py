@@ -111,9 +111,9 @@ class Task(ABC):
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
         that nothing reads (of `given` alone, where it is not None), encodings and sizes that make no model."""
         check_values(recipe)
+        keys = cls.keys(recipe)  # a source that does not serve the task is refused here
         refuse_unread(recipe.task, recipe.data)
-        who = f"the task {recipe.task} with data.source={recipe.data.source}"
-        check_keys(recipe, cls.keys(recipe), who, given)
+        check_keys(recipe, keys, f"the task {recipe.task} with data.source={recipe.data.source}", given)
         check_named_options(recipe.model.encoding_options, "model.encoding_options")
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")

@@ -20,7 +20,8 @@ from .parquet import BrokenEpisode, Footer
 VERSION = "v3.0"
 CHUNK = 1000
 """Files per folder."""
-_INFO = {"fps": float, "data_path": str, "features": {str: {"dtype": str, "shape": [int]}}}
+_INFO = {"fps": float, "features": {str: {"dtype": str, "shape": [int]}}}
+_LISTED = {**_INFO, "data_path": str}  # from v3.0 on, files are found by it
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 
@@ -68,7 +69,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     if not version.startswith(("v2.", "v3.")):
         known = "v2.0, v2.1 and v3.0 can be read"
         raise ValueError(f"{folder} is in LeRobot's format {version or 'without a version'}; {known}")
-    read_record(path, _INFO)
+    read_record(path, _INFO if version.startswith("v2.") else _LISTED)
     features = info["features"]
     missing = [key for key in (STATE, ACTION) if not features.get(key, {}).get("shape")]
     if missing:
