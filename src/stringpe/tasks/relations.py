@@ -27,6 +27,7 @@ from ..data.place import Batch, Place
 from ..encoding import Encoding, form
 from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
+from ..projection import fold_projection
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
 from .base import Parts, Sample, Task
@@ -136,9 +137,8 @@ class PointTransformers(nn.Module):
     ) -> Tensor:
         """Heads (s, b·n, dim) of normalised tokens y (s, b·n, dim)."""
         weight = block["query_key"]
-        if basis is not None and self.attention == "softmax":  # Pᵀ W: the basis folds into the projection
-            turn = basis.mT.unflatten(0, (len(weight), 1, -1))  # (s, 1, h, d, d)
-            weight = (turn @ weight.unflatten(1, (2, self.heads, self.head_dim))).flatten(1, 3)
+        if basis is not None and self.attention == "softmax":
+            weight, _ = fold_projection(basis.unflatten(0, (len(weight), -1)), weight, None)
         packed = torch.cat([weight, block["value"]], dim=1)  # (s, 3·dim, dim)
         q, k, v = (self._split(t, size) for t in torch.bmm(y, packed.mT).chunk(3, dim=-1))
         if self.attention == "linear":  # rotated after the feature map, behind which P is not absorbed by W
