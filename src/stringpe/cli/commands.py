@@ -36,7 +36,8 @@ def compare(
     `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
 
     Args:
-        recipe: RECIPES. `stringpe recipes` says what they are. relations, the default, takes about a minute on two CPU cores.
+        recipe: RECIPES. `stringpe recipes` says what they are. relations, the default, takes about a minute on two
+            CPU cores.
         encodings: Rows; by default those of the recipe's design.
         seeds: Runs per row; 0 is what the recipe's design says, 5 for relations.
         out: Folder of the runs, the table and report.html; run the command again to resume.
