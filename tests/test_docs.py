@@ -28,9 +28,14 @@ def run_blocks(page):
     return re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+def _mark_slow(page):
+    """Export takes seconds."""
+    return pytest.param(page, marks=pytest.mark.slow) if page.stem == "deploy" else page
+
+
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch's exporter, on itself
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("page", [page for page in PAGES if run_blocks(page)], ids=name_of)
+@pytest.mark.parametrize("page", [_mark_slow(page) for page in PAGES if run_blocks(page)], ids=name_of)
 def test_blocks_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue, "_ENTRIES", dict(catalogue._ENTRIES))  # what a page registers ends with it
     monkeypatch.chdir(tmp_path)

@@ -27,6 +27,7 @@ def test_inspect_draws(capsys, tmp_path, name, coord_dim):
     assert len(picture.getcolors(maxcolors=256)) > 50  # not blank
 
 
+@pytest.mark.slow
 def test_inspect_shows_weights_that_move_and_weights_that_do_not(capsys, tmp_path):
     """The animation and the page of the README: coordinates move, absolute weights change, relative ones do not."""
     out = tmp_path / "shift.gif"

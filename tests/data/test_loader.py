@@ -57,6 +57,7 @@ class Misbehaving(Examples):
         raise ValueError("set data.num_classes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", "die"])
 def test_a_worker_that_hangs_or_dies_ends_the_run_in_words(how, monkeypatch):
     monkeypatch.setattr(loader, "_PATIENCE", 1)

@@ -29,6 +29,7 @@ def test_in_the_interpreter(file: str) -> None:
     run("-m", "pytest", "-p", "no:cacheprovider", str(HERE / file), TRITON_INTERPRET="1")
 
 
+@pytest.mark.slow
 def test_triton_is_neither_imported_early_nor_required() -> None:
     run("-c", "import sys, stringpe, stringpe.kernels; assert 'triton' not in sys.modules")
     without = "import sys; sys.modules['triton'] = None; import torch, stringpe; from stringpe import kernels; "

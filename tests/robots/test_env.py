@@ -251,6 +251,7 @@ def test_a_backend_that_cannot_load_gives_the_same_line(monkeypatch):
         simulator.load()
 
 
+@pytest.mark.slow
 def test_robots_load_late_render_whoever_came_first_and_end_quietly(eyes, monkeypatch):
     code = (
         "import sys, stringpe, stringpe.robots as robots; assert not {'mujoco', 'gymnasium'} & set(sys.modules); "
