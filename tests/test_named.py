@@ -51,8 +51,8 @@ class TestMixed:
     @pytest.mark.parametrize("coord_dim", [2, 3, 4])
     def test_a_frame_of_orthogonal_directions(self, coord_dim):
         theta = stringpe.rope_mixed(head_dim=8 * coord_dim, num_heads=2, coord_dim=coord_dim).frequencies().double()
-        magnitude = theta.norm(dim=1)
-        torch.testing.assert_close(magnitude[0, :4], 100.0 ** -(torch.arange(4) / 4).double())
+        magnitude = theta.norm(dim=1)  # of numbers that are drawn, and rounded, in float32
+        torch.testing.assert_close(magnitude[0, :4], 100.0 ** -(torch.arange(4) / 4).double(), atol=0, rtol=1e-6)
         top = theta[:, :, ::4] / magnitude[:, None, ::4]  # the first plane of each direction
         torch.testing.assert_close(top.mT @ top, torch.eye(coord_dim).double().expand(2, -1, -1), atol=1e-6, rtol=0)
 
