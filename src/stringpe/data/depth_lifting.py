@@ -102,6 +102,7 @@ def lift(
             advance(1)
     for job in jobs:  # of processes that were killed while another one made the same shard
         remove_stale_drafts(out / job.name)
+        remove_stale_drafts(out / f"{job.name}.summary.json")
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
         write_json(out / "summary.json", found)
