@@ -117,3 +117,8 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name):
     assert_no_accidents({f"{i}": lambda bad=bad: FUNCTIONS[name](bad) for i, bad in enumerate([*BAD, *TENSORS])})
+
+
+def test_a_number_too_large_for_a_float_is_refused_in_words():
+    with pytest.raises(ValueError, match="scale must be a finite number, got 1000"):
+        stringpe.cayley(**SIZES, scale=10**400)

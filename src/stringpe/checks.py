@@ -42,9 +42,15 @@ def check_heads(head_dim: Any, num_heads: Any) -> None:
 
 def check_number(what: str, value: Any) -> float:
     """value as a float, or an error where it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} must be a finite number, got {value!r}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{what} must be a finite number, got {str(value)[:40]}")
+    return number
 
 
 def check_tensor(what: str, value: Any) -> None:

@@ -177,3 +177,8 @@ def test_options_that_no_encoding_has_are_refused_for_other_rows_too(key, text):
     recipe = override(recipes.load("scenes_retrieval"), [f"{key}=8"])
     with pytest.raises(ValueError, match=text):
         tasks.check(recipe)
+
+
+def test_a_number_too_large_for_a_float_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"optim\.lr must be a finite number, got one of 401 digits"):
+        from_dict({"optim": {"lr": 10**400}})

@@ -113,11 +113,18 @@ def _build(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
         if dataclasses.is_dataclass(wanted):
             value = _build(wanted, value, f"{prefix}{name}.")
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = _as_float(prefix + name, value)
         elif isinstance(wanted, type) and type(value) is not wanted:
             raise ValueError(f"{prefix}{name} is of type {wanted.__name__}, got {value!r}")
         arguments[name] = value
     return kind(**arguments)
+
+
+def _as_float(key: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{key} must be a finite number, got one of {len(str(value))} digits") from None
 
 
 def _explain_unknown(key: str) -> str:
