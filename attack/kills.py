@@ -213,7 +213,7 @@ def _train(out: Path) -> None:
 
 
 def _run(folder: Path) -> Mapping[str, str]:
-    """Weights, optimiser and curve of a run; not the states of Python's and NumPy's generators, which no run uses."""
+    """Weights, optimiser and curve of a run; not the saved states of random generators, which a fork inherits."""
     found = _files(("metrics.jsonl", "*.safetensors", "optimizer.json"))(folder)
     found = {name: digest for name, digest in found.items() if not name.endswith("rng.safetensors")}
     return {**found, "metrics": _digest(json.loads((folder / "result.json").read_text())["metrics"])}

@@ -175,6 +175,17 @@ def _packed(image: Tensor) -> dict[str, Any]:
     return {"hidden_states": frames.flatten(1), "grid_thw": torch.tensor([[1, rows, columns]]).expand(b, -1)}
 
 
+def _single(image: Tensor) -> dict[str, Any]:
+    """The same with one frame per image, as ERNIE-VL takes it."""
+    packed = _packed(image)
+    return packed | {"hidden_states": packed["hidden_states"].unflatten(1, (3, 2, -1))[:, :, 0].flatten(1)}
+
+
+def _mixed_singles(each: list[Tensor]) -> dict[str, Any]:
+    parts = [_single(image) for image in each]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 def _mixed_patches(each: list[Tensor]) -> dict[str, Any]:
     parts = [_packed(image) for image in each]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -274,6 +285,10 @@ FAMILIES = [
     Family("GLM-4.1V", "transformers",
            _tower("glm4v", "Glm4vVisionModel", "Glm4vVisionConfig", **_QWEN_WIDE, image_size=SIZE),
            _hidden, _packed, _ALWAYS, rope=True, packed=True, mix=_mixed_patches, exports=False),
+    Family("ERNIE-4.5-VL", "transformers",
+           _tower("ernie4_5_vl_moe", "Ernie4_5_VLMoeVisionTransformerPretrainedModel", "Ernie4_5_VLMoeVisionConfig",
+                  depth=2, hidden_size=32, intermediate_size=64, num_heads=2, patch_size=PATCH),
+           _hidden, _single, _ALWAYS, rope=True, table=False, packed=True, mix=_mixed_singles, exports=False),
     Family("Pixtral", "transformers", _hf("PixtralVisionModel", "PixtralVisionConfig"), _hidden, _pixels, _ALWAYS,
            rope=True, table=False, packed=True, mix=_mixed_pixels),
     Family("SAM 3 (windows)", "transformers",
