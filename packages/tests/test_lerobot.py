@@ -352,3 +352,31 @@ def test_lerobot_eval_and_stringpe_eval_agree(trained, tmp_path):
     for a, b in zip(ours, theirs, strict=True):
         assert (a["success"], a["steps"]) == (b["success"], 12)
         assert a["sum_reward"] == pytest.approx(b["sum_reward"], abs=1e-6)
+
+
+def test_every_task_is_an_environment_of_lerobot():
+    """From the same seed, LeRobot's observation is ours: state, pictures, and depth in millimetres."""
+    from lerobot_env_string.environment import StringEnv
+
+    from stringpe import robots
+
+    for task in robots.tasks():
+        config = StringEnv(task=task, size=SIZE)
+        (vector,) = config.create_envs(1)[config.type].values()
+        ours = robots.make(task, size=(SIZE, SIZE), depth=True)
+        try:
+            found, _ = vector.reset(seed=[3])
+            wanted, _ = ours.reset(seed=3)
+            still = vector.action_space.sample() * 0 + found["agent_pos"]
+            for _ in range(2):
+                assert set(found["pixels"]) == set(ours.robot.cameras)
+                np.testing.assert_array_equal(found["agent_pos"][0], wanted["observation.state"])
+                for camera, pixels in found["pixels"].items():
+                    np.testing.assert_array_equal(pixels[0], wanted[f"observation.images.{camera}"])
+                    metres = wanted[f"observation.depth.{camera}"]
+                    np.testing.assert_allclose(found[f"images.{camera}_depth"][0, 0], 1000 * metres, rtol=1e-6)
+                found, *_ = vector.step(still)
+                wanted, *_ = ours.step(still[0])
+        finally:
+            vector.close()
+            ours.close()
