@@ -195,15 +195,10 @@ def _episodes(folder: Path) -> Mapping[str, str]:
 def _toy() -> Any:
     from dataclasses import replace
 
-    from training_toy import TOY
+    from material import classifier
 
-    return replace(
-        TOY,
-        model=replace(TOY.model, dim=8, layers=1),
-        data=replace(TOY.data, train_size=24, val_size=8),
-        optim=replace(TOY.optim, ema=0.9),
-        loop=replace(TOY.loop, steps=10, batch_size=4, save_every=2, log_every=1, eval_every=5),
-    )
+    toy = classifier()
+    return replace(toy, loop=replace(toy.loop, steps=10, eval_every=5))
 
 
 def _train(out: Path) -> None:

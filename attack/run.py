@@ -51,7 +51,9 @@ def main() -> int:
     rows, faults = [], 0
     for name, _, number in (word.partition("=") for word in asked.attacks):
         if name not in ATTACKS or not (number or "1").isdigit():
-            parser.error(f"there is no attack {name!r}: the names are {known}, or with a number, kills=20")
+            parser.error(
+                f"{name!r} is not a valid attack: choose from {known}; a number of cases goes behind it, as in kills=20"
+            )
         attack, count = ATTACKS[name]
         began = time.monotonic()
         tally = attack(int(number) if number else max(1, round(asked.share * count)), asked.seed)

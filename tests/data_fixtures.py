@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from stringpe.data.place import Place
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Optim, Recipe, Text
 from stringpe.training.launch import train
 
@@ -71,3 +72,19 @@ def run3d(recipe3d, tmp_path_factory):
     """Its run: folder and summary."""
     out = tmp_path_factory.mktemp("run") / "cayley"
     return out, train(recipe3d, out, quiet=True)
+
+
+def train_in_order(batches, orders, module):
+    """The first batches of training in these orders, in place of the seed's own. module: where `Order` is looked up."""
+
+    class Given:
+        def __init__(self, size, batch, seed):
+            self.batch = batch
+
+        def __call__(self, step, rank=0, world=1):
+            return orders[step]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{module}.Order", Given)
+        found = batches.train(0, Place())
+        return [next(found) for _ in orders]

@@ -8,22 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import attention_cases
 import stringpe
-from cases import build
+from attention_cases import inputs
 from stringpe import Attention, LinearAttention, LinearCache, testing
 from stringpe.linear_attention import BOUND, linear_mix, relu_features
 from stringpe.projection import fold_projection
 
 
-def layer(case, cls=LinearAttention, *, num_kv_heads=2, dtype=torch.float32, **options):
-    torch.manual_seed(0)
-    enc = build(case, head_dim=16, num_heads=num_kv_heads, coord_dim=2)
-    return cls(64, 4, encoding=enc, num_kv_heads=num_kv_heads, **options).to(dtype)
-
-
-def inputs(n=9, b=2, dtype=torch.float32):
-    torch.manual_seed(1)
-    return torch.randn(b, n, 64, dtype=dtype), torch.randint(-8, 8, (b, n, 2)).to(dtype)
+def layer(case, cls=LinearAttention, **options):
+    return attention_cases.layer(case, cls, **options)
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 4])

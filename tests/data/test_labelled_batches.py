@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from captioned_files import shard as write_shard
-from data_fixtures import noise
+from data_fixtures import noise, train_in_order
 from stringpe.data.cache import forget_all
 from stringpe.data.images import to_tensor
 from stringpe.data.labelled_batches import LabelledBatches, load_labelled
@@ -86,25 +86,11 @@ def test_a_stream_makes_of_an_example_what_memory_makes_of_it_at_the_same_place(
         assert same.any(1).all(), step
         orders.append(numbers[same.float().argmax(1)])
     assert sorted(torch.cat(orders[:6]).tolist()) == list(range(24)) or workers == 2  # an epoch has every image once
-    memory_batches = _in_order(memory, orders)
+    memory_batches = train_in_order(memory, orders, "stringpe.data.labelled_batches")
     for a, b in zip(memory_batches, LabelledBatches(streamed).train(0, Place()), strict=False):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["label"], b["label"])
     assert torch.equal(next(plain.val(Place(), 7))["image"], next(whole.val(Place(), 7))["image"])
-
-
-def _in_order(batches, orders):
-    class Given:
-        def __init__(self, size, batch, seed):
-            self.batch = batch
-
-        def __call__(self, step, rank=0, world=1):
-            return orders[step]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stringpe.data.labelled_batches.Order", Given)
-        found = batches.train(0, Place())
-        return [next(found) for _ in orders]
 
 
 def _first_epoch(batches):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from captioned_files import depth, shard, words
-from data_fixtures import noise
+from data_fixtures import noise, train_in_order
 from stringpe.data.pairs import PairBatches, encode_captions, mirror_caption
 from stringpe.data.place import Place
 from stringpe.models.tokenizer import Tokenizer
@@ -84,18 +84,7 @@ def test_a_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_place(aske
         same = (pixels[:, None] == known[None]).flatten(2).all(2)
         assert same.any(1).all()
         orders.append(same.float().argmax(1))
-
-    class Given:
-        def __init__(self, size, batch, seed):
-            self.batch = batch
-
-        def __call__(self, step, rank=0, world=1):
-            return orders[step]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stringpe.data.pairs.Order", Given)
-        batches = memory.train(0, Place())
-        expected = [next(batches) for _ in orders]
+    expected = train_in_order(memory, orders, "stringpe.data.pairs")
     for a, b in zip(expected, PairBatches(with_data(asked, **streamed), True).train(0, Place()), strict=False):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["depth"], b["depth"])
