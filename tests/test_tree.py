@@ -58,6 +58,7 @@ ACROSS = {
         "pretrained": "stringpe.pretrained, for hosts",
         "trust": "SECURITY.md",
     },
+    "models": {"world": "models that see several cameras in one frame"},
     "robots": {
         "damage": "damaged robot data",
         "formats": "LeRobot's formats of data sets",

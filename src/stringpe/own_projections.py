@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from .basis import Identity
 from .encoding import Encoding
-from .projection import check_precision, fold_projection, linear_obstacle, norm_obstacle
+from .folding import check_precision, fold_projection, linear_obstacle, norm_obstacle
 
 
 class Rows(NamedTuple):

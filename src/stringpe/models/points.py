@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, stack, through
+from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, stack, through
 from .initialise import initialise, zero_
-from .positions import absolute_embedding, build_encodings, check_encoding
 
 
 class PointTransformer(nn.Module):

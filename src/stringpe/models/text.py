@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..encoding import PositionEncoding
-from .blocks import MapPool, stack, through
+from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, stack, through
 from .initialise import fan_in_, initialise
-from .positions import absolute_embedding, build_encodings, check_encoding
 
 POOLS = ("map", "last", "mean")
 

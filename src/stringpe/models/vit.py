@@ -15,17 +15,24 @@ from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute, SinCos
 from ..checks import check_count
-from ..coords import Calibration, grid, valid_depth, with_prefix
+from ..coords import UNITS, Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..rotate import product_dtype
-from .blocks import ATTENTIONS, MapPool, as_blocks, stack, through
-from .depth import DepthLift, check_depth, judge_depth, surface_normals
+from .blocks import ATTENTIONS, MapPool, absolute_embedding, as_blocks, build_encodings, check_encoding, stack, through
+from .depth import (
+    FRAMES,
+    DepthLift,
+    WorldLift,
+    check_depth,
+    check_frame,
+    judge_depth,
+    merge_views,
+    surface_normals,
+    world_normals,
+)
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .packed import Features, Inputs, PackedFeatures, pack_features
-from .positions import absolute_embedding, build_encodings
 from .stem import build_stem
-from .vit_options import agree, check_choices, check_sizes
-from .world import WorldLift, check_frame, merge_views, world_normals
 
 SIZES = {  # dim, layers, heads
     "test": (32, 2, 2),
@@ -35,6 +42,9 @@ SIZES = {  # dim, layers, heads
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
+
+DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
+POOLS = ("mean", "cls", "map")
 
 
 class ViT(nn.Module):
@@ -50,7 +60,7 @@ class ViT(nn.Module):
         "lift+normals". A lift alone shows differences of depth, a channel shows depth itself. A model that takes depth
         also runs without it.
     frame: of lifted coordinates: "camera", (row, column, depth), or "world", metric points in one frame for all
-        cameras (`stringpe.models.world`). A model in the world frame takes calibration with its depth, and images of
+        cameras (`stringpe.models.depth`). A model in the world frame takes calibration with its depth, and images of
         one view (b, 3, H, W) or of several (b, v, 3, H, W), whose patches all attend to each other.
     coord_dim: 2, or 3 for (row, column, depth). It follows from `depth`, and depth="lift" follows from coord_dim=3:
         give either.
@@ -308,3 +318,51 @@ def vit(name: str, **options: Any) -> ViT:
 def _fill_holes(depth: Tensor) -> Tensor:
     """Depth with its holes at zero."""
     return torch.where(valid_depth(depth), depth, 0)
+
+
+def agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None, frame: str) -> tuple[int, str]:
+    """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
+    if depth is not None and depth not in DEPTHS:
+        raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")
+    if coord_dim is None and depth is None and isinstance(encoding, PositionEncoding):
+        coord_dim = encoding.coord_dim
+    if depth is None:
+        depth = "lift" if coord_dim == 3 or frame == "world" else "none"
+    if coord_dim is None:
+        coord_dim = 3 if "lift" in depth else 2
+    if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
+        raise ValueError(
+            f"coord_dim={coord_dim} contradicts depth={depth!r}: 3 coordinates go with 'lift' (or 'lift+…') and 2 with "
+            f"the others; give one of the two and leave the other out"
+        )
+    if isinstance(encoding, PositionEncoding) and encoding.coord_dim != coord_dim:
+        raise ValueError(
+            f"the encoding was built with coord_dim={encoding.coord_dim}, depth={depth!r} gives patches {coord_dim} "
+            f"coordinates: build the encoding with coord_dim={coord_dim}"
+        )
+    if frame == "world" and ("lift" not in depth or encoding == "absolute"):
+        raise ValueError(
+            f"frame='world' needs depth to place patches and an encoding of coordinates, got depth={depth!r} and "
+            f"encoding={encoding!r}: use depth='lift' and any encoding but 'absolute', a table over one picture"
+        )
+    if coord_dim == 3 and encoding == "none":
+        raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel'")
+    return coord_dim, depth
+
+
+def check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str, frame: str) -> None:
+    """Refuse words that are not among the choices."""
+    check_encoding(encoding)
+    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, tuple(ATTENTIONS))}
+    choices["frame"] = (frame, FRAMES)
+    for what, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_sizes(*, registers: int, **sizes: int) -> None:
+    """Refuse sizes below 1, and fewer registers than none."""
+    wrong = [f"{name}={value}" for name, value in sizes.items() if value < 1]
+    wrong += [f"registers={registers}"] if registers < 0 else []
+    if wrong:
+        raise ValueError(f"a ViT needs positive sizes, got {', '.join(wrong)}")

@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import Calibration, grid
-from ...models.blocks import Block, through
+from ...models.blocks import NONE, Block, build_encodings, is_absolute, through
+from ...models.depth import WorldLift, world_points
 from ...models.initialise import fan_in_, initialise
-from ...models.positions import NONE, build_encodings, is_absolute
 from ...models.vit import ViT
-from ...models.world import WorldLift, world_points
 
 WORDS = 16  # of a task text; further ones are ignored
 BUCKETS = 1024
