@@ -1,5 +1,5 @@
-"""The parts of a transformer: blocks of attention and MLP on a residual stream, attention pooling behind them, and their
-positions, which are one encoding per layer, in attention, or one embedding that is added to the tokens."""
+"""The parts of a transformer: blocks of attention and MLP on a residual stream, attention pooling behind them, and
+their positions: one encoding per layer, in attention, or one embedding that is added to the tokens."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
