@@ -44,6 +44,7 @@ ACROSS = {
         "notebooks": "the notebooks of examples",
         "package": "what is exported, and what importing costs",
         "queue": "benchmarks/queue.sh",
+        "reading": "docs/reading.md",
         "scale": "docs/scale.md",
         "trained_models": "models/",
         "traps": "docs/traps.md",
