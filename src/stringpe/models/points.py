@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, stack, through
+from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import initialise, zero_
 
 
@@ -78,7 +78,7 @@ class PointTransformer(nn.Module):
         x = self.outer(self.inner(offsets).amax(2))  # (b, g, dim)
         if self.absolute is not None:
             x = x + self.absolute(coords).to(x.dtype)
-        return self.head(self.norm(through(self.blocks, x, coords)).mean(1))
+        return self.head(self.norm(run_blocks(self.blocks, x, coords)).mean(1))
 
 
 @torch.no_grad()
