@@ -7,7 +7,7 @@ import torch
 
 import stringpe
 from cases import build
-from stringpe.composed import Gated
+from stringpe.composed_frequencies import Gated
 from stringpe.dense import circulant_matrix, exponential
 
 

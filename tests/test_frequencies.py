@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import stringpe
 from cases import CASES, build, perturbed
 from stringpe import testing
-from stringpe.composed import Gated, with_depth
-from stringpe.directions import golden_directions, simplex
-from stringpe.frequencies import FREQUENCIES, Axial, Simplex
+from stringpe.composed_frequencies import Gated, with_depth
+from stringpe.frequencies import FREQUENCIES, Axial, Simplex, golden_directions, simplex_directions
 
 every_case = pytest.mark.parametrize("case", CASES)
 every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
@@ -21,7 +20,7 @@ every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
 class TestDirections:
     @given(st.integers(1, 9))
     def test_simplex(self, axes):
-        corners = torch.tensor(simplex(axes), dtype=torch.float64)
+        corners = torch.tensor(simplex_directions(axes), dtype=torch.float64)
         wanted = torch.full((axes + 1, axes + 1), -1 / axes, dtype=torch.float64).fill_diagonal_(1)
         torch.testing.assert_close(corners @ corners.T, wanted, atol=1e-12, rtol=0)
 

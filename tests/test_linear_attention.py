@@ -12,8 +12,8 @@ import attention_cases
 import stringpe
 from attention_cases import inputs
 from stringpe import Attention, LinearAttention, LinearCache, testing
+from stringpe.folding import fold_projection
 from stringpe.linear_attention import BOUND, linear_mix, relu_features
-from stringpe.projection import fold_projection
 
 
 def layer(case, cls=LinearAttention, **options):

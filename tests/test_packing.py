@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stringpe
-from stringpe.attention import KVCache
+from stringpe.kv_cache import KVCache
 from stringpe.packing import Packing, _suits_varlen, _varlen_options
 
 DIM, HEADS = 24, 4

@@ -44,6 +44,7 @@ ACROSS = {
         "notebooks": "the notebooks of examples",
         "package": "what is exported, and what importing costs",
         "queue": "benchmarks/queue.sh",
+        "reading": "docs/reading.md",
         "scale": "docs/scale.md",
         "trained_models": "models/",
         "traps": "docs/traps.md",
@@ -58,6 +59,7 @@ ACROSS = {
         "pretrained": "stringpe.pretrained, for hosts",
         "trust": "SECURITY.md",
     },
+    "models": {"world": "models that see several cameras in one frame"},
     "robots": {
         "damage": "damaged robot data",
         "formats": "LeRobot's formats of data sets",

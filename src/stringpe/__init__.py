@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from . import coords as coords
     from . import testing as testing
     from .attention import Attention as Attention
-    from .attention import KVCache as KVCache
     from .baselines import LearnedAbsolute as LearnedAbsolute
     from .baselines import LieRE as LieRE
     from .baselines import SinCos as SinCos
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .hosts.attach import attach as attach
     from .hosts.attach import fold as fold
     from .hosts.attach import lift as lift
+    from .kv_cache import KVCache as KVCache
     from .linear_attention import LinearAttention as LinearAttention
     from .linear_attention import LinearCache as LinearCache
     from .models.vit import ViT as ViT
@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "attention": "Attention KVCache",
+    "attention": "Attention",
     "baselines": "LearnedAbsolute LieRE SinCos Spherical",
     "catalogue": "create names register",
     "dense": "from_generators generators",
     "encoding": "Encoding param_groups",
     "geometry": "box3d",
     "hosts.attach": "attach fold lift",
+    "kv_cache": "KVCache",
     "linear_attention": "LinearAttention LinearCache",
     "models.vit": "ViT vit",
     "named": "cayley circulant general golden harope rope rope_mixed simplex",

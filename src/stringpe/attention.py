@@ -1,86 +1,187 @@
-"""Softmax attention over tokens at coordinates: self, cross, masked, causal, packed and cached. Linear attention is in
-`stringpe.linear_attention`."""
+"""Softmax attention over tokens at coordinates: self, cross, masked, causal, packed and cached.
+
+`MultiHead` has what softmax and linear attention (`stringpe.linear_attention`) share: the projections to queries, keys
+and values, their norms, and the encoding, whose basis is folded into the projections where that is possible
+(`stringpe.folding`).
+"""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
-from .checks import check_count
+from .checks import check_tensor
 from .encoding import Encoding, PositionEncoding
-from .packing import Packing, as_packing, attend_packed
-from .projection import Heads, MultiHead, Prepared, prepare
+from .folding import HALF, Prepared, fold_together, linear_obstacle, norm_obstacle, prepare, take_rows
+from .kv_cache import KVCache
+from .packing import Packing, attend_packed, broadcast_mask, check_packing
 from .rotate import can_project, product_dtype
 
+QK_NORMS = ("rms", "rms_gain", "layer")
 
-class KVCache:
-    """Keys and values of the tokens seen so far. Keys are stored encoded: each token is rotated once, at its own
-    coordinates, and never again.
 
-    Where no gradient is recorded, tokens are written into room that doubles when it runs out, so that n tokens one by
-    one cost O(n) copies and not O(n²). capacity: tokens to make room for at once.
+class Heads(TypedDict, total=False):
+    """The options that the attention layers share.
+
+    num_kv_heads: key and value heads, a divisor of num_heads (grouped queries).
+    head_dim: channels per head; dim / num_heads unless given.
+    qk_norm: None, "rms" (no gain), "rms_gain" or "layer", over each head of q and k, before the encoding.
+    bias: whether the projections have one.
     """
 
-    def __init__(self, capacity: int = 0) -> None:
-        check_count("capacity", capacity, least=0)
-        self.capacity = capacity
-        self._room: tuple[Tensor, Tensor] | None = None
-        self._length = 0
+    num_kv_heads: int | None
+    head_dim: int | None
+    qk_norm: str | None
+    bias: bool
 
-    def __len__(self) -> int:
-        return self._length
+
+class MultiHead(nn.Module):
+    """Projections, norms and encoding, shared by the attention layers. Abstract.
+
+    encoding: an `Encoding` (or ⊗-STRING, LieRE), or None. With grouped queries it has one head per key head.
+    fold: True puts P into the projection weights in every forward, False multiplies tokens; None folds where it can.
+
+    `qkv` and `out` may be replaced by other modules of the same shapes, or carry hooks, parametrisations or quantised
+    weights: whatever is more than a plain nn.Linear is called, not read.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        encoding: PositionEncoding | None = None,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        qk_norm: str | None = None,
+        bias: bool = True,
+        fold: bool | None = None,
+    ):
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = _check_sizes(dim, num_heads, num_kv_heads, head_dim)
+        _check_encoding(encoding, head_dim, num_kv_heads)
+        self.dim, self.num_heads, self.num_kv_heads, self.head_dim = dim, num_heads, num_kv_heads, head_dim
+        self.encoding = encoding
+        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * head_dim, bias=bias)
+        self.out = nn.Linear(num_heads * head_dim, dim, bias=bias)
+        self.q_norm, self.k_norm = _qk_norm(qk_norm, head_dim), _qk_norm(qk_norm, head_dim)
+        self.fold = self._resolve_fold(fold)
+
+    def fold_obstacle(self) -> str | None:
+        """Why P cannot move into the weights, as a clause; None if it can."""
+        if obstacle := linear_obstacle(self.qkv):
+            return f"its projection qkv is {obstacle}, so it has to be called: merge it into an nn.Linear first"
+        orthogonal = not isinstance(self.encoding, Encoding) or self.encoding.basis.orthogonal
+        norms = (norm_obstacle(norm, "the q/k norm", orthogonal) for norm in (self.q_norm, self.k_norm))
+        return next((obstacle for obstacle in norms if obstacle), None)
+
+    @torch.no_grad()
+    def fold_basis(self, plain: Encoding) -> None:
+        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        assert isinstance(self.encoding, Encoding)
+        ((weight, bias),) = fold_together([self], [self.encoding.basis()])
+        self.qkv.weight[: len(weight)] = weight
+        if bias is not None:
+            self.qkv.bias[: len(bias)] = bias
+        self.encoding, self.fold = plain, True
 
     @property
-    def keys(self) -> Tensor | None:
-        """(b, h_kv, tokens so far, d), encoded; None before the first."""
-        return None if self._room is None else self._room[0][:, :, : self._length]
+    def query_key_rows(self) -> int:
+        """How many rows of the projection make queries and keys; those after them make values."""
+        return (self.num_heads + self.num_kv_heads) * self.head_dim
 
-    @property
-    def values(self) -> Tensor | None:
-        """(b, h_kv, tokens so far, d); None before the first."""
-        return None if self._room is None else self._room[1][:, :, : self._length]
+    def _resolve_fold(self, fold: bool | None) -> bool:
+        obstacle = self.fold_obstacle()
+        if fold and obstacle:
+            raise ValueError(f"cannot fold: {obstacle}. Use fold=False")
+        if fold is None:
+            wants_tokens = isinstance(self.encoding, Encoding) and self.encoding.basis.method != "matmul"
+            return obstacle is None and not wants_tokens
+        return fold
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add (b, h_kv, n, d) and return everything so far."""
-        if self._room is not None and keys.shape[0] != self._room[0].shape[0]:
-            held, given = self._room[0].shape[0], keys.shape[0]
-            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
-        recorded = torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad)
-        held = self._room is not None and torch.is_grad_enabled() and any(t.requires_grad for t in self._room)
-        length = self._length + keys.shape[2]
-        if recorded or held:  # autograd keeps what it has seen: nothing is written into it
-            new = (keys, values)
-            self._room = (
-                new
-                if self._room is None
-                else tuple(  # type: ignore[assignment]
-                    torch.cat([old[:, :, : self._length], more], dim=2)
-                    for old, more in zip(self._room, new, strict=True)
-                )
-            )
+    def project(
+        self, x: Tensor, context: Tensor | None = None, prepared: Prepared | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if `prepared` has it folded."""
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        if context is None:
+            qk, v = self.project_packed(x, prepared)
+            q, k = qk.split([queries, keys], dim=-1)
+        elif linear_obstacle(self.qkv):
+            q, (k, v) = self.qkv(x)[..., :queries], self.qkv(context)[..., queries:].split(keys, dim=-1)
         else:
-            self._make_room(keys, values, length)
-            assert self._room is not None
-            for room, more in zip(self._room, (keys, values), strict=True):
-                room[:, :, self._length : length] = more
-        self._length = length
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys, self.values
+            weight, bias = (self.qkv.weight, self.qkv.bias) if prepared is None else (prepared.weight, prepared.bias)
+            assert weight is not None  # a plain nn.Linear has its rows prepared
+            q = F.linear(x, weight[:queries], take_rows(bias, 0, queries))
+            k = F.linear(context, weight[queries : queries + keys], take_rows(bias, queries, queries + keys))
+            v = self.project_values(context)
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k, v))
+        return self.q_norm(q), self.k_norm(k), v
 
-    def _make_room(self, keys: Tensor, values: Tensor, length: int) -> None:
-        """Tensors that hold `length` tokens, with those of before in them."""
-        if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
+    def project_packed(self, x: Tensor, prepared: Prepared | None = None) -> tuple[Tensor, Tensor]:
+        """Queries and keys side by side, (b, n, (h + h_kv)·d), and values (b, n, h_kv·d), of the same tokens."""
+        rows = prepared is not None and prepared.weight is not None
+        if prepared is None or not rows or not (prepared.folded or torch.is_grad_enabled()):
+            qk, v = self.qkv(x).split([self.query_key_rows, self.num_kv_heads * self.head_dim], dim=-1)
+            return qk, v
+        # Values apart: rotated queries and keys are new tensors, and in training these here need not be kept.
+        assert prepared.weight is not None
+        return F.linear(x, prepared.weight, prepared.bias), self.project_values(x)
+
+    def project_values(self, x: Tensor) -> Tensor:
+        """Values alone, (b, n, h_kv·d), of a projection that is a plain nn.Linear."""
+        count = self.query_key_rows
+        return F.linear(x, self.qkv.weight[count:], take_rows(self.qkv.bias, count, None))
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """(b, h, n, d) to (b, n, dim)."""
+        return self.out(heads.transpose(1, 2).flatten(2))
+
+    def check_inputs(
+        self, x: Tensor, coords: Tensor | None, context: Tensor | None, context_coords: Tensor | None
+    ) -> None:
+        """Refuse tokens and coordinates that do not fit this layer or each other."""
+        self._check_tokens(x, "x")
+        if context is not None:
+            self._check_tokens(context, "context")
+            if context.shape[0] != x.shape[0]:
+                batches = f"{context.shape[0]} and x of {x.shape[0]}"
+                raise ValueError(f"context has a batch of {batches}: they must be the same")
+        if self.encoding is None:
+            if coords is not None or context_coords is not None:
+                raise ValueError("this attention has no encoding, so coords would be ignored: leave them out")
             return
-        room = max(length, 2 * self._length, self.capacity)
-        fresh = tuple(t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (keys, values))
-        if self._room is not None:
-            for new, old in zip(fresh, self._room, strict=True):
-                new[:, :, : self._length] = old[:, :, : self._length].detach()
-        self._room = (fresh[0], fresh[1])
+        if coords is None:
+            raise ValueError("this attention has an encoding: pass coords (n, c) or (b, n, c)")
+        if (context is None) != (context_coords is None):
+            raise ValueError("cross attention with an encoding needs both context and context_coords")
+        check_tensor("coords", coords)
+        if context_coords is not None:
+            check_tensor("context_coords", context_coords)
+        if coords.dtype in HALF or (context_coords is not None and context_coords.dtype in HALF):
+            raise ValueError(
+                "coords came in half precision, in which positions collide: pass them as float32. Under FSDP2 use "
+                "MixedPrecisionPolicy(cast_forward_inputs=False), which leaves them as they are"
+            )
+
+    def _check_tokens(self, x: Tensor, name: str) -> None:
+        if isinstance(x, Tensor) and x.is_nested:
+            raise ValueError(
+                f"{name} is a nested tensor: concatenate its sequences into (1, N, dim) and pass their lengths, or pad "
+                f"it with x.to_padded_tensor(0.0) and pass a mask (b, n)"
+            )
+        check_tensor(name, x)
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise ValueError(f"{name} must be (b, n, {self.dim}), got {tuple(x.shape)}")
+        if type(self.qkv) is nn.Linear and product_dtype(x) != product_dtype(self.qkv.weight):
+            weights = self.qkv.weight.dtype
+            raise ValueError(
+                f"{name} is {x.dtype} and the weights are {weights}: use {name}.to({weights}), or cast the layer"
+            )
 
 
 class Attention(MultiHead):
@@ -134,7 +235,8 @@ class Attention(MultiHead):
         self.check_inputs(x, coords, context, context_coords)
         if causal and context is not None:
             raise ValueError("causal is for self attention: drop it or the context")
-        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
+        packed = lengths is not None or context_lengths is not None
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
         q, k, v = self._encode(x, coords, context, context_coords, prepared)
         dropout = self.dropout if self.training else 0.0
         scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
@@ -194,58 +296,40 @@ class Attention(MultiHead):
         return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
-def check_packing(
-    x: Tensor,
-    context: Tensor | None,
-    lengths: Packing | Sequence[int] | Tensor | None,
-    context_lengths: Packing | Sequence[int] | Tensor | None,
-    **unpacked: object,
-) -> tuple[Packing, Packing] | None:
-    """The packings of queries and keys, or None where nothing is packed. unpacked: what cannot go with lengths."""
-    if lengths is None and context_lengths is None:
-        return None
-    given = [name for name, value in unpacked.items() if value is not None]
-    if given:
-        raise ValueError(
-            f"lengths and {given[0]} do not go together: leave masked tokens out of the packed sequence, and use one "
-            f"cache per sequence"
-        )
-    if lengths is None or (context is None) != (context_lengths is None):
-        raise ValueError("packed cross attention needs both lengths (of x) and context_lengths (of context)")
-    queries = as_packing(lengths, x)
-    if context is None:
-        return queries, queries
-    assert context_lengths is not None
-    keys = as_packing(context_lengths, context, "context")
-    if len(keys) != len(queries):
-        raise ValueError(
-            f"x packs {len(queries)} sequences and the context {len(keys)}: give one length of each per sequence"
-        )
-    return queries, keys
+def _check_sizes(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:
+    """The head dim, once the sizes fit each other."""
+    for name, value in (("dim", dim), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if head_dim is None and dim % num_heads:
+        raise ValueError(f"dim={dim} does not divide into {num_heads} heads: pass head_dim")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads={num_heads} is not a multiple of num_kv_heads={num_kv_heads}")
+    head_dim = dim // num_heads if head_dim is None else head_dim
+    if head_dim < 1:
+        raise ValueError(f"head_dim must be at least 1, got {head_dim}")
+    return head_dim
 
 
-def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
-    """A boolean mask, True where a query may look at a key, with dimensions that broadcast to (b, h, n, m). It may be
-    (b, m), for padded keys; (n, m); (b, n, m); or have four dimensions."""
-    if mask.dtype != torch.bool:
+def _check_encoding(encoding: object, head_dim: int, num_kv_heads: int) -> None:
+    if encoding is None:
+        return
+    if not isinstance(encoding, PositionEncoding):
+        call = f"stringpe.create({encoding!r}, head_dim={head_dim}, num_heads={num_kv_heads})"
+        advice = f"build it with {call}" if isinstance(encoding, str) else "build one with stringpe.create"
+        raise ValueError(f"encoding must be an encoding object, got {encoding!r}: {advice}")
+    if (encoding.head_dim, encoding.num_heads) != (head_dim, num_kv_heads):
         raise ValueError(
-            f"mask must be boolean, True where a query may look at a key, got {mask.dtype}: use mask.bool() for zeros "
-            f"and ones (a mask of numbers would be added to the scores)"
+            f"the encoding has {encoding.num_heads} heads of dim {encoding.head_dim}, this attention needs "
+            f"{num_kv_heads} of dim {head_dim} (one per key head)"
         )
-    shape = tuple(mask.shape)
-    if mask.ndim == 2 and shape == (n, m) == (b, m):
-        raise ValueError(
-            f"a mask of {shape} can mean (b, m) or (n, m) here: pass mask[:, None] for the keys of each sample, or "
-            f"mask[None] for all samples"
-        )
-    if mask.ndim == 2:
-        full = mask if shape[0] in (n, 1) else mask[:, None, None]
-    else:
-        full = mask[:, None] if mask.ndim == 3 else mask
-    sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
-    if full.ndim > 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
-        raise ValueError(
-            f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
-            f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"
-        )
-    return full
+
+
+def _qk_norm(kind: str | None, head_dim: int) -> nn.Module:
+    if kind is None:
+        return nn.Identity()
+    if kind == "layer":
+        return nn.LayerNorm(head_dim)
+    if kind in QK_NORMS:
+        return nn.RMSNorm(head_dim, elementwise_affine=kind == "rms_gain")
+    raise ValueError(f"qk_norm must be None or one of {QK_NORMS}, got {kind!r}")

@@ -9,6 +9,7 @@ Wavelengths are 2π / |θ|, in the units of the coordinates: with the default sc
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from statistics import NormalDist
 from typing import ClassVar, Self, TypedDict, Unpack
 
 import torch
@@ -16,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_count, check_flag, check_heads, check_number, check_tensor
-from .directions import golden_directions, simplex
 
 PERIODIC_SCALE = 8.0  # frequencies of a periodic axis start as integers up to this: an eighth of a turn is resolved
 
@@ -60,6 +60,30 @@ def random_frames(count: int, axes: int) -> Tensor:
     angle φ with the directions φ and φ + π/2."""
     q, r = torch.linalg.qr(torch.randn(count, axes, axes))
     return q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+
+
+def simplex_directions(axes: int) -> list[list[float]]:
+    """The n + 1 corners of a regular simplex in n dimensions: unit vectors, any two with the product −1/n."""
+    corners = [[0.0] * axes for _ in range(axes + 1)]
+    for k in range(axes):
+        corners[k][k] = math.sqrt(1 - sum(x * x for x in corners[k]))
+        for other in corners[k + 1 :]:
+            other[k] = (-1 / axes - sum(x * y for x, y in zip(corners[k][:k], other[:k], strict=True))) / corners[k][k]
+    return corners
+
+
+def golden_directions(count: int, axes: int) -> list[list[float]]:
+    """`count` unit vectors spread evenly over half of the plane by the golden angle, or over the sphere by its
+    generalisation: point i of the sequence frac(i / φ^k), φ^(n+1) = φ + 1, mapped to normal quantiles."""
+    if axes == 2:
+        turns = [math.pi * ((i + 0.5) * (math.sqrt(5) - 1) / 2 % 1) for i in range(count)]
+        return [[math.cos(a), math.sin(a)] for a in turns]
+    ratio = 2.0
+    for _ in range(64):  # a contraction: converges to the root
+        ratio = (1 + ratio) ** (1 / (axes + 1))
+    quantile = NormalDist().inv_cdf
+    points = [[quantile((0.5 + i * ratio**-k) % 1) for k in range(1, axes + 1)] for i in range(1, count + 1)]
+    return [[x / math.hypot(*point) for x in point] for point in points]
 
 
 class Frequencies(nn.Module, ABC):
@@ -162,13 +186,13 @@ class Frequencies(nn.Module, ABC):
         return Mixed(self.head_dim, self.num_heads, 1, **options)
 
     def forward(self) -> Tensor:
-        return self.together([self])[0]
+        return self.form_together([self])[0]
 
     def kind(self) -> tuple[Hashable, ...]:
-        """Frequencies of one kind are formed `together`: those that expand alike."""
+        """Frequencies of one kind are formed `form_together`: those that expand alike."""
         return type(self), self.head_dim, self.coord_dim, self.periodic, self.zero_fraction
 
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, members: Sequence[Self]) -> Sequence[Tensor]:
         """Θ of each of these, all of this one's kind, in one computation."""
         weights = [m.weight.to(torch.promote_types(m.weight.dtype, torch.float32)) for m in members]
         theta = self._integers(self.expand(weights[0] if len(weights) == 1 else torch.cat(weights)))
@@ -302,7 +326,7 @@ class Simplex(Free):
     default_learnable = False
 
     def spectrum(self, sets: int) -> Tensor:
-        corners = simplex(self.coord_dim)
+        corners = simplex_directions(self.coord_dim)
         levels = math.ceil(self.planes / len(corners))
         own = [math.exp(-g / self.coord_dim) for g in range(levels)]
         fall = geometric(levels, self._one_base()) if self.has_base else own

@@ -29,12 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import check_packing
+from .attention import Heads, MultiHead
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .outer_product import Outer
-from .packing import Packing
-from .projection import Heads, MultiHead
+from .packing import Packing, check_packing, key_mask
 from .rotate import full_precision
 
 FEATURES = ("softmax", "relu")
@@ -297,17 +296,3 @@ def random_directions(count: int, d: int) -> Tensor:
     """(count, d): orthogonal in blocks of d, with the lengths of Gaussian vectors."""
     blocks = random_frames(math.ceil(count / d), d).flatten(0, 1)[:count]
     return blocks * torch.randn(count, d).norm(dim=1, keepdim=True)
-
-
-def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
-    """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
-    queries, so a mask cannot differ between them."""
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")
-    flat = mask[:, 0, 0] if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else mask
-    if flat.ndim != 2 or flat.shape[0] not in (b, 1) or flat.shape[1] != m:
-        raise ValueError(
-            f"linear attention takes a mask of keys, (b, m) = ({b}, {m}) or ({b}, 1, 1, {m}), one for all queries; got "
-            f"{tuple(mask.shape)}: use softmax attention for others"
-        )
-    return flat

@@ -1,10 +1,11 @@
-"""Sequences of different lengths, packed end to end into one of N tokens, with no padding between them.
+"""Which tokens attend to which: sequences packed end to end, and masks.
 
     attn(x, coords, lengths=[196, 64, 400])     # x (1, 660, dim): each token attends within its own sequence
+    attn(x, coords, mask=is_real)               # x (b, n, dim), is_real (b, n): nobody looks at padding
 
-Projections, encodings and MLPs act on tokens one by one and need to know nothing of it; only attention does
-(`attend_packed`). In half precision on CUDA it goes through `torch.nn.attention.varlen`, elsewhere sequence by
-sequence: either way the result is that of each sequence alone.
+Packed sequences have no padding between them. Projections, encodings and MLPs act on tokens one by one and need to know
+nothing of it; only attention does (`attend_packed`). In half precision on CUDA it goes through
+`torch.nn.attention.varlen`, elsewhere sequence by sequence: either way the result is that of each sequence alone.
 """
 
 import inspect
@@ -147,3 +148,74 @@ def _varlen() -> Any:
 def _shorten(values: list[Any], most: int = 8) -> str:
     shown = ", ".join(map(str, values[:most]))
     return f"[{shown}, … {len(values)} in all]" if len(values) > most else f"[{shown}]"
+
+
+def check_packing(
+    x: Tensor,
+    context: Tensor | None,
+    lengths: Packing | Sequence[int] | Tensor | None,
+    context_lengths: Packing | Sequence[int] | Tensor | None,
+    **unpacked: object,
+) -> tuple[Packing, Packing] | None:
+    """The packings of queries and keys, or None where nothing is packed. unpacked: what cannot go with lengths."""
+    if lengths is None and context_lengths is None:
+        return None
+    given = [name for name, value in unpacked.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"lengths and {given[0]} do not go together: leave masked tokens out of the packed sequence, and use one "
+            f"cache per sequence"
+        )
+    if lengths is None or (context is None) != (context_lengths is None):
+        raise ValueError("packed cross attention needs both lengths (of x) and context_lengths (of context)")
+    queries = as_packing(lengths, x)
+    if context is None:
+        return queries, queries
+    assert context_lengths is not None
+    keys = as_packing(context_lengths, context, "context")
+    if len(keys) != len(queries):
+        raise ValueError(
+            f"x packs {len(queries)} sequences and the context {len(keys)}: give one length of each per sequence"
+        )
+    return queries, keys
+
+
+def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
+    """A boolean mask, True where a query may look at a key, with dimensions that broadcast to (b, h, n, m). It may be
+    (b, m), for padded keys; (n, m); (b, n, m); or have four dimensions."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be boolean, True where a query may look at a key, got {mask.dtype}: use mask.bool() for zeros "
+            f"and ones (a mask of numbers would be added to the scores)"
+        )
+    shape = tuple(mask.shape)
+    if mask.ndim == 2 and shape == (n, m) == (b, m):
+        raise ValueError(
+            f"a mask of {shape} can mean (b, m) or (n, m) here: pass mask[:, None] for the keys of each sample, or "
+            f"mask[None] for all samples"
+        )
+    if mask.ndim == 2:
+        full = mask if shape[0] in (n, 1) else mask[:, None, None]
+    else:
+        full = mask[:, None] if mask.ndim == 3 else mask
+    sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
+    if full.ndim > 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
+        raise ValueError(
+            f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
+            f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"
+        )
+    return full
+
+
+def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
+    """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
+    queries, so a mask cannot differ between them."""
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")
+    flat = mask[:, 0, 0] if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else mask
+    if flat.ndim != 2 or flat.shape[0] not in (b, 1) or flat.shape[1] != m:
+        raise ValueError(
+            f"linear attention takes a mask of keys, (b, m) = ({b}, {m}) or ({b}, 1, 1, {m}), one for all queries; got "
+            f"{tuple(mask.shape)}: use softmax attention for others"
+        )
+    return flat

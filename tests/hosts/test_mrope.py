@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import stringpe
-from stringpe.attention import KVCache
 from stringpe.basis import Identity
 from stringpe.encoding import Encoding
 from stringpe.frequencies import Given
+from stringpe.kv_cache import KVCache
 
 SECTIONS = [2, 3, 3]  # planes of time, rows and columns
 

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from .. import hosts
+from ..attention import MultiHead
 from ..basis import Identity, Interleaved
 from ..catalogue import create, find, names
 from ..checks import check_module
-from ..composed import Gated, with_depth
+from ..composed_frequencies import Gated, with_depth
 from ..encoding import Encoding
 from ..frequencies import Given, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..own_projections import owned_layers
-from ..projection import MultiHead
 from .attention import ATTENTION_KINDS, HostAttention
 from .description import Grid, Layer, Rope
 from .rotary import CoordsForAngles, find_rotaries, read_rotary

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..encoding import Encoding
+from ..folding import check_precision
 from ..linear_attention import linear_mix, positive_features, random_directions
 from ..own_projections import HeldProjections, Names
 from ..packing import Packing, attend_packed
-from ..projection import check_precision
 from ..rotate import full_precision
 from .description import Layer
 from .token_coords import TokenCoords

@@ -1,15 +1,19 @@
-"""The blocks of a transformer: attention and MLP on a residual stream, and attention pooling behind it."""
+"""The parts of a transformer: blocks of attention and MLP on a residual stream, attention pooling behind them, and
+their positions: one encoding per layer, in attention, or one embedding that is added to the tokens."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import Attention
+from ..catalogue import create, kind_of, names
+from ..encoding import AbsoluteEmbedding, PositionEncoding
+from ..folding import Prepared, is_whole, prepare
 from ..linear_attention import LinearAttention
 from ..packing import Packing
-from ..projection import Prepared, is_whole, prepare
 from .initialise import fan_in_, initialise
 
 ATTENTIONS: dict[str, Callable[..., Attention | LinearAttention]] = {
@@ -18,6 +22,9 @@ ATTENTIONS: dict[str, Callable[..., Attention | LinearAttention]] = {
     "relu": partial(LinearAttention, features="relu"),
 }
 """The kinds of attention that a model can be built with, by name."""
+
+NONE = "none"
+"""The name that stands for a model without positions."""
 
 
 class Block(nn.Module):
@@ -103,7 +110,7 @@ def check_rates(dropout: float, drop_path: float) -> None:
             raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
 
 
-def through(
+def run_blocks(
     blocks: nn.ModuleList,
     x: Tensor,
     coords: Tensor,
@@ -123,3 +130,49 @@ def through(
 
 def as_blocks(blocks: nn.ModuleList) -> list[Block]:
     return [block for block in blocks if isinstance(block, Block)]
+
+
+def is_absolute(encoding: str | PositionEncoding) -> bool:
+    """Whether this encoding is added to the tokens, so that attention does not see it."""
+    return isinstance(encoding, str) and encoding != NONE and kind_of(encoding) == "absolute"
+
+
+def build_encodings(
+    encoding: str | PositionEncoding, options: Mapping[str, Any], layers: int, sizes: Mapping[str, int], *, shared: bool
+) -> list[PositionEncoding | None]:
+    """One encoding per layer: a new one for each (or one for all, if shared) where it is named, the same object where
+    it is given, and None for absolute embeddings and "none"."""
+    if isinstance(encoding, PositionEncoding):
+        return [encoding] * layers
+    if encoding == NONE or is_absolute(encoding):
+        if options:
+            raise ValueError(f"encoding={encoding!r} has no options, got {dict(options)}: drop encoding_options")
+        return [None] * layers
+    if shared:
+        return [create(encoding, **sizes, **options)] * layers
+    return [create(encoding, **sizes, **options) for _ in range(layers)]
+
+
+def check_encoding(encoding: str | PositionEncoding) -> None:
+    """Refuse what is neither the name of an encoding nor an encoding."""
+    if isinstance(encoding, PositionEncoding) or encoding == NONE:
+        return
+    try:
+        kind_of(encoding)
+    except TypeError:
+        known = (*names(baselines=True), *names(kind="absolute"), NONE)
+        raise ValueError(
+            f"encoding must be a name ({', '.join(known)}) or an encoding of stringpe, got {encoding!r}: "
+            f"a model without positions is encoding='none'"
+        ) from None
+
+
+def absolute_embedding(
+    encoding: str | PositionEncoding, dim: int, sizes: Sequence[int], coord_dim: int
+) -> AbsoluteEmbedding | None:
+    """What is added to tokens, for a grid of `sizes` and coord_dim coordinates; None where the encoding acts in
+    attention."""
+    if not isinstance(encoding, str) or not is_absolute(encoding):
+        return None
+    embedding: AbsoluteEmbedding = create(encoding, dim=dim, sizes=sizes, coord_dim=coord_dim)
+    return embedding

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from ..basis import Given
 from ..catalogue import create
-from ..composed import Gated
+from ..composed_frequencies import Gated
 from ..encoding import Encoding
 from ..frequencies import random_frames
 from .blocks import Block

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from ..coords import Calibration
 from ..geometry import box3d
 from ..metrics.average_precision3d import ScoredBoxes
+from .depth import world_points
 from .initialise import fan_in_
 from .owl import ClassHead, unit
 from .owl_loss import class_target, focal, focal_cost, match, take
 from .text import TextTower
 from .vit import ViT
-from .world import world_points
 
 START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
 """Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""

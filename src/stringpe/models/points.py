@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, stack, through
+from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import initialise, zero_
-from .positions import absolute_embedding, build_encodings, check_encoding
 
 POOLS = ("mean", "mean+max")
 """How the tokens of a cloud become one vector."""
@@ -86,7 +85,7 @@ class PointTransformer(nn.Module):
         x = self.outer(self.inner(offsets).amax(2))  # (b, g, dim)
         if self.absolute is not None:
             x = x + self.absolute(coords).to(x.dtype)
-        x = self.norm(through(self.blocks, x, coords))
+        x = self.norm(run_blocks(self.blocks, x, coords))
         return self.head(x.mean(1) if self.pool == "mean" else torch.cat([x.mean(1), x.amax(1)], -1))
 
 

@@ -15,17 +15,33 @@ from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute, SinCos
 from ..checks import check_count
-from ..coords import Calibration, grid, valid_depth, with_prefix
+from ..coords import UNITS, Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..rotate import product_dtype
-from .blocks import ATTENTIONS, MapPool, as_blocks, stack, through
-from .depth import DepthLift, check_depth, judge_depth, surface_normals
+from .blocks import (
+    ATTENTIONS,
+    MapPool,
+    absolute_embedding,
+    as_blocks,
+    build_encodings,
+    check_encoding,
+    run_blocks,
+    stack,
+)
+from .depth import (
+    FRAMES,
+    DepthLift,
+    WorldLift,
+    check_depth,
+    check_frame,
+    merge_views,
+    surface_normals,
+    warn_of_millimetres,
+    world_normals,
+)
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
 from .packed import Features, Inputs, PackedFeatures, pack_features
-from .positions import absolute_embedding, build_encodings
 from .stem import build_stem
-from .vit_options import agree, check_choices, check_sizes
-from .world import WorldLift, check_frame, merge_views, world_normals
 
 SIZES = {  # dim, layers, heads
     "test": (32, 2, 2),
@@ -35,6 +51,9 @@ SIZES = {  # dim, layers, heads
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
+
+DEPTHS = ("none", "channel", "lift", "normals", "lift+channel", "lift+normals")
+POOLS = ("mean", "cls", "map")
 
 
 class ViT(nn.Module):
@@ -50,7 +69,7 @@ class ViT(nn.Module):
         "lift+normals". A lift alone shows differences of depth, a channel shows depth itself. A model that takes depth
         also runs without it.
     frame: of lifted coordinates: "camera", (row, column, depth), or "world", metric points in one frame for all
-        cameras (`stringpe.models.world`). A model in the world frame takes calibration with its depth, and images of
+        cameras (`stringpe.models.depth`). A model in the world frame takes calibration with its depth, and images of
         one view (b, 3, H, W) or of several (b, v, 3, H, W), whose patches all attend to each other.
     coord_dim: 2, or 3 for (row, column, depth). It follows from `depth`, and depth="lift" follows from coord_dim=3:
         give either.
@@ -95,7 +114,7 @@ class ViT(nn.Module):
     ):
         super().__init__()
         check_choices(encoding, pool, units, attention, frame)
-        coord_dim, depth = agree(encoding, coord_dim, depth, frame)
+        coord_dim, depth = resolve_coordinates(encoding, coord_dim, depth, frame)
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
@@ -161,7 +180,7 @@ class ViT(nn.Module):
         """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own.
         calibration: of the cameras, in the world frame only."""
         inputs = self.tokenise(image, depth, coords=coords, calibration=calibration)
-        x = self.norm(through(self.blocks, inputs.tokens, inputs.places))
+        x = self.norm(run_blocks(self.blocks, inputs.tokens, inputs.places))
         return self.read_out(x, inputs)
 
     def packed_features(
@@ -285,7 +304,7 @@ class ViT(nn.Module):
         if self.depth == "none":
             raise ValueError("this model takes no depth: build it with coord_dim=3, or depth='channel' or 'normals'")
         check_depth(depth, (image.shape[0], image.shape[2], image.shape[3]))
-        judge_depth(self, depth)
+        warn_of_millimetres(self, depth)
 
     def _check_coords(self, coords: Tensor | None) -> None:
         """Refuse coordinates that would be ignored."""
@@ -308,3 +327,53 @@ def vit(name: str, **options: Any) -> ViT:
 def _fill_holes(depth: Tensor) -> Tensor:
     """Depth with its holes at zero."""
     return torch.where(valid_depth(depth), depth, 0)
+
+
+def resolve_coordinates(
+    encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None, frame: str
+) -> tuple[int, str]:
+    """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
+    if depth is not None and depth not in DEPTHS:
+        raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")
+    if coord_dim is None and depth is None and isinstance(encoding, PositionEncoding):
+        coord_dim = encoding.coord_dim
+    if depth is None:
+        depth = "lift" if coord_dim == 3 or frame == "world" else "none"
+    if coord_dim is None:
+        coord_dim = 3 if "lift" in depth else 2
+    if coord_dim not in (2, 3) or ("lift" in depth) != (coord_dim == 3):
+        raise ValueError(
+            f"coord_dim={coord_dim} contradicts depth={depth!r}: 3 coordinates go with 'lift' (or 'lift+…') and 2 with "
+            f"the others; give one of the two and leave the other out"
+        )
+    if isinstance(encoding, PositionEncoding) and encoding.coord_dim != coord_dim:
+        raise ValueError(
+            f"the encoding was built with coord_dim={encoding.coord_dim}, depth={depth!r} gives patches {coord_dim} "
+            f"coordinates: build the encoding with coord_dim={coord_dim}"
+        )
+    if frame == "world" and ("lift" not in depth or encoding == "absolute"):
+        raise ValueError(
+            f"frame='world' needs depth to place patches and an encoding of coordinates, got depth={depth!r} and "
+            f"encoding={encoding!r}: use depth='lift' and any encoding but 'absolute', a table over one picture"
+        )
+    if coord_dim == 3 and encoding == "none":
+        raise ValueError("encoding='none' has no coordinates to lift depth into: use depth='channel'")
+    return coord_dim, depth
+
+
+def check_choices(encoding: str | PositionEncoding, pool: str, units: str, attention: str, frame: str) -> None:
+    """Refuse words that are not among the choices."""
+    check_encoding(encoding)
+    choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, tuple(ATTENTIONS))}
+    choices["frame"] = (frame, FRAMES)
+    for what, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_sizes(*, registers: int, **sizes: int) -> None:
+    """Refuse sizes below 1, and fewer registers than none."""
+    wrong = [f"{name}={value}" for name, value in sizes.items() if value < 1]
+    wrong += [f"registers={registers}"] if registers < 0 else []
+    if wrong:
+        raise ValueError(f"a ViT needs positive sizes, got {', '.join(wrong)}")

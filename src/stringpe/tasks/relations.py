@@ -25,9 +25,9 @@ from ..catalogue import create
 from ..data.order import derive, generator
 from ..data.place import Batch, Place
 from ..encoding import Encoding, form
+from ..folding import fold_projection
 from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
-from ..projection import fold_projection
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
 from .base import Parts, Sample, Task

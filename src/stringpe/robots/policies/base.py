@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ...checks import check_choice
 from ...io.json_shape import find_mismatch
-from ...models.positions import check_encoding
-from ...models.world import FRAMES
+from ...models.blocks import check_encoding
+from ...models.depth import FRAMES
 from ..calibration import CAMERA, calibration_keys, stack_calibration
 from ..data.columns import ACTION, DEPTH, IMAGES, STATE
 from .noise import Generators

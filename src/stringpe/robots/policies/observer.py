@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import Calibration, grid
-from ...models.blocks import Block, through
+from ...models.blocks import NONE, Block, build_encodings, is_absolute, run_blocks
+from ...models.depth import WorldLift, world_points
 from ...models.initialise import fan_in_, initialise
-from ...models.positions import NONE, build_encodings, is_absolute
 from ...models.vit import ViT
-from ...models.world import WorldLift, world_points
 
 WORDS = 16  # of a task text; further ones are ignored
 BUCKETS = 1024
@@ -150,7 +149,7 @@ class Observer(nn.Module):
         if self.lift is not None:
             assert points is not None
             coords = F.pad(self.lift.scale(points), (0, 0, 0, x.shape[1] - points.shape[1]))  # the others at the origin
-            return self.norm(through(self.blocks, x, coords))
+            return self.norm(run_blocks(self.blocks, x, coords))
         for block in self.blocks:
             x = block(x, None)
         return self.norm(x)

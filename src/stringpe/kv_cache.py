@@ -1,0 +1,73 @@
+"""The cache of softmax attention: keys and values of the tokens seen so far."""
+
+import torch
+from torch import Tensor
+
+from .checks import check_count
+
+
+class KVCache:
+    """Keys and values of the tokens seen so far. Keys are stored encoded: each token is rotated once, at its own
+    coordinates, and never again.
+
+    Where no gradient is recorded, tokens are written into room that doubles when it runs out, so that n tokens one by
+    one cost O(n) copies and not O(n²). capacity: tokens to make room for at once.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        check_count("capacity", capacity, least=0)
+        self.capacity = capacity
+        self._room: tuple[Tensor, Tensor] | None = None
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def keys(self) -> Tensor | None:
+        """(b, h_kv, tokens so far, d), encoded; None before the first."""
+        return None if self._room is None else self._room[0][:, :, : self._length]
+
+    @property
+    def values(self) -> Tensor | None:
+        """(b, h_kv, tokens so far, d); None before the first."""
+        return None if self._room is None else self._room[1][:, :, : self._length]
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add (b, h_kv, n, d) and return everything so far."""
+        if self._room is not None and keys.shape[0] != self._room[0].shape[0]:
+            held, given = self._room[0].shape[0], keys.shape[0]
+            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
+        recorded = torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad)
+        held = self._room is not None and torch.is_grad_enabled() and any(t.requires_grad for t in self._room)
+        length = self._length + keys.shape[2]
+        if recorded or held:  # autograd keeps what it has seen: nothing is written into it
+            new = (keys, values)
+            self._room = (
+                new
+                if self._room is None
+                else tuple(  # type: ignore[assignment]
+                    torch.cat([old[:, :, : self._length], more], dim=2)
+                    for old, more in zip(self._room, new, strict=True)
+                )
+            )
+        else:
+            self._make_room(keys, values, length)
+            assert self._room is not None
+            for room, more in zip(self._room, (keys, values), strict=True):
+                room[:, :, self._length : length] = more
+        self._length = length
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def _make_room(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Tensors that hold `length` tokens, with those of before in them."""
+        if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
+            return
+        room = max(length, 2 * self._length, self.capacity)
+        fresh = tuple(t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (keys, values))
+        if self._room is not None:
+            for new, old in zip(fresh, self._room, strict=True):
+                new[:, :, : self._length] = old[:, :, : self._length].detach()
+        self._room = (fresh[0], fresh[1])
