@@ -6,6 +6,9 @@
 Data: the file of `modelnet10`, whose shapes stand in arbitrary poses. To learn all poses takes a GPU; here every cloud,
 of training and of test, is turned to its principal axes first (data.pose=principal), which needs no label. Training
 adds half turns about the axes, whose signs are not always certain, and stretches each axis by up to 15 %.
+Time: 90 s of one CPU core per run.
+Expected (one seed, torch 2.13.0 on a CPU): 81.0 % without positions, 86.0 % sine-cosine, 81.9 % RoPE, 83.4 % RoPE at
+base 100.
 """
 
 from .design import Column, Contrast, Design
