@@ -61,7 +61,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
-    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size")},
+    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size", "pose")},
 }
 """The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
 
@@ -73,7 +73,7 @@ AUGMENTS: dict[str, tuple[str, ...]] = {
     "detection3d": ("flip", "colour"),
     "policy": ("shift", "colour"),
     "relations": (),
-    "shapes": ("turn",),
+    "shapes": ("turn", "stretch"),
 }
 """What of `augment` a task reads."""
 
