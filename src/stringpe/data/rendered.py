@@ -23,7 +23,8 @@ kind (n, o) int16, −1 where there is no object, or too little of it is seen.""
 
 @remember
 def load_frames(data: Data, split: str) -> FrameColumns:
-    """The split's frames, from the cache or rendered now."""
+    """The split's frames, from the cache or rendered now: "train", "val", or "far", the rooms of "val" seen by cameras
+    that stand far away."""
     return render_once("scenes", data, split, _make, __file__)
 
 
@@ -35,7 +36,8 @@ def render_once(
     their maker included."""
     code = digest(*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source))
     count = data.train_size if split == "train" else data.val_size
-    name = f"{what}-{__version__}-{code}-{split}-{count}-{data.image_size}px-seed{data.seed}"
+    near = "" if data.cameras == "any" else f"-{data.cameras}"
+    name = f"{what}-{__version__}-{code}-{split}{near}-{count}-{data.image_size}px-seed{data.seed}"
     return load_or_make(data.cache, name, lambda: make(data, split))
 
 
@@ -68,12 +70,14 @@ def render_split(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scen
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    world = 2 * data.seed + (split == "val")  # no room is in both splits
+    world = 2 * data.seed + (split != "train")  # no room is in both splits
+    distance = "far" if split == "far" else data.cameras
     size = chunk[device.type]
     with progress("scenes", count) as advance:
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
-            yield scenes.render(scenes.sample(world, numbers, device=device), (data.image_size, data.image_size))
+            rooms = scenes.sample(world, numbers, distance=distance, device=device)
+            yield scenes.render(rooms, (data.image_size, data.image_size))
             advance(len(numbers))
 
 
