@@ -205,7 +205,7 @@ def test_models_of_near_cameras_are_also_tested_from_far_away(recipe):
         found, plain = near.evaluate(model, Place()), Objects(recipe).evaluate(model, Place())
     assert "far" not in plain
     assert 0 <= found["far"] <= 1
-    frames = {split: kept.load_frames(near.recipe.data, split) for split in ("val", "far")}
+    frames = {split: kept.load_frames(near.recipe.data, split, "near") for split in ("val", "far")}
     assert frames["far"]["depth"].float().mean() > frames["val"]["depth"].float().mean()
     assert not torch.equal(kept.load_frames(recipe.data, "val")["rgb"][:4], frames["val"]["rgb"][:4])
     design = recipes.load_design("scenes_objects_far")

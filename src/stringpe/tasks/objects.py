@@ -77,7 +77,7 @@ class Objects(Task):
             raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
-        self.frames = load_frames(recipe.data, "train")
+        self.frames = load_frames(recipe.data, "train", recipe.data.cameras)
 
     @property
     def examples(self) -> int:
@@ -147,7 +147,7 @@ class Objects(Task):
         return logits
 
     def _validation(self, place: Place, size: int, split: str = "val") -> Iterator[tuple[Batch, Tensor]]:
-        kept = load_frames(self.recipe.data, split)
+        kept = load_frames(self.recipe.data, split, self.recipe.data.cameras)
         count = len(kept["rgb"])
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):
