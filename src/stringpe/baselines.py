@@ -81,9 +81,7 @@ class LieRE(PositionEncoding):
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         """R(r) x. There is no fixed basis to fold, so `folded` changes nothing."""
-        matrix = self._block_matrices(self.checked_coords(x, coords, groups)).movedim(
-            -4, 1
-        )  # (b or 1, h, n, d/s, s, s)
+        matrix = self._block_matrices(self.fit_coords(x, coords, groups)).movedim(-4, 1)  # (b or 1, h, n, d/s, s, s)
         matrix = matrix.repeat_interleave(groups, dim=1) if groups > 1 else matrix
         with full_precision(x):
             wide = x.to(matrix.dtype).unflatten(-1, (-1, self.block_size))  # (b, h, n, d/s, s)
@@ -131,7 +129,7 @@ class Spherical(PositionEncoding):
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         """R(r) x. There is no fixed basis to fold, so `folded` changes nothing."""
-        coords = self.checked_coords(x, coords, groups)
+        coords = self.fit_coords(x, coords, groups)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         threes = self.head_dim // 3
         axes = list(wide[..., : 3 * threes].unflatten(-1, (3, threes)).unbind(-2))  # x, y and z of every three

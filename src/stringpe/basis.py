@@ -43,10 +43,10 @@ class Basis(nn.Module, ABC):
         """P (h, d, d)."""
 
     def kind(self) -> Hashable:
-        """Bases of one kind are formed `together`; by default each is its own."""
+        """Bases of one kind are formed `form_together`; by default each is its own."""
         return id(self)
 
-    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
         """P of each of these bases, all of this one's kind."""
         return [basis() for basis in bases]
 
@@ -136,12 +136,12 @@ class Skew(Basis):
         """S (…, d, d) to P (…, d, d)."""
 
     def forward(self) -> Tensor:
-        return self.together([self])[0]
+        return self.form_together([self])[0]
 
     def kind(self) -> Hashable:
         return type(self), self.head_dim
 
-    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
         with full_precision(self.weight):
             skews = [basis.skew() for basis in bases]
             formed = self.transform(torch.cat(skews)).split([len(skew) for skew in skews])
@@ -202,7 +202,7 @@ class Svd(Basis):
         self.log_scale.zero_()
 
     def forward(self) -> Tensor:
-        left, right = self.left.together([self.left, self.right])
+        left, right = self.left.form_together([self.left, self.right])
         with full_precision(left):
             return (right * self.log_scale.to(right.dtype).exp()[:, None]) @ left.mT
 
@@ -233,7 +233,7 @@ class Fourier(Unlearned):
     def kind(self) -> Hashable:
         return type(self), self.head_dim, self.num_heads, self.block_size
 
-    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
         return [self()] * len(bases)  # nothing of it is learned
 
     def forward(self) -> Tensor:
@@ -300,11 +300,11 @@ class Interleaved(Basis):
     def kind(self) -> Hashable:
         return type(self), self.inner.kind()
 
-    def together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
-        return [convert_layout(p, "interleaved", dim=-2) for p in self.inner.together([b.inner for b in bases])]
+    def form_together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
+        return [convert_layout(p, "interleaved", dim=-2) for p in self.inner.form_together([b.inner for b in bases])]
 
     def forward(self) -> Tensor:
-        return self.together([self])[0]
+        return self.form_together([self])[0]
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
         return self.inner.project(convert_layout(x, "half"), groups)

@@ -35,7 +35,7 @@ class Gated(Frequencies):
     def expand(self, weight: Tensor) -> Tensor:
         return weight * self.inner()
 
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, members: Sequence[Self]) -> Sequence[Tensor]:
         return [m.expand(m.weight.to(torch.promote_types(m.weight.dtype, torch.float32))) for m in members]
 
 
@@ -71,7 +71,7 @@ class Stacked(Frequencies):
         first, second = self.first(), self.second()
         return torch.cat([first, second * self._turns(second.dtype, second.device)], dim=1)
 
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, members: Sequence[Self]) -> Sequence[Tensor]:
         return [m.expand(m.weight) for m in members]
 
 

@@ -81,7 +81,7 @@ class PositionEncoding(nn.Module, ABC):
         """Encode queries and keys of the same tokens."""
         return self.rotate(q, coords, groups=groups, folded=folded), self.rotate(k, coords, folded=folded)
 
-    def checked_coords(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
+    def fit_coords(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
         """coords as (b or 1, n, c), once x and coords fit each other and this encoding."""
         check_tensor("x", x)
         heads = groups * self.num_heads
@@ -164,7 +164,7 @@ class Encoding(PositionEncoding):
         """
         if whole:
             self.check_group()
-        coords = self.checked_coords(x, coords, groups)
+        coords = self.fit_coords(x, coords, groups)
         if not folded:
             x = self.basis.project(x, groups)
         x = rotate(x, coords, self.frequencies() if frequencies is None else frequencies, groups)
@@ -181,8 +181,8 @@ class Encoding(PositionEncoding):
         frequencies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`rotate` for queries and keys of the same tokens: one set of angles, and one launch on a GPU."""
-        self.checked_coords(q, coords, groups)
-        coords = self.checked_coords(k, coords)
+        self.fit_coords(q, coords, groups)
+        coords = self.fit_coords(k, coords)
         if not folded:
             q, k = self.basis.project(q, groups), self.basis.project(k)
         return rotate_pair(q, k, coords, self.frequencies() if frequencies is None else frequencies, groups)
@@ -193,7 +193,7 @@ class Encoding(PositionEncoding):
         """`rotate_pair` of queries and keys side by side, as a projection leaves them, and in the basis already: qk
         (b, n, (groups + 1)·h·d)."""
         theta = self.frequencies() if frequencies is None else frequencies
-        coords = self.checked_coords(kernels.heads_of(qk, theta, groups)[1], coords)
+        coords = self.fit_coords(kernels.heads_of(qk, theta, groups)[1], coords)
         return rotate_packed(qk, coords, theta, groups)
 
     def project(
@@ -269,7 +269,7 @@ def form(parts: Sequence[Part]) -> list[Tensor]:
         kinds.setdefault(part.kind(), []).append(i)
     formed: dict[int, Tensor] = {}
     for members in kinds.values():
-        formed |= zip(members, parts[members[0]].together([parts[i] for i in members]), strict=True)
+        formed |= zip(members, parts[members[0]].form_together([parts[i] for i in members]), strict=True)
     return [formed[i] for i in range(len(parts))]
 
 

@@ -186,13 +186,13 @@ class Frequencies(nn.Module, ABC):
         return Mixed(self.head_dim, self.num_heads, 1, **options)
 
     def forward(self) -> Tensor:
-        return self.together([self])[0]
+        return self.form_together([self])[0]
 
     def kind(self) -> tuple[Hashable, ...]:
-        """Frequencies of one kind are formed `together`: those that expand alike."""
+        """Frequencies of one kind are formed `form_together`: those that expand alike."""
         return type(self), self.head_dim, self.coord_dim, self.periodic, self.zero_fraction
 
-    def together(self, members: Sequence[Self]) -> Sequence[Tensor]:
+    def form_together(self, members: Sequence[Self]) -> Sequence[Tensor]:
         """Θ of each of these, all of this one's kind, in one computation."""
         weights = [m.weight.to(torch.promote_types(m.weight.dtype, torch.float32)) for m in members]
         theta = self._integers(self.expand(weights[0] if len(weights) == 1 else torch.cat(weights)))

@@ -38,7 +38,7 @@ class Outer(PositionEncoding):
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         """vec(f(r) ⊗ x) (equation 12), in x's dtype. There is no basis, so `folded` changes nothing."""
-        self.checked_coords(x, coords, groups)
+        self.fit_coords(x, coords, groups)
         return self.multiply(x, coords, groups)
 
     def multiply(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:

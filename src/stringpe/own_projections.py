@@ -199,10 +199,10 @@ class Projections(nn.Module):
     def forward(self, owner: nn.Module, x: Tensor, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, h_kv, n, d) of tokens x (b, n, dim) at coords (n, c) or (b, n, c)."""
         check_precision(self.encoding)
-        held = self.held_by(owner)
+        held = self.find_projections(owner)
         return held.encode(x, coords, folds=held.obstacle() is None)
 
-    def held_by(self, owner: nn.Module) -> HeldProjections:
+    def find_projections(self, owner: nn.Module) -> HeldProjections:
         """The projections of the owner, once they are known to be there."""
         named = [self.names.packed] if self.names.packed else list(self.names.apart)
         missing = [name for name in named if getattr(owner, name, None) is None]
@@ -226,11 +226,11 @@ class OwnedLayer:
 
     def fold_obstacle(self) -> str | None:
         """Why P cannot move into the weights, as a clause; None if it can."""
-        return self.projections.held_by(self.owner).obstacle()
+        return self.projections.find_projections(self.owner).obstacle()
 
     def fold_basis(self, plain: Encoding) -> None:
         """Write P into the query and key rows, for good, and go on with an encoding that has none."""
-        self.projections.held_by(self.owner).write_basis()
+        self.projections.find_projections(self.owner).write_basis()
         self.projections.encoding = plain
 
 

@@ -6,7 +6,7 @@ import torch
 
 from cloud_files import write_clouds
 from stringpe.data.cache import forget_all
-from stringpe.data.clouds import draw_rotations, load_clouds, turn
+from stringpe.data.clouds import draw_rotations, load_clouds, principal_axes, stretch, turn
 from stringpe.recipes.schema import Data
 
 
@@ -38,6 +38,34 @@ def test_groups_are_found_once(data, monkeypatch):
     forget_all()
     monkeypatch.setattr("stringpe.data.clouds.group_points", None)
     assert torch.equal(load_clouds(data, "train")["points"], first["points"])
+
+
+def test_a_cloud_has_the_same_principal_frame_in_every_pose(data):
+    clouds = torch.randn(20, 200, 3).exp() * torch.tensor([3.0, 2.0, 1.0])  # skewed, with different spreads
+    clouds = clouds - clouds.mean(1, keepdim=True)
+    rotation = draw_rotations(20, "any", torch.Generator().manual_seed(0))
+    axes = principal_axes(clouds)
+    torch.testing.assert_close(torch.linalg.det(axes), torch.ones(20))
+    own, turned = clouds @ axes, clouds @ rotation.mT
+    torch.testing.assert_close(turned @ principal_axes(turned), own, atol=1e-4, rtol=1e-4)
+    spread = own.square().sum(1)
+    assert (spread[:, 0] >= spread[:, 1]).all()
+    assert (spread[:, 1] >= spread[:, 2]).all()
+
+    stored, principal = load_clouds(data, "train"), load_clouds(replace(data, pose="principal"), "train")
+    torch.testing.assert_close(principal["centres"].norm(dim=-1), stored["centres"].norm(dim=-1))
+    rods = principal["points"][principal["label"] == 1].abs().amax((1, 2))
+    assert (rods[:, 0] > 2 * rods[:, 1]).all()  # they lie along the first axis
+
+
+def test_half_turns_and_stretches_act_on_the_axes():
+    made = draw_rotations(200, "half", torch.Generator().manual_seed(0))
+    assert {tuple(r.diagonal().tolist()) for r in made} == {(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)}
+    assert made.abs().sum() == 600  # nothing beside the diagonal
+    points, centres, factor = torch.randn(2, 3, 4, 3), torch.randn(2, 3, 3), torch.tensor([[1.0, 2, 3], [0.5, 1, 1]])
+    p, c = stretch(points, centres, factor)
+    assert torch.equal(p[1, 2, 3], factor[1] * points[1, 2, 3])
+    assert torch.equal(c[1, 2], factor[1] * centres[1, 2])
 
 
 @pytest.mark.parametrize("kind", ["upright", "any"])

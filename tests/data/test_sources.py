@@ -1,7 +1,9 @@
 """Which source serves which task, and what a pattern names."""
 
+import os
 import re
 import threading
+import time
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 
@@ -9,6 +11,7 @@ import pytest
 
 from captioned_files import shard
 from stringpe import tasks
+from stringpe.data import sources
 from stringpe.data.archives import stream_samples
 from stringpe.data.sources import (
     PIPES,
@@ -139,3 +142,23 @@ def test_files_without_a_source_that_reads_them_are_refused_before_anything_else
         check(Recipe(data=Data(val="x.tar")))
     with pytest.raises(ValueError, match=r"data.source=points makes its own data: leave it out, .*relations has none"):
         check(load("relations", ["data.train=x.tar"]))
+
+
+@pytest.mark.parametrize("command", ["sleep 100", "echo some; sleep 100", "sleep 100 | cat"])
+def test_a_command_that_falls_silent_is_ended(monkeypatch, command):
+    monkeypatch.setenv(PIPES, "1")
+    monkeypatch.setattr(sources, "_TIMEOUT", 0.3)
+    began = time.monotonic()
+    with pytest.raises(OSError, match=r"printed nothing for 0\.3 s"), open_shard(f"pipe:{command}") as file:
+        file.read()
+    assert time.monotonic() - began < 20
+
+
+def test_a_command_that_does_not_end_is_ended(monkeypatch, tmp_path):
+    monkeypatch.setenv(PIPES, "1")
+    monkeypatch.setattr(sources, "_TIMEOUT", 0.3)
+    command = f"echo $$ > {tmp_path / 'number'}; echo some; exec >&-; sleep 100"
+    with pytest.raises(OSError, match=r"did not end within 0\.3 s"), open_shard(f"pipe:{command}") as file:
+        assert file.read() == b"some\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "number").read_text()), 0)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from processes import WORLD, in_two
 from stringpe.models import contrastive_loss
-from stringpe.models.contrastive_loss import clip, siglip, within
+from stringpe.models.contrastive_loss import clip, clip_within_groups, siglip
 
 LOSSES = {"siglip": siglip, "clip": clip}
 
@@ -135,15 +135,15 @@ def test_within_a_group_it_is_the_clip_loss_of_the_group(group):
     parts = [by_hand("clip", image[i : i + group], text[i : i + group], scale, bias) for i in range(0, 8, group)]
     truth = torch.stack(parts).mean()
     wanted = torch.autograd.grad(truth, (image, text, scale))
-    loss = within(image, text, scale, group)
+    loss = clip_within_groups(image, text, scale, group)
     assert torch.allclose(loss, truth, rtol=1e-12)
     for a, b in zip(torch.autograd.grad(loss, (image, text, scale)), wanted, strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
-    assert torch.allclose(within(image, text, scale, 8), clip(image, text, scale), rtol=1e-12)
+    assert torch.allclose(clip_within_groups(image, text, scale, 8), clip(image, text, scale), rtol=1e-12)
 
 
 @pytest.mark.parametrize("group", [1, 3])
 def test_groups_are_whole(group):
     image, text, scale, _ = inputs()
     with pytest.raises(ValueError, match="do not divide into groups of"):
-        within(image, text, scale, group)
+        clip_within_groups(image, text, scale, group)

@@ -208,5 +208,5 @@ def test_patches_are_multiplied_by_a_class_token():
     pixels = torch.randn(2, 3, 32, 48)
     seen = image.features(pixels)
     wanted = torch.nn.functional.layer_norm(seen.tokens * seen.pooled[:, None], (32,), eps=1e-6)
-    torch.testing.assert_close(detector.see(pixels)[0], wanted)
+    torch.testing.assert_close(detector.encode_image(pixels)[0], wanted)
     assert OwlViT(vit("vit_test_patch16"), text).merge is None

@@ -5,7 +5,7 @@ import torch
 
 from cases import perturbed
 from stringpe import vit
-from stringpe.models.blocks import Block, through
+from stringpe.models.blocks import Block, run_blocks
 from stringpe.packing import Packing
 
 SIZES = [(32, 32), (16, 48), (8, 8), (32, 32), (48, 16), (24, 40)]
@@ -119,7 +119,7 @@ def test_stochastic_depth_drops_images_and_not_the_whole_batch():
 def test_layers_see_the_packing_they_are_given():
     net = model("rope")
     x, coords = torch.randn(1, 6, net.dim, dtype=torch.float64), torch.randn(6, 2)
-    together, apart = through(net.blocks, x, coords), through(net.blocks, x, coords, packing=Packing([2, 4]))
+    together, apart = run_blocks(net.blocks, x, coords), run_blocks(net.blocks, x, coords, packing=Packing([2, 4]))
     assert (together - apart).abs().max() > 1e-6
 
 

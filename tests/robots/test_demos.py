@@ -8,6 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+from hanging_demos import Hanging, NeverOpen
 
 from stringpe.cli import main as cli
 from stringpe.robots.data import demos, video
@@ -208,8 +209,30 @@ def test_a_worker_that_dies_is_told_in_words(tmp_path, monkeypatch):
             assert cancel_futures
 
     monkeypatch.setattr(demos, "ProcessPoolExecutor", Pool)
-    with pytest.raises(OSError, match="a process was killed; its episode is lost, the others are kept: run it again"):
+    with pytest.raises(
+        OSError, match=r"a process was killed or .*: its episode is lost, the others are kept, run it again"
+    ):
         demos.write(tmp_path, 1, TINY, jobs=2)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_seed_that_hangs_has_failed_and_the_others_are_made(tmp_path, monkeypatch, capsys, jobs):
+    """One hangs in Python, one in C with the interpreter's lock; what each was doing is written down."""
+    monkeypatch.setattr(demos, "_check_expert", lambda settings: None)
+    assert demos.write(tmp_path, 4, Hanging("Reach", quality=0), jobs=jobs, patience=2.0) == (4, 2)
+    assert sorted(e.seed for e in Dataset(tmp_path).episodes) == [0, 3, 4, 5]
+    said = capsys.readouterr().err
+    for seed in (1, 2):
+        assert f"seed {seed} gave no episode in 2 s and is left out: see {tmp_path}/.claims/{seed}.hung\n" in said
+        assert "in _demonstrate" in (tmp_path / f".claims/{seed}.hung").read_text()
+    assert sorted(path.name for path in tmp_path.glob(".claims/*.hung")) == ["1.hung", "2.hung"]
+    assert demos.write(tmp_path, 4, Hanging("Reach", quality=0), jobs=jobs, patience=2.0) == (4, 2)  # not tried again
+
+
+def test_an_environment_that_is_never_ready_ends_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(demos, "_check_expert", lambda settings: None)
+    with pytest.raises(OSError, match="a process was killed or could not open its environment in 1 s"):
+        demos.write(tmp_path, 1, NeverOpen("Reach"), jobs=1, patience=1.0)
 
 
 def test_the_command(tmp_path, eyes, monkeypatch, capsys):

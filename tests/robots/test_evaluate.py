@@ -51,6 +51,20 @@ class Hanging(Reach):
         return super().step(action)
 
 
+class Absent(Still):
+    """A policy that is never loaded."""
+
+    def __init__(self):
+        time.sleep(3600)
+
+
+class Silent(Still):
+    """A policy that never plans."""
+
+    def plan_actions(self, observations, generators):
+        time.sleep(3600)
+
+
 class Lost(Still):
     def plan_actions(self, observations, generators):
         return np.full((len(observations), 1, 2), np.nan)
@@ -146,6 +160,12 @@ def test_a_simulation_that_hangs_is_ended_and_counted(jobs):
     assert [s for s, t in found.items() if t.hung] == [3]
     assert found[3].crashed == "hung: the simulation gave no answer for 1 s"
     assert {s: o for s, o in outcomes(found.values()).items() if s != 3} == {s: o for s, o in plain.items() if s != 3}
+
+
+@pytest.mark.parametrize("where", [Absent, Silent])
+def test_a_policy_that_hangs_ends_the_evaluation(where):
+    with pytest.raises(OSError, match=r"the policy was not loaded, or planned nothing, within \d+ s"):
+        list(run_trials(Setting(Reach, where), range(2), 1, patience=1.0))
 
 
 @pytest.mark.parametrize("jobs", [0, 1])

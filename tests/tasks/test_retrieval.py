@@ -13,7 +13,7 @@ from stringpe.data import views
 from stringpe.data.loader import Memory
 from stringpe.data.pairs import load_pairs
 from stringpe.data.place import Place
-from stringpe.models.contrastive_loss import within
+from stringpe.models.contrastive_loss import clip_within_groups
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
@@ -309,7 +309,7 @@ def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
     torch.manual_seed(0)
     model, batch = task.model(), next(task.batches(0, Place()))
     found = model(batch["image"], batch["tokens"], batch.get("depth"))
-    wanted = task.loss(model, batch) + 0.5 * within(found.image, found.text, found.scale, 2)
+    wanted = task.loss(model, batch) + 0.5 * clip_within_groups(found.image, found.text, found.scale, 2)
     assert torch.allclose(more.loss(model, batch), wanted)
     with pytest.raises(ValueError, match="stands alone"):
         Retrieval(override(recipe, ["loss.within=1"]))

@@ -43,8 +43,26 @@ def test_a_model_learns_shapes_in_any_pose(recipe, tmp_path):
     assert outcome["count"] == 30
 
 
-def test_the_design_builds_every_row(recipe):
-    for row in recipes.load_design("modelnet10").rows:
+def test_the_small_recipe_stretches_clouds_in_their_own_frame_and_has_no_poses_to_change(recipe, tmp_path):
+    own = [f"data.{key}={getattr(recipe.data, key)}" for key in ("train", "cache", "num_classes", "groups")]
+    small = recipes.load("modelnet10_small", [*own, "data.group_size=6", "loop.batch_size=16", "loop.steps=60"])
+    batch, again = (next(create(small).batches(3, Place())) for _ in range(2))
+    halves = [next(create(small).batches(3, Place(rank, 2))) for rank in range(2)]
+    assert torch.equal(batch["points"], again["points"])
+    assert torch.equal(torch.cat([half["points"] for half in halves]), batch["points"])
+    still = next(create(override(small, ["augment.stretch=0"])).batches(3, Place()))
+    ratio = batch["centres"] / still["centres"]
+    assert ratio.amin() >= 0.85 - 1e-5
+    assert ratio.amax() <= 1.15 + 1e-5
+    assert ratio.amax() > 1.05
+    outcome = train(small, tmp_path / "run", quiet=True)["metrics"]
+    assert outcome["top1"] > 0.7  # guessing names one in three
+    assert "turned" not in outcome
+
+
+@pytest.mark.parametrize("name", ["modelnet10", "modelnet10_small"])
+def test_the_design_builds_every_row(recipe, name):
+    for row in recipes.load_design(name).rows:
         create(override(recipe, ["model.dim=48", *row_changes(row)])).model()
 
 
@@ -61,7 +79,9 @@ def test_what_is_shown_to_people(recipe):
         ("data.train=nowhere.npz", "there is no file nowhere.npz"),
         ("data.num_classes=2", "has labels from 0 to 2: set data.num_classes, now 2"),
         ("data.groups=41", "data.groups=41 of data.group_size=6 points need as many points per cloud"),
-        ("augment.turn=sideways", "augment.turn is one of 'none', 'upright', 'any'"),
+        ("augment.turn=sideways", "augment.turn is one of 'none', 'upright', 'any', 'half'"),
+        ("data.pose=upside-down", "data.pose is one of 'stored', 'principal'"),
+        ("model.pool=map", r"pool of a point transformer is one of mean, mean\+max, got 'map'"),
         ("model.encoding=absolute", "points have no grid for a learned table"),
         ("model.patch_size=4", "model.patch_size=4 would change nothing"),
     ],

@@ -35,7 +35,7 @@ class Written(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(q.device.type, enabled=False):
             skew = self.lower - self.lower.mT
-            return self.way(q, k, self.checked_coords(k, coords), self.frequencies(), skew)
+            return self.way(q, k, self.fit_coords(k, coords), self.frequencies(), skew)
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         return self.rotate_pair(x, x, coords)[0]

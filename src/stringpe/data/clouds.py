@@ -17,9 +17,6 @@ from ..models.points import group_points
 from ..recipes.schema import Data
 from .cache import digest, file_marks, load_or_make, remember
 
-TURNS = ("none", "upright", "any")
-"""What `augment.turn` can be: no rotation, rotations about the z axis, all rotations."""
-
 _SPLITS = {"train": "train", "val": "test"}  # the name of a split in the file
 _CHUNK = 256  # clouds that are grouped at a time
 
@@ -42,6 +39,8 @@ def load_clouds(data: Data, split: str) -> Clouds:
         )
     mark = digest(file_marks([path]), data.groups, data.group_size, most)
     members = load_or_make(data.cache, f"groups-{split}-{mark}", lambda: _group(points, data.groups, data.group_size))
+    if data.pose == "principal":
+        points = points @ principal_axes(points)
     rows = torch.arange(len(points))[:, None]
     return {
         "points": points[rows[:, :, None], members["members"].long()],
@@ -63,8 +62,29 @@ def turn(points: Tensor, centres: Tensor, rotation: Tensor) -> tuple[Tensor, Ten
     return torch.einsum("bgkc,bdc->bgkd", points, rotation), torch.einsum("bgc,bdc->bgd", centres, rotation)
 
 
+def stretch(points: Tensor, centres: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Grouped points (b, g, k, 3) and centres (b, g, 3), the axes of each cloud stretched by its factors (b, 3)."""
+    return points * factor[:, None, None], centres * factor[:, None]
+
+
+def principal_axes(points: Tensor) -> Tensor:
+    """Rotations (b, 3, 3) whose columns are the principal axes of centred clouds (b, n, 3), that of the largest spread
+    first; `points @ axes` is the cloud in its own frame. The first two axes point to where the third moment is
+    positive, so that a cloud has the same frame in every pose; where moments or spreads are equal, either choice is."""
+    x = points.double()
+    axes = torch.linalg.eigh(x.mT @ x).eigenvectors.flip(-1)  # eigenvalues come in ascending order
+    skew = (x @ axes).pow(3).sum(1)
+    axes = axes * torch.where(skew < 0, -1.0, 1.0)[:, None]
+    handed = torch.linalg.det(axes).sign()
+    return torch.cat([axes[..., :2], axes[..., 2:] * handed[:, None, None]], -1).to(points.dtype)
+
+
 def draw_rotations(count: int, kind: str, dice: torch.Generator) -> Tensor:
-    """Rotations (count, 3, 3), evenly distributed: of all of SO(3) ("any"), or about the z axis ("upright")."""
+    """Rotations (count, 3, 3), evenly distributed: of all of SO(3) ("any"), about the z axis ("upright"), or none and
+    the half turns about x, y and z ("half")."""
+    if kind == "half":
+        signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+        return torch.diag_embed(signs[torch.randint(4, (count,), generator=dice)])
     if kind == "upright":
         angle = 2 * torch.pi * torch.rand(count, generator=dice)
         cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros(count), torch.ones(count)

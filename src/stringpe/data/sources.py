@@ -1,15 +1,18 @@
 """Where data comes from: which source serves which task, and the files and addresses that a pattern names."""
 
+import io
 import os
 import re
+import select
 import shlex
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from ..io.registry import suggest
 from ..recipes.schema import Data
@@ -58,7 +61,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
-    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size")},
+    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size", "pose")},
 }
 """The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
 
@@ -70,14 +73,14 @@ AUGMENTS: dict[str, tuple[str, ...]] = {
     "detection3d": ("flip", "colour"),
     "policy": ("shift", "colour"),
     "relations": (),
-    "shapes": ("turn",),
+    "shapes": ("turn", "stretch"),
 }
 """What of `augment` a task reads."""
 
 PIPES = "STRINGPE_ALLOW_PIPES"
 """The environment variable that allows shell commands as shards."""
 
-_TIMEOUT = 60.0  # seconds without a byte after which a download has failed
+_TIMEOUT = 60.0  # seconds without a byte after which a download or a command has failed
 _SELF_MADE = ("synthetic", "scenes", "one_object", "points")
 _BOTH_SPLITS = ("demos", "clouds")  # held-out episodes validate, and a file of clouds has a test set of its own
 
@@ -186,18 +189,54 @@ def open_shard(name: str) -> Iterator[IO[bytes]]:
     if name.startswith("pipe:"):
         refuse_pipe(name)
         command = name.removeprefix("pipe:")
-        with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE) as process:  # allowed by the user
-            assert process.stdout is not None
-            yield process.stdout
-            process.stdout.close()
-        if process.returncode not in (0, -13, 141):  # 13: nobody read its output to the end
-            raise OSError(f"the command {shlex.quote(command)} ended with {process.returncode}")
+        with _run_command(command) as output:
+            yield output
     elif name.startswith(("http:", "https:")):
         with urllib.request.urlopen(name, timeout=_TIMEOUT) as response:
             yield response
     else:
         with open(name, "rb") as file:
             yield file
+
+
+@contextmanager
+def _run_command(command: str) -> Iterator[IO[bytes]]:
+    """The output of a shell command; OSError if it fails or falls silent, and then it is ended with its children."""
+    process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        with io.BufferedReader(_Output(process.stdout.fileno(), command)) as output:
+            yield cast(IO[bytes], output)
+        process.stdout.close()
+        process.wait(_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"the command {shlex.quote(command)} did not end within {_TIMEOUT:g} s") from None
+    finally:
+        process.stdout.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode not in (0, -13, 141):  # 13: nobody read its output to the end
+        raise OSError(f"the command {shlex.quote(command)} ended with {process.returncode}")
+
+
+class _Output(io.RawIOBase):
+    """What a command prints; OSError if that is nothing for too long."""
+
+    def __init__(self, descriptor: int, command: str):
+        self._descriptor, self._command = descriptor, command
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill some of a buffer; 0 at the end."""
+        if not select.select([self._descriptor], [], [], _TIMEOUT)[0]:
+            raise OSError(f"the command {shlex.quote(self._command)} printed nothing for {_TIMEOUT:g} s")
+        found = os.read(self._descriptor, len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 def _expand_braces(pattern: str) -> list[str]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coords import grid, with_prefix
-from ..models.depth import DepthLift, judge_depth
+from ..models.depth import DepthLift, warn_of_millimetres
 from .description import Grid
 
 
@@ -139,7 +139,7 @@ class TokenCoords:
         if depth is None:
             return self.lift.flat(plane)
         height = self._heights(depth, batch, plane.shape[-2], size, image_size)
-        judge_depth(self.lift, depth)
+        warn_of_millimetres(self.lift, depth)
         return torch.cat([plane.expand(batch, -1, -1), height[..., None]], dim=-1)
 
     def _heights(

@@ -110,7 +110,7 @@ def check_rates(dropout: float, drop_path: float) -> None:
             raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
 
 
-def through(
+def run_blocks(
     blocks: nn.ModuleList,
     x: Tensor,
     coords: Tensor,

@@ -73,7 +73,7 @@ def clip(
         return loss if bias is None else loss + 0 * bias.sum()
 
 
-def within(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
+def clip_within_groups(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
     """The CLIP loss within groups of `group` consecutive pairs, the mean over pairs: for views of one room, say, which
     differ in what is hard to learn, while rooms are easy to distinguish. A group lies in one process, so that the mean
     over processes is the loss of the global batch."""

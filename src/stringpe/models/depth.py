@@ -45,7 +45,7 @@ def looks_like_millimetres(depth: Tensor) -> bool:
     return bool(len(valid)) and bool(valid.median() > FAR)
 
 
-def judge_depth(model: nn.Module, depth: Tensor) -> None:
+def warn_of_millimetres(model: nn.Module, depth: Tensor) -> None:
     """Warn if depth looks like millimetres: once per model, for it makes a GPU wait, and never while compiling."""
     if torch.compiler.is_compiling() or getattr(model, "_depth_judged", False):
         return

@@ -163,13 +163,13 @@ class Detector(nn.Module, ABC):
         """Side of a patch, of which image sides are multiples."""
 
     @abstractmethod
-    def see(
+    def encode_image(
         self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
     ) -> tuple[Tensor, tuple[int, int]]:
         """Tokens (b, n, dim) of images in [−1, 1], row by row and view after view, and the size of their grid."""
 
     @abstractmethod
-    def read(self, text: Tensor) -> Tensor:
+    def encode_text(self, text: Tensor) -> Tensor:
         """Query embeddings (q, e) of token numbers (q, n)."""
 
     def forward(
@@ -196,14 +196,14 @@ class Detector(nn.Module, ABC):
         if queries is None:
             assert text is not None
             queries = self.queries(text)
-        tokens, size = self.see(image, depth, calibration)
+        tokens, size = self.encode_image(image, depth, calibration)
         named = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
         boxes, objectness = self._boxes(tokens, size), self._objectness(tokens)
         return Detections(named.logits, boxes, named.embeddings, objectness, queries)
 
     def queries(self, text: Tensor) -> Tensor:
         """Unit query embeddings (q, e) of token numbers (q, n)."""
-        return unit(self.read(text).float())
+        return unit(self.encode_text(text).float())
 
     def image_queries(self, image: Tensor, box: Tensor | None = None, depth: Tensor | None = None) -> Tensor:
         """Unit query embeddings (b, e) of what query images (b, 3, H, W) show, for detection by example.
@@ -212,7 +212,7 @@ class Detector(nn.Module, ABC):
         objectness, takes the token with the highest. Among the tokens whose boxes overlap the box almost as well as the
         best one, the one whose embedding is least like the image's mean is chosen, as in OWL-ViT: the mean is
         background."""
-        tokens, size = self.see(image, depth)
+        tokens, size = self.encode_image(image, depth)
         with torch.autocast(tokens.device.type, enabled=False):
             embeddings = self.class_head.project(tokens.float())
         objectness = self._objectness(tokens)
@@ -257,7 +257,7 @@ class OwlViT(Detector):
     def patch_size(self) -> int:
         return self.image.patch_size
 
-    def see(
+    def encode_image(
         self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
     ) -> tuple[Tensor, tuple[int, int]]:
         features = self.image.features(image, depth, calibration=calibration)
@@ -265,7 +265,7 @@ class OwlViT(Detector):
             return features.tokens, features.size
         return self.merge(features.tokens * features.pooled[:, None]), features.size
 
-    def read(self, text: Tensor) -> Tensor:
+    def encode_text(self, text: Tensor) -> Tensor:
         return self.text(text)
 
 

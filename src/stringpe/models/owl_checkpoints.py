@@ -63,7 +63,7 @@ class TransformersOwl(Detector):
         """The side of the squares that the checkpoint was trained on; other sizes work too."""
         return int(self.config.vision_config.image_size)
 
-    def see(
+    def encode_image(
         self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None
     ) -> tuple[Tensor, tuple[int, int]]:
         if depth is not None or calibration is not None:
@@ -78,7 +78,7 @@ class TransformersOwl(Detector):
         seen = self.vision.post_layernorm(seen)
         return self.layer_norm(seen[:, 1:] * seen[:, :1]), size  # patches times the class token, as it was trained
 
-    def read(self, text: Tensor) -> Tensor:
+    def encode_text(self, text: Tensor) -> Tensor:
         return self.text_projection(self.text(input_ids=text).pooler_output)
 
 

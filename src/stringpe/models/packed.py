@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..packing import Packing
-from .blocks import through
+from .blocks import run_blocks
 
 
 class Features(NamedTuple):
@@ -71,7 +71,7 @@ def pack_features(
     packing = Packing([one.tokens.shape[1] for one in each])
     tokens = torch.cat([one.tokens for one in each], dim=1)
     places = torch.cat([one.places for one in each], dim=1)
-    x = model.norm(through(model.blocks, tokens, places, packing=packing))
+    x = model.norm(run_blocks(model.blocks, tokens, places, packing=packing))
     return _read_out_by_count(model, packing.split(x, 1), each)
 
 

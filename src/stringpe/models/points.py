@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, stack, through
+from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import initialise, zero_
+
+POOLS = ("mean", "mean+max")
+"""How the tokens of a cloud become one vector."""
 
 
 class PointTransformer(nn.Module):
@@ -23,6 +26,7 @@ class PointTransformer(nn.Module):
 
     scale: coordinates are centres times this, so that distances that matter are of the order of the wavelengths; 8
         suits clouds within [−1, 1].
+    pool: "mean" of the tokens, or "mean+max", the mean beside the largest value of every channel.
     encoding, encoding_options, share_layers, attention, mlp_ratio, dropout, drop_path: as in `stringpe.ViT`. Absolute
         embeddings are "sincos": a learned table has no grid to stand on here.
     """
@@ -38,6 +42,7 @@ class PointTransformer(nn.Module):
         encoding_options: Mapping[str, Any] | None = None,
         share_layers: bool = False,
         scale: float = 8.0,
+        pool: str = "mean",
         attention: str = "softmax",
         mlp_ratio: float = 4.0,
         dropout: float = 0.0,
@@ -49,7 +54,9 @@ class PointTransformer(nn.Module):
             raise ValueError("points have no grid for a learned table: use encoding='sincos' for absolute embeddings")
         if attention not in ATTENTIONS:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}")
-        self.scale = scale
+        if pool not in POOLS:
+            raise ValueError(f"pool of a point transformer is one of {', '.join(POOLS)}, got {pool!r}")
+        self.scale, self.pool = scale, pool
         self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
         self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))
         self.absolute = absolute_embedding(encoding, dim, (), 3)
@@ -58,7 +65,7 @@ class PointTransformer(nn.Module):
         heads = (ATTENTIONS[attention](dim, num_heads, encoding=e) for e in each)
         self.blocks = stack(dim, heads, layers, int(dim * mlp_ratio), dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.head = nn.Linear(dim, num_classes)
+        self.head = nn.Linear(dim * len(pool.split("+")), num_classes)
         initialise(self)
 
     def reset_parameters(self) -> None:
@@ -78,7 +85,8 @@ class PointTransformer(nn.Module):
         x = self.outer(self.inner(offsets).amax(2))  # (b, g, dim)
         if self.absolute is not None:
             x = x + self.absolute(coords).to(x.dtype)
-        return self.head(self.norm(through(self.blocks, x, coords)).mean(1))
+        x = self.norm(run_blocks(self.blocks, x, coords))
+        return self.head(x.mean(1) if self.pool == "mean" else torch.cat([x.mean(1), x.amax(1)], -1))
 
 
 @torch.no_grad()

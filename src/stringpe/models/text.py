@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..encoding import PositionEncoding
-from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, stack, through
+from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import fan_in_, initialise
 
 POOLS = ("map", "last", "mean")
@@ -89,7 +89,7 @@ class TextTower(nn.Module):
         if self.absolute is not None:
             x = x + self.absolute(coords).to(x.dtype)
         visible = mask[:, None, None]  # (b, 1, 1, n), the same for all heads and queries
-        x = self.norm(through(self.blocks, x, coords, visible))
+        x = self.norm(run_blocks(self.blocks, x, coords, visible))
         return TextFeatures(x, self._pool(x, mask, visible), mask)
 
     def _pool(self, x: Tensor, mask: Tensor, visible: Tensor) -> Tensor:

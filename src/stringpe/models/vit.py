@@ -18,16 +18,25 @@ from ..checks import check_count
 from ..coords import UNITS, Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..rotate import product_dtype
-from .blocks import ATTENTIONS, MapPool, absolute_embedding, as_blocks, build_encodings, check_encoding, stack, through
+from .blocks import (
+    ATTENTIONS,
+    MapPool,
+    absolute_embedding,
+    as_blocks,
+    build_encodings,
+    check_encoding,
+    run_blocks,
+    stack,
+)
 from .depth import (
     FRAMES,
     DepthLift,
     WorldLift,
     check_depth,
     check_frame,
-    judge_depth,
     merge_views,
     surface_normals,
+    warn_of_millimetres,
     world_normals,
 )
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
@@ -105,7 +114,7 @@ class ViT(nn.Module):
     ):
         super().__init__()
         check_choices(encoding, pool, units, attention, frame)
-        coord_dim, depth = agree(encoding, coord_dim, depth, frame)
+        coord_dim, depth = resolve_coordinates(encoding, coord_dim, depth, frame)
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
         check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
@@ -171,7 +180,7 @@ class ViT(nn.Module):
         """Tokens, pooled vector and coordinates. coords: (n, c) or (b, n, c), in place of the patches' own.
         calibration: of the cameras, in the world frame only."""
         inputs = self.tokenise(image, depth, coords=coords, calibration=calibration)
-        x = self.norm(through(self.blocks, inputs.tokens, inputs.places))
+        x = self.norm(run_blocks(self.blocks, inputs.tokens, inputs.places))
         return self.read_out(x, inputs)
 
     def packed_features(
@@ -295,7 +304,7 @@ class ViT(nn.Module):
         if self.depth == "none":
             raise ValueError("this model takes no depth: build it with coord_dim=3, or depth='channel' or 'normals'")
         check_depth(depth, (image.shape[0], image.shape[2], image.shape[3]))
-        judge_depth(self, depth)
+        warn_of_millimetres(self, depth)
 
     def _check_coords(self, coords: Tensor | None) -> None:
         """Refuse coordinates that would be ignored."""
@@ -320,7 +329,9 @@ def _fill_holes(depth: Tensor) -> Tensor:
     return torch.where(valid_depth(depth), depth, 0)
 
 
-def agree(encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None, frame: str) -> tuple[int, str]:
+def resolve_coordinates(
+    encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None, frame: str
+) -> tuple[int, str]:
     """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
     if depth is not None and depth not in DEPTHS:
         raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")

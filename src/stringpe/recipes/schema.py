@@ -115,7 +115,8 @@ class Data:
     shares of the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file whose rare names its
     training leaves out, for a zero-shot APr.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
-    groups, group_size: for clouds, the number of tokens per cloud and of points per token.
+    groups, group_size: for clouds, the number of tokens per cloud and of points per token. pose: "stored", or
+    "principal" to turn every cloud, of training and of test, into the frame of its own principal axes.
     """
 
     source: str = "synthetic"
@@ -138,6 +139,7 @@ class Data:
     negatives: int = bounded(50, least=0)
     groups: int = bounded(64, least=1)
     group_size: int = bounded(32, least=1)
+    pose: str = one_of("stored", "principal")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class Augment:
     detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
     many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
     with its border repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the
-    third axis) or "any"."""
+    third axis), "any" or "half" (half turns about the axes). stretch: by how much the three axes of a point cloud are
+    stretched or shrunk at most, 0.15 for factors of 0.85 to 1.15."""
 
     crop: float = bounded(1.0, above=0, most=1)
     flip: bool = False
@@ -157,7 +160,8 @@ class Augment:
     mixup: float = bounded(0.0, least=0)
     mosaic: str = ""
     shift: int = bounded(0, least=0)
-    turn: str = one_of("none", "upright", "any")
+    turn: str = one_of("none", "upright", "any", "half")
+    stretch: float = bounded(0.0, least=0, below=1)
 
 
 @dataclass(frozen=True)

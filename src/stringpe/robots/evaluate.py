@@ -29,6 +29,7 @@ FIRST_SEED = 1_000_000
 PATIENCE = 120.0
 """Seconds without an answer after which a simulation counts as hung: for a reset, or for the actions of one plan."""
 
+_PLANNING = 5  # so many times longer may a policy take to load, or to plan
 _ATTEMPTS = 2  # a simulation whose process dies is tried again once: the process may have been killed from outside
 _LOSSES = 3  # deaths of processes outside of a simulation after which an evaluation gives up
 
@@ -150,9 +151,12 @@ class _Supervisor:
                 (worker.inside,) = message
 
     def _end_hung(self) -> Iterator[Trial]:
-        """End processes whose simulation has not answered for too long."""
+        """End processes whose simulation has not answered for too long; OSError if it is the policy that has not."""
         for worker in list(self.active):
-            if worker.inside is None or time.monotonic() - worker.since < self.workers.patience:
+            silent = time.monotonic() - worker.since
+            if worker.inside is None and silent > _PLANNING * self.workers.patience:
+                raise OSError(f"the policy was not loaded, or planned nothing, within {silent:.0f} s")
+            if worker.inside is None or silent < self.workers.patience:
                 continue
             text = f"hung: the simulation gave no answer for {self.workers.patience:g} s"
             yield crash(worker.inside, text, 0, worker.since, hung=True)

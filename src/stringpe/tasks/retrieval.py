@@ -12,7 +12,7 @@ from ..data.pairs import PairBatches
 from ..data.place import Batch, Place
 from ..metrics.recall import recall
 from ..models.contrastive import Embeddings, start_bias
-from ..models.contrastive_loss import PAIR_LOSSES, clip, siglip, within
+from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
 from ..recipes.schema import Recipe
 from .backbone import start_new
 from .base import Parts, Sample, TextTask, broadcast
@@ -73,7 +73,11 @@ class Retrieval(TextTask):
         function = siglip if self.recipe.loss.kind == "siglip" else clip
         loss = function(*found, chunk=self.recipe.loss.chunk, group=group)
         share = self.recipe.loss.within
-        return loss + share * within(found.image, found.text, found.scale, self.feed.val.group) if share else loss
+        return (
+            loss + share * clip_within_groups(found.image, found.text, found.scale, self.feed.val.group)
+            if share
+            else loss
+        )
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 ranks them."""

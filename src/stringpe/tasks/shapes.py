@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, turn
+from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
 from ..data.loader import shares
 from ..data.order import Order, generator
 from ..data.place import Batch, Place
@@ -26,13 +26,13 @@ MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""
 _OF_MODEL = (
     *("dim", "layers", "heads", "mlp_ratio", "attention", "encoding", "encoding_options", "share_layers", "dropout"),
-    *("drop_path", "init"),
+    *("drop_path", "init", "pool"),
 )
 
 
 class Shapes(Task):
-    """Classification of point clouds. top1: clouds as they are; turned: each in another, random pose; moved: all of
-    them elsewhere."""
+    """Classification of point clouds. top1: clouds as they are; turned: each in another, random pose, unless
+    `data.pose` takes the pose away; moved: all of them elsewhere."""
 
     capturable = True
     metric_name = "shapes named"
@@ -68,6 +68,7 @@ class Shapes(Task):
             encoding=own.encoding,
             encoding_options=own.options,
             share_layers=own.share_layers,
+            pool=own.pool,
             attention=own.attention,
             mlp_ratio=own.mlp_ratio,
             dropout=own.dropout,
@@ -88,6 +89,10 @@ class Shapes(Task):
                 rotation = draw_rotations(size, augment.turn, generator(seed, "turn", step))
                 rotation = rotation.chunk(place.world)[place.rank].to(place.device)
                 batch["points"], batch["centres"] = turn(batch["points"], batch["centres"], rotation)
+            if augment.stretch:
+                u = 2 * torch.rand(size, 3, generator=generator(seed, "stretch", step)) - 1
+                factor = 1 + augment.stretch * u.chunk(place.world)[place.rank].to(place.device)
+                batch["points"], batch["centres"] = stretch(batch["points"], batch["centres"], factor)
             yield batch
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -109,15 +114,15 @@ class Shapes(Task):
         """What is summed over clouds, one number (b,) per cloud and metric."""
         points, centres, label = clouds["points"], clouds["centres"], clouds["label"]
         logits = model(points, centres)
-        turned = model(*turn(points, centres, pose.to(points.device)))
         target = soft_targets(label, logits.shape[-1], 0.0)
         each = {
             "top1": hits(logits, label, 1),
-            "turned": hits(turned, label, 1),
             "moved": hits(model(points + MOVE, centres + MOVE), label, 1),
             "loss": cross_entropy(logits, target, self.recipe.loss),
             "count": torch.ones_like(label),
         }
+        if self.recipe.data.pose == "stored":
+            each["turned"] = hits(model(*turn(points, centres, pose.to(points.device))), label, 1)
         return {name: value.double() for name, value in each.items()}
 
     def samples(self, count: int) -> list[Sample]:

@@ -4,15 +4,17 @@ A claim is a locked file. A lock ends with its process, whatever ended it, so th
 again. Seeds that failed leave a mark and are not tried again.
 """
 
+import faulthandler
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from ...io.files import hold_lock
 
 _PATIENCE = 120.0  # seconds to wait for a lock that others hold for moments only
-_PATIENCE_WITH_OTHERS = 600.0  # seconds in which other processes finish no episode, after which waiting is given up
+_PATIENCE_WITH_OTHERS = 900.0  # seconds in which other processes finish no episode, after which waiting is given up
 _PAUSE = 0.02
 
 
@@ -30,6 +32,18 @@ def wait_for_lock(path: Path, what: str) -> Iterator[None]:
                     raise
             time.sleep(_PAUSE)
         yield
+
+
+@contextmanager
+def end_process_after(seconds: float, file: IO[str]) -> Iterator[None]:
+    """End this process if the block takes longer, whatever it is doing, and write to `file` what that was.
+
+    The watch is a thread without Python, so it also ends a call into C that never comes back."""
+    faulthandler.dump_traceback_later(seconds, file=file, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Claims:
@@ -77,8 +91,33 @@ class Claims:
         (self._folder / f"{seed}.failed").touch()
 
     def failed(self) -> set[int]:
-        """Seeds that do not give an episode."""
-        return {int(path.stem) for path in self._folder.glob("*.failed")}
+        """Seeds that do not give an episode, those among them whose process hung."""
+        return {int(path.stem) for path in self._folder.glob("*.failed")} | self.hung()
+
+    @contextmanager
+    def end_if_hung(self, seed: int, patience: float) -> Iterator[None]:
+        """End this process if the block, which makes a claimed seed, takes longer; the seed then counts as failed. 0:
+        no limit."""
+        if not patience:
+            yield
+            return
+        place = self.hang_file(seed)
+        with open(place, "w") as file, end_process_after(patience, file):
+            yield
+        place.unlink(missing_ok=True)
+
+    def hung(self) -> set[int]:
+        """Seeds whose process was ended because it hung."""
+        found = set()
+        for path in self._folder.glob("*.hung"):
+            with suppress(FileNotFoundError):  # its process has just finished the seed
+                if path.stat().st_size:
+                    found.add(int(path.stem))
+        return found
+
+    def hang_file(self, seed: int) -> Path:
+        """Where it says what the process of a seed was doing when it was ended; empty as long as it works."""
+        return self._folder / f"{seed}.hung"
 
     def _claim(self, seed: int) -> Path:
         return self._folder / f"{seed}.claim"

@@ -2,6 +2,8 @@
 
 import ast
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,7 +17,7 @@ import numpy.typing as npt
 from ...io.files import claim_folder
 from .. import make
 from ..evaluate import end_with_parent
-from .claims import Claims
+from .claims import Claims, end_process_after
 from .writer import Writer, write_meta
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 SETTINGS = "demos.json"
 RATE = 10.0  # actions per second of all environments
+PATIENCE = 600.0
+"""Seconds for one episode, after which its process counts as hung and is ended."""
 Progress = Callable[[int, int], None]
 
 
@@ -89,13 +93,21 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
 
 
 def write(
-    out: Path, episodes: int, settings: Settings, *, jobs: int = 1, progress: Progress = lambda done, failed: None
+    out: Path,
+    episodes: int,
+    settings: Settings,
+    *,
+    jobs: int = 0,
+    patience: float = PATIENCE,
+    progress: Progress = lambda done, failed: None,
 ) -> tuple[int, int]:
     """Write demonstrations to a LeRobot data set until it holds `episodes`; those that are there already count.
 
     Seeds are taken in order from `settings.seed`, as many as it takes, so that the episodes do not depend on `jobs` or
-    on how many processes fill the folder at the same time. Returns how many episodes the folder holds and how many
-    seeds failed; progress(done, failed) is called after every seed.
+    on how many processes fill the folder at the same time. jobs=0 runs everything in this process, without protection
+    against simulations that hang; in processes of their own, a seed that takes longer than `patience` seconds has
+    failed. Returns how many episodes the folder holds and how many seeds failed; progress(done, failed) is called after
+    every seed.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
@@ -104,7 +116,7 @@ def write(
     seeds = _SeedsThere(out)
     claims = Claims(out, settings.seed, episodes, seeds)
     try:
-        for _ in _outcomes(out, episodes, settings, jobs):
+        for _ in _outcomes(out, episodes, settings, jobs, patience):
             done, failed = len(seeds()), len(claims.failed())
             if failed > 20 + 3 * done:
                 raise ValueError(f"the expert of {settings.task} failed on {failed} of {done + failed} seeds")
@@ -124,9 +136,10 @@ class _SeedsThere:
         return self._writer.seeds
 
 
-def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int) -> Iterator[bool]:
-    """Whether each seed that was tried gave an episode, until the folder holds enough."""
-    if jobs == 1:
+def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int, patience: float) -> Iterator[bool]:
+    """Whether each seed that was tried gave an episode, until the folder holds enough. When a process hangs, its seed
+    has failed, and new processes take over."""
+    if not jobs:
         worker = _Worker(out, episodes, settings)
         try:
             while (outcome := worker.make_episode()) is not None:
@@ -134,8 +147,29 @@ def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int) -> Iterat
         finally:
             worker.close()
         return
+    claims = Claims(out, settings.seed, episodes, set)
+    while True:
+        before = claims.hung()
+        try:
+            yield from _outcomes_of_pool(jobs, (out, episodes, settings, patience))
+            return
+        except BrokenProcessPool as broken:
+            hung = sorted(claims.hung() - before)
+            if not hung:
+                raise OSError(
+                    f"a process was killed or could not open its environment in {patience:g} s: its episode is lost, "
+                    "the others are kept, run it again to go on"
+                ) from broken
+            for seed in hung:
+                place = claims.hang_file(seed)
+                print(f"seed {seed} gave no episode in {patience:g} s and is left out: see {place}", file=sys.stderr)
+                yield False
+
+
+def _outcomes_of_pool(jobs: int, arguments: tuple[Path, int, Settings, float]) -> Iterator[bool]:
+    """The same from processes; BrokenProcessPool if one of them ends."""
     context = multiprocessing.get_context("spawn")  # a rendering context does not survive a fork
-    with ProcessPoolExecutor(jobs, context, _open, (out, episodes, settings)) as pool:
+    with ProcessPoolExecutor(jobs, context, _open, arguments) as pool:
         try:
             running: set[Future[bool | None]] = {pool.submit(_make_episode) for _ in range(jobs)}
             while running:
@@ -145,19 +179,16 @@ def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int) -> Iterat
                     if outcome is not None:
                         running.add(pool.submit(_make_episode))
                         yield outcome
-        except BrokenProcessPool as broken:
-            raise OSError(
-                "a process was killed; its episode is lost, the others are kept: run it again to go on"
-            ) from broken
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 class _Worker:
-    """An environment and a writer, which make one episode after the other."""
+    """An environment and a writer, which make one episode after the other. patience: seconds for one of them, after
+    which the whole process ends; 0 is no limit."""
 
-    def __init__(self, out: Path, episodes: int, settings: Settings):
-        self.settings, self.env = settings, settings.env()
+    def __init__(self, out: Path, episodes: int, settings: Settings, patience: float = 0.0):
+        self.settings, self.env, self.patience = settings, settings.env(), patience
         robot = self.env.robot.name
         cameras = {camera: {"intrinsics": self.env.intrinsics(camera).tolist()} for camera in self.env.cameras}
         self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality, cameras=cameras)
@@ -168,13 +199,17 @@ class _Worker:
         with self.claims.next() as seed:
             if seed is None:
                 return None
-            actions = demonstrate(self.env, seed, self.settings.noise)
-            frames = None if actions is None else replay(self.env, seed, actions)
-            if frames is None:
-                self.claims.fail(seed)
-                return False
-            self.writer.add(frames, task=self.env.task_text, seed=seed)
-            return True
+            with self.claims.end_if_hung(seed, self.patience):
+                return self._make(seed)
+
+    def _make(self, seed: int) -> bool:
+        actions = demonstrate(self.env, seed, self.settings.noise)
+        frames = None if actions is None else replay(self.env, seed, actions)
+        if frames is None:
+            self.claims.fail(seed)
+            return False
+        self.writer.add(frames, task=self.env.task_text, seed=seed)
+        return True
 
     def close(self) -> None:
         self.env.close()
@@ -183,11 +218,12 @@ class _Worker:
 _worker: _Worker | None = None
 
 
-def _open(out: Path, episodes: int, settings: Settings) -> None:
-    """Begin a process of the pool."""
+def _open(out: Path, episodes: int, settings: Settings, patience: float) -> None:
+    """Begin a process of the pool; it ends if its environment cannot be made in time."""
     global _worker
     end_with_parent()
-    _worker = _Worker(out, episodes, settings)
+    with open(os.devnull, "w") as nowhere, end_process_after(patience, nowhere):
+        _worker = _Worker(out, episodes, settings, patience)
 
 
 def _make_episode() -> bool | None:

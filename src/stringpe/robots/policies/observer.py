@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import Calibration, grid
-from ...models.blocks import NONE, Block, build_encodings, is_absolute, through
+from ...models.blocks import NONE, Block, build_encodings, is_absolute, run_blocks
 from ...models.depth import WorldLift, world_points
 from ...models.initialise import fan_in_, initialise
 from ...models.vit import ViT
@@ -149,7 +149,7 @@ class Observer(nn.Module):
         if self.lift is not None:
             assert points is not None
             coords = F.pad(self.lift.scale(points), (0, 0, 0, x.shape[1] - points.shape[1]))  # the others at the origin
-            return self.norm(through(self.blocks, x, coords))
+            return self.norm(run_blocks(self.blocks, x, coords))
         for block in self.blocks:
             x = block(x, None)
         return self.norm(x)
