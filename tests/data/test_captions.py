@@ -7,8 +7,7 @@ import torch
 from captioned_files import depth, picture, shard, words
 from stringpe.data.captions import FolderCaptions, ShardCaptions
 from stringpe.data.pairs import read_pairs
-from stringpe.io.pictures import BadSample
-from stringpe.io.png import png
+from stringpe.io.pictures import BadSample, encode_png
 
 
 def test_shards_hold_captions_as_json_or_text(tmp_path):
@@ -69,8 +68,8 @@ def test_trap_30_zeros_and_the_largest_number_are_holes_and_steps_are_millimetre
 
 
 def test_the_step_in_a_depth_file_wins_over_json_and_option(tmp_path):
-    far = png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=0.0002)
-    wrong = png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=-1)
+    far = encode_png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=0.0002)
+    wrong = encode_png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=-1)
     said = b'{"captions": ["a"], "depth_step": 0.001}'
     path = shard(
         tmp_path / "s.tar",

@@ -16,7 +16,7 @@ from stringpe.data.depth_lifting import Settings, lift, to_millimetres
 from stringpe.data.place import Launch, read_launch
 from stringpe.io import files
 from stringpe.io.files import _HOST
-from stringpe.io.png import png
+from stringpe.io.pictures import encode_png
 from stringpe.models.depth_estimator import DepthEstimator
 from stringpe.models.image_classifier import ImageClassifier, check_classes
 
@@ -142,7 +142,7 @@ def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_pa
     write_image_text_model(tmp_path / "clip")
     coarse = torch.rand(12, 3, 3, 3, generator=torch.Generator().manual_seed(0))
     patterns = (torch.nn.functional.interpolate(coarse, (24, 24)) * 255).to(torch.uint8).permute(0, 2, 3, 1)
-    samples = {f"{i:02d}": {"png": png(pattern), "json": words("a")} for i, pattern in enumerate(patterns)}
+    samples = {f"{i:02d}": {"png": encode_png(pattern), "json": words("a")} for i, pattern in enumerate(patterns)}
     path = shard(tmp_path / "in.tar", samples)
     classes = {"keep": [TEXTS[1]], "optical illusion": [TEXTS[0]], "picture of a picture": [TEXTS[2]]}
     classify = ImageClassifier(tmp_path / "clip", classes)

@@ -15,7 +15,7 @@ import torch
 
 from stringpe import scenes
 from stringpe.io.files import hold_lock
-from stringpe.io.png import read_depth_step
+from stringpe.io.pictures import read_depth_step
 from stringpe.scenes import shards
 
 Image = pytest.importorskip("PIL.Image")

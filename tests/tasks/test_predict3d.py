@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from stringpe import scenes
-from stringpe.io.png import png
+from stringpe.io.pictures import encode_png
 from stringpe.tasks.predict import Query
 from stringpe.tasks.predict3d import Predictor3D
 
@@ -45,7 +45,7 @@ def test_depth_of_written_scenes_comes_out_in_metres(predictor, tmp_path, capsys
 
 def test_a_file_that_says_nothing_is_read_as_its_json_says_or_in_millimetres_with_a_word(predictor, tmp_path, capsys):
     path = tmp_path / "room.depth.png"
-    path.write_bytes(png(torch.full((SIDE, SIDE), 10_000, dtype=torch.int32)))
+    path.write_bytes(encode_png(torch.full((SIDE, SIDE), 10_000, dtype=torch.int32)))
     (tmp_path / "room.json").write_text(json.dumps({"depth_step": 0.0002}))
     assert torch.allclose(read(predictor, path), torch.tensor(2.0))
     assert capsys.readouterr().err == ""
@@ -56,7 +56,7 @@ def test_a_file_that_says_nothing_is_read_as_its_json_says_or_in_millimetres_wit
 
 def test_a_frame_to_look_at_has_its_points_and_what_was_found(predictor, tmp_path):
     path = tmp_path / "room.depth.png"
-    path.write_bytes(png(torch.full((SIDE, SIDE), 2000, dtype=torch.int32), depth_step=0.001))
+    path.write_bytes(encode_png(torch.full((SIDE, SIDE), 2000, dtype=torch.int32), depth_step=0.001))
     found = [{"text": "a mug", "score": 0.5, "box": [0, 0, 2, 1, 0, 0, 0, 1, 0, 0.2, 0.2, 0.2]}]
     picture = Image.new("RGB", (2 * SIDE, 2 * SIDE), (9, 8, 7))  # twice the size of its depth
     frame = predictor.frame(picture, Query(["a mug"], depth=path, intrinsics=(32.0, 32.0, 16.0, 16.0)), found)

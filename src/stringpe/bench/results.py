@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..io.files import write_json, write_text
-from ..io.json_shape import read_record
+from ..io.files import read_record, write_json, write_text
 from ..io.progress import track
 from ..io.table import markdown_table
 from . import models, op, train

@@ -3,7 +3,7 @@
 Tars: NNN.webp (or .jpg, .png, .rgb.png) with NNN.json, {"captions": […]} or {"caption": "…"}, or NNN.txt, one caption
 per line; NNN.depth.png beside it. A folder: images with captions.json, captions.csv, or a .txt beside each of them;
 NAME.depth.png beside NAME.jpg. Depth is 16-bit; 0 and 65535 are holes. The metres per step are what the file itself
-says (a text chunk "depth_step", see `io.png`), else "depth_step" of the sample's json, else `data.depth_step`.
+says (a text chunk "depth_step", see `io.pictures`), else "depth_step" of the sample's json, else `data.depth_step`.
 """
 
 import csv
@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from ..io.files import read_json
-from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture
-from ..io.png import read_depth_step
+from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture, read_depth_step
 from ..io.problems import Problems
 from .archives import Member, read_samples
 from .labelled import picture_kind

@@ -25,10 +25,8 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..io.files import claim_folder, remove_stale_drafts, write_json
-from ..io.json_shape import read_record
-from ..io.pictures import BadSample
-from ..io.png import png
+from ..io.files import claim_folder, read_record, remove_stale_drafts, write_json
+from ..io.pictures import BadSample, encode_png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
@@ -233,7 +231,7 @@ def _judge(some: _Estimated, classify: ImageClassifier | None) -> list[str]:
 
 
 def _encode(depth: Tensor) -> bytes:
-    return png(to_millimetres(depth), depth_step=MILLIMETRE)
+    return encode_png(to_millimetres(depth), depth_step=MILLIMETRE)
 
 
 def to_millimetres(depth: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch import Tensor
 from ..recipes.check import check_values
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe
-from .files import new_folder, write_json, write_text
-from .json_shape import read_record
+from .files import new_folder, read_record, write_json, write_text
 
 State = dict[str, Tensor]
 

@@ -1,12 +1,13 @@
-"""Files and folders that are either there whole or not there at all, and folders that know what made them.
+"""Files and folders that are either complete or absent, folders that record what made them, and checked JSON files.
 
 A writer fills a draft beside the file and renames it when it is complete. A draft carries the name of its writer, so
-that two writers never share one, and drafts of writers that no longer run are removed by the next writer.
+that two writers never share one, and the next writer removes the drafts of writers that no longer run.
 """
 
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _HOST = "".join(c for c in socket.gethostname() if c.isalnum()) or "host"
 
@@ -177,3 +179,64 @@ def _sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_NAMES = {
+    str: "a text",
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def find_mismatch(value: Any, shape: Any, where: str = "") -> str:
+    """The first place where a value of a JSON file does not have a shape, in words; empty if it has.
+
+        shape = {"step": int, "window": [float], "name": (str, None)}
+        find_mismatch({"step": 3, "window": [0.1, "x"]}, shape)       # "window[1] is 'x', not a finite number"
+
+    A type stands for itself: `int` and `float` exclude true and false, `float` takes whole numbers and excludes NaN and
+    infinity. [shape] is a list of such values; {"key": shape} an object that has at least these keys; {str: shape} an
+    object with any keys; a tuple of shapes is one of them; None is null; `object` is anything.
+    """
+    if isinstance(shape, tuple):
+        wrong = [find_mismatch(value, each, where) for each in shape]
+        return wrong[0] if all(wrong) else ""
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return _describe(value, "a list", where)
+        parts = (find_mismatch(each, shape[0], f"{where}[{i}]") for i, each in enumerate(value))
+        return next(filter(None, parts), "")
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return _describe(value, "an object", where)
+        pairs = [(key, shape[str]) for key in value] if str in shape else list(shape.items())
+        missing = [key for key, _ in pairs if key not in value]
+        if missing:
+            return f"{where or 'it'} has no {missing[0]!r}"
+        parts = (find_mismatch(value[key], each, f"{where}.{key}" if where else str(key)) for key, each in pairs)
+        return next(filter(None, parts), "")
+    if shape is None or shape is object:
+        return "" if shape is object or value is None else _describe(value, "null", where)
+    return "" if _is_of(value, shape) else _describe(value, _NAMES[shape], where)
+
+
+def read_record(path: Path, shape: Any, advice: str = "restore it or remove it") -> Any:
+    """The value of a JSON file that must have a shape; ValueError that names the file and what does not fit."""
+    value = read_json(path)
+    wrong = find_mismatch(value, shape)
+    if wrong:
+        raise ValueError(f"{path} is damaged ({wrong}): {advice}")
+    return value
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+    return type(value) is kind
+
+
+def _describe(value: Any, wanted: str, where: str) -> str:
+    return f"{where or 'it'} is {str(value)[:40]!r}, not {wanted}"

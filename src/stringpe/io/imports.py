@@ -1,4 +1,4 @@
-"""Packages that others bring along, and that fail in words which help nobody."""
+"""A clear error where torchvision, which other packages import, does not match torch."""
 
 import importlib.metadata
 from collections.abc import Iterator

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import digest_file
+from ..io.files import digest_file, find_mismatch, read_record
 from ..io.imports import explain_torchvision
-from ..io.json_shape import find_mismatch, read_record
 from .transformers_folder import load_transformers
 
 _DEFAULTS = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coords import Calibration
-from ..io.json_shape import read_record
+from ..io.files import read_record
 from .owl import BoxHead, Detector
 from .tokenizer import Tokenizer
 from .transformers_folder import load_transformers

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..geometry.box3d import project_edges
 from ..io.files import claim_folder, hold_lock, new_file, remove_stale_drafts, write_bytes
-from ..io.png import png
+from ..io.pictures import encode_png
 from ..io.progress import progress
 from .descriptions import RELATIONS, captions, in_view, relations, seen
 from .layout import check_families, sample
@@ -80,9 +80,9 @@ def _files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
     instance = frames.instance.to(torch.uint8).cpu()
     for b, text in enumerate(describe(frames, views)):
         key = f"{text['index']:09d}"
-        yield f"{key}.rgb.png", png(rgb[b])
-        yield f"{key}.depth.png", png(depth[b], depth_step=DEPTH_STEP)
-        yield f"{key}.instance.png", png(instance[b])
+        yield f"{key}.rgb.png", encode_png(rgb[b])
+        yield f"{key}.depth.png", encode_png(depth[b], depth_step=DEPTH_STEP)
+        yield f"{key}.instance.png", encode_png(instance[b])
         yield f"{key}.json", json.dumps(text).encode()
 
 
@@ -259,4 +259,4 @@ def contact_sheet(frames: Frames, path: str | Path, *, columns: int = 6, boxes: 
     grid = torch.ones(rows * columns, 3, h, w, device=images.device)
     grid[:b] = images
     grid = grid.view(rows, columns, 3, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, columns * w, 3)
-    write_bytes(Path(path), png((grid * 255).round().to(torch.uint8)))
+    write_bytes(Path(path), encode_png((grid * 255).round().to(torch.uint8)))

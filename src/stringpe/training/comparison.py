@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from .. import recipes
-from ..io.files import claim_folder, hold_lock, read_json, write_json, write_text
-from ..io.json_shape import find_mismatch
+from ..io.files import claim_folder, find_mismatch, hold_lock, read_json, write_json, write_text
 from ..io.progress import working
 from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe

@@ -16,8 +16,7 @@ import torch
 from .. import __version__
 from ..data.place import Place
 from ..io import checkpoint as checkpoints
-from ..io.files import hold_lock, write_json, write_text
-from ..io.json_shape import read_record
+from ..io.files import hold_lock, read_record, write_json, write_text
 from ..io.progress import working
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..io.files import write_bytes, write_text
-from ..io.png import png
+from ..io.pictures import encode_png
 from ..metrics.statistics import Estimate
 from ..recipes.schema import Recipe
 from ..tasks.base import Sample, Task
@@ -147,7 +147,7 @@ def _figure(name: str, kind: str, content: bytes) -> str:
 
 def _sample(sample: Sample) -> str:
     text = html.escape(sample.caption)
-    picture = _uri("image/png", png(sample.image))
+    picture = _uri("image/png", encode_png(sample.image))
     return f'<figure><img alt="{text}" src="{picture}"><figcaption>{text}</figcaption></figure>'
 
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
-from ..io.files import claim_folder, hold_lock, write_bytes, write_json, write_text
-from ..io.json_shape import find_mismatch
+from ..io.files import claim_folder, find_mismatch, hold_lock, write_bytes, write_json, write_text
 from ..io.progress import progress
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson

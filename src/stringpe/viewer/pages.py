@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..geometry import box3d
 from ..io.files import write_text
-from ..io.png import png
+from ..io.pictures import encode_png
 
 KINDS = ("true", "predicted")
 
@@ -177,7 +177,7 @@ def _describe_frame(frame: Frame) -> dict[str, Any]:
 
 def _picture(image: Tensor) -> str:
     """A picture (3, h, w) uint8 as a PNG file in base64."""
-    return base64.b64encode(png(image.cpu().permute(1, 2, 0).contiguous())).decode()
+    return base64.b64encode(encode_png(image.cpu().permute(1, 2, 0).contiguous())).decode()
 
 
 def _base64(tensor: Tensor) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...io.json_shape import find_mismatch, read_record
+from ...io.files import find_mismatch, read_record
 from . import parquet
 from .columns import ACTION, COUNTERS, STATE
 from .parquet import BrokenEpisode, Footer

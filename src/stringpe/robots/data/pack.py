@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...io.files import write_tensors
-from ...io.json_shape import find_mismatch
+from ...io.files import find_mismatch, write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from ...io.progress import track
 from ..calibration import fit_intrinsics, pose_key

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...io.json_shape import find_mismatch
+from ...io.files import find_mismatch
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 

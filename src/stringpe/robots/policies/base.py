@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...checks import check_choice
-from ...io.json_shape import find_mismatch
+from ...io.files import find_mismatch
 from ...models.blocks import check_encoding
 from ...models.depth import FRAMES
 from ..calibration import CAMERA, calibration_keys, stack_calibration
