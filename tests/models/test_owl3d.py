@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stringpe import box3d
+from stringpe.coords import Calibration, patch_points
 from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Found, assign, detection3d_loss, detections
 from stringpe.models.text import TextTower
 from stringpe.models.vit import ViT
@@ -16,10 +17,10 @@ def boxes(*lead, seed=0):
     return box3d.complete(raw)
 
 
-def detector(**options):
+def detector(centre=None, **options):
     torch.manual_seed(0)
     image = ViT(dim=32, layers=2, num_heads=2, patch_size=8, image_size=32, **options)
-    return Detector3D(image, TextTower(vocab=50, dim=16, layers=1, num_heads=2, context=8, width=24))
+    return Detector3D(image, TextTower(vocab=50, dim=16, layers=1, num_heads=2, context=8, width=24), centre=centre)
 
 
 class TestHead:
@@ -90,6 +91,47 @@ class TestDetector:
             detection3d_loss(found, torch.randint(0, 5, (2, 3)), boxes(2, 3)).total.backward()
             without = [n for n, p in model.named_parameters() if p.grad is None]
             assert without == []
+
+
+class TestCentresRelativeToPoints:
+    image, depth = torch.rand(2, 3, 32, 32), torch.rand(2, 32, 32) + 1
+    text = torch.randint(1, 50, (5, 8), generator=torch.Generator().manual_seed(0))
+    camera = Calibration(torch.tensor([[30.0, 0, 16], [0, 30, 16], [0, 0, 1]]), torch.eye(4))
+
+    def test_the_point_of_the_patch_is_added(self):
+        model = detector("point", coord_dim=3).eval()
+        found = model(self.image, self.depth, self.text, self.camera)
+        raw = model.box_head(model.image.features(self.image, self.depth).tokens)
+        points = patch_points(self.depth, self.camera.intrinsics, 8)
+        torch.testing.assert_close(found.boxes[..., :3] - raw[..., :3], points)
+        assert torch.equal(found.boxes[..., 3:], raw[..., 3:])
+
+    def test_boxes_move_with_the_camera(self):
+        """The tokens see the camera's own picture, so that another pose moves all centres alike."""
+        model = detector("point", coord_dim=3).eval()
+        pose = torch.eye(4)
+        pose[:3, 3] = torch.tensor([1.0, -2, 3])
+        here = model(self.image, self.depth, self.text, self.camera)
+        there = model(self.image, self.depth, self.text, Calibration(self.camera.intrinsics, pose))
+        torch.testing.assert_close(there.boxes[..., :3] - here.boxes[..., :3], pose[:3, 3].expand(2, 16, 3))
+        assert torch.equal(there.logits, here.logits)
+
+    def test_it_starts_at_the_patches(self):
+        boxes = detector("point", coord_dim=3)(self.image, self.depth, self.text, self.camera).boxes
+        points = patch_points(self.depth, self.camera.intrinsics, 8)
+        assert (boxes[..., :3] - points).abs().max() < 0.6
+
+    def test_what_is_missing_is_named(self):
+        with pytest.raises(ValueError, match="pass depth in metres and calibration"):
+            detector("point", coord_dim=3)(self.image, self.depth, self.text)
+        with pytest.raises(ValueError, match="centre='point' needs depth to place patches"):
+            detector("point", coord_dim=2)
+        with pytest.raises(ValueError, match="centre must be one of absolute, point, got 'patch'"):
+            detector("patch")
+        with pytest.raises(ValueError, match="would ignore calibration"):
+            detector("absolute", coord_dim=3)(self.image, self.depth, self.text, self.camera)
+        with pytest.raises(ValueError, match="in the world frame centres are relative"):
+            detector("absolute", frame="world")
 
 
 def perfect(labels, target, queries=4, tokens=6):

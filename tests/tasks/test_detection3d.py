@@ -6,9 +6,11 @@ import torch
 
 from processes import in_two
 from stringpe import box3d, scenes
+from stringpe.coords import backproject
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.place import Place
-from stringpe.tasks import create
+from stringpe.recipes import override
+from stringpe.tasks import check, create
 from stringpe.tasks.build import load_run
 from stringpe.tasks.detection3d import choose_objects, mirror
 from stringpe.training.comparison import compare
@@ -99,6 +101,16 @@ class TestBatches:
         torch.testing.assert_close(box3d.corners(after), expected)
         torch.testing.assert_close(torch.linalg.det(box3d.rotation(after)), torch.ones(len(after)).double())
 
+    def test_a_mirror_takes_points_with_it(self, recipe):
+        """The mirrored camera sees the mirrored picture: every patch lies at the mirrored point."""
+        kept = load_boxes3d(recipe.data, "train", True)
+        batch = kept.batch(torch.arange(2), torch.device("cpu"))
+        batch["intrinsics"][:, 0, 2] += 3  # a camera whose axis is not in the middle
+        out = mirror(batch, torch.tensor([True, False]), torch.tensor([32, 32]))
+        before, after = (backproject(b["depth"], b["intrinsics"]) for b in (batch, out))
+        torch.testing.assert_close(after[0], before[0].flip(1) * torch.tensor([-1.0, 1, 1]))
+        torch.testing.assert_close(after[1], before[1])
+
     def test_a_mirror_leaves_padding_where_it_is(self, recipe):
         kept = load_boxes3d(recipe.data, "train", True)
         batch = kept.batch(torch.arange(1), torch.device("cpu"))
@@ -156,6 +168,12 @@ class TestTask:
         again = evaluate(folder)
         assert again["iou"] == pytest.approx(outcome["metrics"]["iou"], abs=1e-6)
         assert "interval" not in again
+
+    def test_centres_relative_to_points_need_depth(self, recipe):
+        with pytest.raises(ValueError, match=r"model.box_centre=point needs depth to place patches"):
+            check(override(recipe, ["model.depth=none", "model.box_centre=point"]))
+        with pytest.raises(ValueError, match=r"model.box_centre is absolute or point, got 'patch'"):
+            check(override(recipe, ["model.box_centre=patch"]))
 
     def test_rgb_alone(self, recipe):
         rgb = replace(recipe, model=replace(recipe.model, depth="none"))

@@ -145,7 +145,7 @@ def predict(
         threshold: The lowest score that is kept.
         top: How many are kept at most.
         nms: Of two boxes of one query that overlap by more than this IoU, only the better is kept; 1 keeps both.
-        intrinsics: Of the camera, fx fy cx cy in pixels, to draw boxes in 3D with.
+        intrinsics: Of the camera, fx fy cx cy in pixels, to place and draw boxes in 3D with.
         html: Write out.html as well, a page to turn the scene in; for boxes in 3D, with --depth.
         rrd: Write out.rrd as well, the same for rerun.
     """

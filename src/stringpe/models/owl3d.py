@@ -4,11 +4,13 @@
     found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
     loss = detection3d_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
 
-A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. All are absolute: no
-offset to the patch is added, and the model does not know the camera.
+A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. In the paper all are
+absolute: no offset to the patch is added, and the model does not know the camera. With centre="point" a centre is
+predicted relative to the point where its patch lies in space, which depth and the camera's intrinsics give. What is
+left to learn is then the same wherever an object stands, and boxes become far better (docs/detection3d.md).
 
-A ViT in the world frame (frame="world") takes calibrated cameras, one view or several per sample, and its boxes are in
-the world frame. A centre is then predicted relative to its token's point: moving the world moves the boxes with it.
+A ViT in the world frame (frame="world") takes calibrated cameras, one view or several per sample. Its boxes are in the
+world frame, and their centres relative to the tokens' points: moving the world moves the boxes with it.
 """
 
 import math
@@ -32,7 +34,10 @@ START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
 """Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
 
 START_AT_POINT = (0.0, 0.0, 0.0, *START[3:])
-"""The same at the token's own point, in the world frame."""
+"""The same at the token's own point."""
+
+CENTRES = ("absolute", "point")
+"""What the centre of a box is predicted relative to: the origin of the frame, or the point where the patch lies."""
 
 _ELEMENTS = 2**26  # differences between predictions and objects that are formed at a time
 
@@ -93,25 +98,34 @@ class Detector3D(nn.Module):
 
     image: read through its `trunk`, so that it keeps its classifier and its pooling. factor: where the factor of the
     class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained learn names much faster from
-    10, where SigLIP's temperature starts.
+    10, where SigLIP's temperature starts. centre: "absolute", as in the paper, or "point", relative to where the
+    patch lies; by default absolute in the frame of the camera, and always "point" in that of the world.
     """
 
-    def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
+    def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0, centre: str | None = None):
         super().__init__()
+        self.centre = _choose_centre(centre, image)
         self.image, self.text = image.trunk(), text
         self.class_head = ClassHead(image.dim, text.width, factor=factor)
-        self.box_head = BoxHead3D(image.dim, start=START if image.frame == "camera" else START_AT_POINT)
+        self.box_head = BoxHead3D(image.dim, start=START if self.centre == "absolute" else START_AT_POINT)
 
     def forward(
         self, image: Tensor, depth: Tensor | None, queries: Tensor, calibration: Calibration | None = None
     ) -> Found:
         """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
-        templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them. calibration: in the
-        world frame, where image and depth may also be (b, v, 3, H, W) and (b, v, H, W)."""
-        tokens = self.image.features(image, depth, calibration=calibration).tokens
+        templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them. calibration: for
+        centre="point", where the boxes are in the frame of its pose (of the camera, for the identity); and in the world
+        frame, where image and depth may also be (b, v, 3, H, W) and (b, v, H, W)."""
+        seen = None if self.image.frame == "camera" and self.centre == "point" else calibration
+        tokens = self.image.features(image, depth, calibration=seen).tokens
         embeddings = queries if queries.is_floating_point() else self.embed(queries)
         boxes = self.box_head(tokens)
-        if depth is not None and calibration is not None:
+        if self.centre == "point":
+            if depth is None or calibration is None:
+                raise ValueError(
+                    "this detector predicts centres relative to the points where patches lie: pass depth in metres and "
+                    "calibration=coords.Calibration(intrinsics, pose), torch.eye(4) for boxes in the camera's frame"
+                )
             points = world_points(depth, calibration, self.image.patch_size)
             boxes = torch.cat([boxes[..., :3] + points, boxes[..., 3:]], dim=-1)
         return Found(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
@@ -122,6 +136,20 @@ class Detector3D(nn.Module):
         if queries.ndim == 2:
             return unit(self.text(queries).float())
         return unit(self.text(queries.flatten(0, 1)).float()).unflatten(0, queries.shape[:2]).mean(1)
+
+
+def _choose_centre(centre: str | None, image: ViT) -> str:
+    """What centres are relative to, once it fits the image tower."""
+    usual = "absolute" if image.frame == "camera" else "point"
+    if centre is None:
+        return usual
+    if centre not in CENTRES:
+        raise ValueError(f"centre must be one of {', '.join(CENTRES)}, got {centre!r}")
+    if image.frame == "world" and centre == "absolute":
+        raise ValueError("in the world frame centres are relative to the tokens' points: leave centre='absolute' out")
+    if centre == "point" and image.depth == "none":
+        raise ValueError("centre='point' needs depth to place patches: build the image tower with coord_dim=3")
+    return centre
 
 
 @torch.no_grad()

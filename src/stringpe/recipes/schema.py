@@ -37,7 +37,9 @@ class Model:
     "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
     keeps the query and key projections of the task relations as they start; "backbone" keeps all of a ViT that the task
     objects takes from `start`, "backbone+basis" also the basis of the encoding that is put into it, at a random value.
-    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none."""
+    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none. `box_centre`: of detection
+    in 3D, what centres are predicted relative to: "absolute", as in the paper, or "point", the point where a patch lies
+    in space, for which models see depth and know the camera."""
 
     dim: int = bounded(192, least=1)
     layers: int = bounded(12, least=1)
@@ -61,6 +63,7 @@ class Model:
     patch_gain: float = 3**-0.5
     freeze: str = ""
     lora: int = bounded(0, least=0)
+    box_centre: str = "absolute"
 
     @property
     def options(self) -> dict[str, OptionValue]:

@@ -27,7 +27,7 @@ OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
 _OF_SOME_TASKS = (
-    "model.start", "model.freeze", "model.lora", "optim.text_lr_scale",
+    "model.start", "model.freeze", "model.lora", "model.box_centre", "optim.text_lr_scale",
     "loop.eval_points", "loop.eval_nms", "loop.seeds",
 )  # fmt: skip
 _GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}

@@ -5,13 +5,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..coords import Calibration
 from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.loader import shares
 from ..data.order import Order, generator
@@ -21,7 +22,7 @@ from ..data.transforms import augment
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
-from ..models.owl3d import Detector3D, Found, assign, detection3d_loss, detections
+from ..models.owl3d import CENTRES, Detector3D, Found, assign, detection3d_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, TextTask, add_up
@@ -41,7 +42,7 @@ class Detection3D(TextTask):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
-    reads = (*TextTask.reads, "loss.factor", "loop.eval_points")
+    reads = (*TextTask.reads, "loss.factor", "loop.eval_points", "model.box_centre")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -74,7 +75,16 @@ class Detection3D(TextTask):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return build_detector(Detector3D, recipe, parts)
+        return build_detector(partial(Detector3D, centre=recipe.model.box_centre), recipe, parts)
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        super().check_model(recipe)
+        centre, depth = recipe.model.box_centre, recipe.model.depth
+        if centre not in CENTRES:
+            raise ValueError(f"model.box_centre is {' or '.join(CENTRES)}, got {centre!r}")
+        if centre == "point" and depth == "none":
+            raise ValueError("model.box_centre=point needs depth to place patches: set model.depth, or use absolute")
 
     @cached_property
     def parts(self) -> Parts:
@@ -101,6 +111,7 @@ class Detection3D(TextTask):
             label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
             image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
             asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
+            asked["intrinsics"] = rows["intrinsics"]
             asked = mirror(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
             yield {**asked, "template": torch.full_like(index, template)}
 
@@ -165,7 +176,10 @@ class Detection3D(TextTask):
         return self._find(model, batch, self._queries(batch["image"].device))
 
     def _find(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
-        found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries)
+        camera = {}
+        if self.recipe.model.box_centre == "point":
+            camera["calibration"] = Calibration(batch["intrinsics"], torch.eye(4, device=queries.device))
+        found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries, **camera)
         return found
 
     def _queries(self, device: torch.device) -> Tensor:
@@ -210,9 +224,9 @@ def choose_objects(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Te
 
 
 def mirror(batch: Batch, which: Tensor, width: Tensor) -> Batch:
-    """The batch with the images of `which` (b,) mirrored; padding, the columns from width (b,) on, stays where it is. A
-    mirrored box has the rotation M R diag(−1, 1, 1): the mirror, and a flip of the box's own first axis, along which
-    things are symmetric more often than along the others."""
+    """The batch with the images of `which` (b,) mirrored, and the cameras with them; padding, the columns from width
+    (b,) on, stays where it is. A mirrored box has the rotation M R diag(−1, 1, 1): the mirror, and a flip of the box's
+    own first axis, along which things are symmetric more often than along the others."""
     column = torch.arange(batch["depth"].shape[-1], device=width.device).expand(len(width), -1)
     turned = which[:, None] & (column < width[:, None])
     column = torch.where(turned, width[:, None] - 1 - column, column)[:, None]  # (b, 1, S)
@@ -221,7 +235,9 @@ def mirror(batch: Batch, which: Tensor, width: Tensor) -> Batch:
     # x of the centre and of the second column turn; of the first column, turned twice, y and z do.
     signs = _signs(batch["box"].device)
     box = torch.where(which[:, None, None], batch["box"] * signs, batch["box"])
-    return {**batch, "image": image, "depth": depth, "box": box}
+    intrinsics = batch["intrinsics"].clone()
+    intrinsics[:, 0, 2] = torch.where(which, width - intrinsics[:, 0, 2], intrinsics[:, 0, 2])
+    return {**batch, "image": image, "depth": depth, "box": box, "intrinsics": intrinsics}
 
 
 @lru_cache(maxsize=4)

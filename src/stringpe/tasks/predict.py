@@ -34,7 +34,7 @@ class Query:
     depth: the picture's depth map, for models that take one, in steps of depth_step metres; 0 takes the step from the
     JSON file beside the map, or else from the recipe. threshold: the lowest score that is kept. top: how many are kept
     at most, best first. nms: of two boxes of one query whose IoU is larger, only the better is kept; 1 keeps all.
-    intrinsics: of the camera, fx, fy, cx, cy in pixels, to draw boxes in 3D with."""
+    intrinsics: of the camera, fx, fy, cx, cy in pixels, to place and draw boxes in 3D with."""
 
     texts: Sequence[str] = ()
     query_image: Path | None = None

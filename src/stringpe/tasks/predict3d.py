@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..coords import Calibration
 from ..data import omni3d
 from ..data.captions import DEPTH, check_aspect, depth_of, depth_step_of
 from ..data.images import to_tensor
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class Predictor3D(Predictor):
     """A run of detection3d. A box is 12 numbers in the camera frame: centre, two columns of the rotation, size; beside
     it stand Omni3D's fields, and its edges in pixels, for which the camera must be known: without `Query.intrinsics`
-    the focal length is taken to be the image's long side and the centre its middle. The box itself does not depend on
-    it."""
+    the focal length is taken to be the image's long side and the centre its middle. The box itself depends on it only
+    where the model predicts centres relative to the points of patches (`model.box_centre`)."""
 
     def __init__(self, loaded: Loaded, device: torch.device):
         assert isinstance(loaded.model, Detector3D)
@@ -46,9 +47,9 @@ class Predictor3D(Predictor):
         pixels = to_unit(to_square(image, side)[None].to(self.device))
         text = self.tokenizer.encode(list(wanted.texts), self.recipe.text.context).to(self.device)
         queries = torch.cat([self.model.embed(part) for part in text.split(256)])
-        found = self.model(pixels, self._depth(image, wanted), queries)
-        best = suppress(detections(found, most=4 * wanted.top)[0], wanted.nms)
         camera = camera_matrix(image, wanted)
+        found = self.model(pixels, self._depth(image, wanted), queries, self._calibration(image, wanted, camera))
+        best = suppress(detections(found, most=4 * wanted.top)[0], wanted.nms)
         chosen = [i for i, score in enumerate(best.score.tolist()) if score >= wanted.threshold][: wanted.top]
         kept = ScoredBoxes(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
         entries = omni3d.results(kept, 0, camera, range(len(wanted.texts)))
@@ -92,6 +93,18 @@ class Predictor3D(Predictor):
         scale = torch.tensor([width / image.width, height / image.height, 1.0])
         boxes = [Box(torch.tensor(f["box"]), f["text"], "predicted", f["score"]) for f in found]
         return Frame(rgb, depth, camera_matrix(image, wanted) * scale[:, None], boxes)
+
+    def _calibration(self, image: "Image", wanted: Query, camera: Tensor) -> Calibration | None:
+        """The camera of the padded square, for a model that predicts centres relative to the points of patches."""
+        if self.model.centre == "absolute":
+            return None
+        if wanted.depth is None:
+            raise ValueError("this model places boxes by the depth of their patches: give a depth map with --depth")
+        if wanted.intrinsics is None:
+            line = f"no intrinsics given: {camera[0, 0]:g} pixels of focal length assumed, the picture's long side"
+            print(line, file=sys.stderr)
+        scale = torch.tensor([self.recipe.data.image_size / max(image.size)] * 2 + [1.0])
+        return Calibration((camera * scale[:, None]).to(self.device), torch.eye(4, device=self.device))
 
     def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
         """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""
