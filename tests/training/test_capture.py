@@ -13,7 +13,7 @@ from stringpe.io import checkpoint as checkpoints
 from stringpe.tasks import create
 from stringpe.training import train
 from stringpe.training.capture import CapturedStep, ahead, compile_layers
-from stringpe.training.schedule import cosine
+from stringpe.training.loop import cosine
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,8 @@ from stringpe import recipes
 from stringpe.recipes.design import Design
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.runs import expand_rows, planned, row_changes
+from stringpe.training.runs import Tuning, best, expand_rows, planned, row_changes
 from stringpe.training.table import best_rows
-from stringpe.training.tuning import Tuning, best
 
 pytestmark = pytest.mark.slow
 

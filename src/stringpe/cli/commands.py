@@ -51,7 +51,7 @@ def compare(
     """
     from .. import recipes
     from ..training import comparison
-    from ..training.tuning import Tuning
+    from ..training.runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
@@ -103,7 +103,7 @@ def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ())
     """
     from .. import recipes
     from ..training.launch import train as run
-    from ..training.signals import Stopped
+    from ..training.loop import Stopped
 
     find_local_modules(*changes)
     try:

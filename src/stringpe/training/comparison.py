@@ -17,16 +17,13 @@ from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data
 from ..tasks.base import Task
-from .findings import Finding, named_findings
+from .comparison_report import Finding, Told, draw_pictures, named_findings, tell
+from .costs import measure_in_turns
 from .launch import build, result, train_start, versions
-from .measure import measure_in_turns
-from .report import draw, show, write_report
-from .runs import Planned, expand_rows, planned, run_all, workers
-from .sections import as_markdown
-from .story import Told, tell
+from .log import check_tracker
+from .report import as_markdown, show, write_report
+from .runs import Planned, Tuning, best, expand_rows, planned, run_all, tune, workers
 from .table import Summary, as_csv, summarise
-from .trackers import check_tracker
-from .tuning import Tuning, best, tune
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,9 @@ def _conclude(
     main = [p for p in plan if not p.variant]
     curves = {label: [p.out / "metrics.jsonl" for p in main if p.label == label] for label in asked.labels}
     figure = task.figure({p.label: p.out for p in main if p.seed == recipe.seed}, out)
-    report = write_report(out, recipe, sections, [*draw(out, summaries, curves, task), *show(figure, task)], versions())
+    report = write_report(
+        out, recipe, sections, [*draw_pictures(out, summaries, curves, task), *show(figure, task)], versions()
+    )
     return Comparison(summaries, findings, text, report)
 
 

@@ -22,9 +22,9 @@ from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data, task_class
 from ..tasks.base import Task
-from .clock import peak_bytes, reset_peak
+from .costs import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
-from .trackers import check_tracker
+from .log import check_tracker
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:

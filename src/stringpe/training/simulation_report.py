@@ -5,8 +5,7 @@ from pathlib import Path
 from ..io.checkpoint import read_model
 from ..metrics.statistics import paired_shares
 from .launch import versions
-from .report import show_picture, write_report
-from .sections import Section
+from .report import Section, show_picture, write_report
 from .simulate import Results, notes, short_names, table_rows
 
 _COLUMNS = (

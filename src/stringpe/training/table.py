@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..metrics.statistics import Estimate, Test, contrast, row_seed_residual, spreads_alike, t_interval
-from .findings import Scores, adjusted_p_values
+from ..metrics.statistics import Estimate, Test, contrast, holm, row_seed_residual, spreads_alike, t_interval
+
+Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""Percent by column, row and seed."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,18 @@ def summarise(
         )
         for label in first
     ]
+
+
+def adjusted_p_values(scores: Scores, baseline: str, margin: float) -> dict[tuple[str, str], float]:
+    """p-values, by column and row, of all differences to the baseline, adjusted together by Holm; none below three
+    seeds, where nothing is called significant."""
+    p_values = {}
+    for column, rows in scores.items():
+        for row in rows:
+            test = None if row == baseline else contrast(rows, [row], [baseline], margin)
+            if test is not None and test.p_value is not None and test.difference.count >= 3:
+                p_values[column, row] = test.p_value
+    return holm(p_values)
 
 
 def score_rows(summaries: Sequence[Summary], metric_name: str) -> list[tuple[str, ...]]:

@@ -6,8 +6,8 @@ import pytest
 
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
-from stringpe.training.findings import conclusions, named_findings, open_questions, verdict
-from stringpe.training.sections import Section, as_markdown
+from stringpe.training.comparison_report import conclusions, named_findings, open_questions, verdict
+from stringpe.training.report import Section, as_markdown
 from stringpe.training.table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 
 

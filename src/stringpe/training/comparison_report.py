@@ -1,35 +1,124 @@
-"""What the report of a comparison says, from the task to how its numbers were made."""
+"""What the report of a comparison says: what was shown, what was shown to be equal, what stays open, and how the
+numbers were made."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from .. import recipes
-from ..metrics.statistics import row_seed_residual, spreads_alike
-from ..recipes.design import Design
+from ..io.files import write_bytes
+from ..metrics.statistics import Test, contrast, row_seed_residual, spreads_alike
+from ..recipes.design import EQUAL, MORE, Contrast, Design
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
-from .findings import Finding, Scores, conclusions, open_questions, verdict
-from .sections import Section
-from .table import Summary, best_rows, cost_rows, difference_rows, score_rows
-from .tuning import APART, Tuning
+from .report import METRICS, Section, describe_task, show_picture
+from .runs import APART, Tuning
+from .table import Scores, Summary, best_rows, cost_rows, difference_rows, score_rows
 
-METRICS: Mapping[str, str] = {
-    "top1": "the share of validation cases whose first answer is right",
-    "top5": "the share of validation cases with the right answer among the first five",
-    "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
-    "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
-    "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",
-    "ap15": "average precision in 3D at an IoU of 0.15",
-    "ap25": "average precision in 3D at an IoU of 0.25",
-    "ap50": "average precision in 3D at an IoU of 0.50",
-    "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
-    "far": "the share of objects named right from cameras that stand farther away than in training",
-    "near": "the share of predicted actions that lie close to the demonstrated ones, in units of the joints' ranges",
-    "loss": "the loss on the validation set",
-    "count": "the number of cases that the means are taken over",
-}
-"""What the numbers of an evaluation are, by name."""
+SHOWN, SAME, OPEN = "shown", "equal", "open"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A contrast that was named before the runs, in one column. expected: MORE, EQUAL or "" where theory is silent."""
+
+    name: str
+    column: str
+    expected: str
+    test: Test
+
+    @property
+    def outcome(self) -> str:
+        """SHOWN to differ, the SAME within the margin, or OPEN. Where theory expects equality, a difference that is
+        significant but within the margin counts as the same."""
+        if self.test.is_equal and (self.expected == EQUAL or not self.test.differs):
+            return SAME
+        return SHOWN if self.test.differs else OPEN
+
+    @property
+    def as_expected(self) -> bool | None:
+        """Whether theory's expectation was met; None where there is none, or where the question stays open."""
+        if not self.expected or self.outcome == OPEN:
+            return None
+        if self.expected == EQUAL:
+            return self.outcome == SAME
+        return self.outcome == SHOWN and self.test.difference.mean > 0
+
+    def sentence(self) -> str:
+        """The finding in words: "rotary is 13.43 ± 1.79 points above absolute (as trained), as theory expects"."""
+        d = self.test.difference
+        half = "" if d.half_width is None else f" ± {d.half_width:.2f}"
+        plus, _, minus = self.name.partition(" − ")
+        if self.outcome == SHOWN:
+            side = "above" if d.mean > 0 else "below"
+            said = f"{plus} is {abs(d.mean):.2f}{half} points {side} {minus} ({self.column}; {_p(self.test.p_value)})"
+        elif self.outcome == SAME:
+            said = (
+                f"{plus} equals {minus} within {self.test.margin:g} points ({self.column}; the difference is "
+                f"{d.mean:+.2f}{half}, {_p(self.test.p_equal)})"
+            )
+        else:
+            said = f"Whether {plus} differs from {minus} ({self.column}): the difference is {d.mean:+.2f}{half} points"
+        if self.as_expected is not None:
+            said += ", as theory expects" if self.as_expected else f", where theory expects {_EXPECTED[self.expected]}"
+        elif self.expected:
+            said += f", and theory expects {_EXPECTED[self.expected]}"
+        return said[0].upper() + said[1:]
+
+
+_EXPECTED = {MORE: "a difference above zero", EQUAL: "none"}
+
+
+def named_findings(scores: Scores, design: Design) -> list[Finding]:
+    """The design's contrasts in every column, as far as their rows are there. The tests of these are not adjusted: they
+    were named before the runs."""
+    found = []
+    for column, rows in scores.items():
+        for asked in design.contrasts:
+            plus, minus = sides(asked, list(rows))
+            if plus and minus:
+                test = contrast(rows, plus, minus, design.margin)
+                found.append(Finding(asked.name, column, asked.expected.get(column, ""), test))
+    return found
+
+
+def sides(asked: Contrast, rows: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The rows on both sides of a contrast that a comparison has."""
+    return [row for row in asked.plus if row in rows], [row for row in asked.minus if row in rows]
+
+
+def conclusions(findings: Sequence[Finding], seeds: int) -> list[str]:
+    """What was shown to differ, and then what was shown to be equal, a sentence each; nothing below three seeds."""
+    if seeds < 3:
+        return []
+    return [f"{f.sentence()}." for outcome in (SHOWN, SAME) for f in findings if f.outcome == outcome]
+
+
+def open_questions(findings: Sequence[Finding]) -> list[str]:
+    """What is neither shown to differ nor shown to be equal, a sentence each."""
+    return [
+        f"{f.sentence()}; it is neither shown to differ from zero nor to lie within ± {f.test.margin:g}."
+        for f in findings
+        if f.outcome == OPEN
+    ]
+
+
+def verdict(findings: Sequence[Finding], seeds: int) -> str:
+    """One sentence on theory's expectations, "" where there are none."""
+    asked = [f for f in findings if f.expected]
+    if not asked:
+        return ""
+    met, against = (sum(f.as_expected is value for f in asked) for value in (True, False))
+    few = " Three seeds are the least that can decide." if seeds < 3 else ""
+    undecided = len(asked) - met - against
+    return (
+        f"Theory has {len(asked)} expectations of this comparison: {met} met, {against} contradicted, {undecided} "
+        f"undecided.{few}"
+    )
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -52,15 +141,6 @@ class Told:
 def tell(told: Told) -> list[Section]:
     """The sections of the report, without its pictures."""
     return [_task(told), _conclusion(told), _limits(told), _scores(told), _costs(told), _method(told)]
-
-
-def describe_task(recipe: Recipe, about: str = "") -> str:
-    """The task in words: `about`, or the first paragraph of what the recipe says of itself."""
-    if about:
-        return about
-    if recipe.name in recipes.names():
-        return " ".join(recipes.describe(recipe.name).partition("\n\n")[0].split())
-    return f"The task {recipe.task}, on data from {recipe.data.source}."
 
 
 def _task(told: Told) -> Section:
@@ -174,18 +254,29 @@ def _spread_note(scores: Scores, seeds: int, baseline: str) -> str:
     return text
 
 
-def metric_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Head and rows of a table of an evaluation's numbers: name, value, and what it is where that is known."""
-    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+def draw_pictures(
+    out: Path, summaries: Sequence[Summary], runs: Mapping[str, Sequence[Path]], task: Task
+) -> list[Section]:
+    """scores.svg and curves.svg in `out`, and the sections that show them; without matplotlib a warning. runs:
+    metrics.jsonl by row."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        warnings.warn(
+            "matplotlib is not installed, so the report has no curves: repeat the command where it is, on the same "
+            "folder; finished runs are only read",
+            RuntimeWarning,
+            2,
+        )
+        return []
+    from .figures import draw_curves, draw_scores
+
+    scores = draw_scores(summaries, task.metric_name)
+    curves = draw_curves(runs, task.metric, task.metric_name)
+    write_bytes(out / "scores.svg", scores)
+    write_bytes(out / "curves.svg", curves)
+    about = "The line is the mean over seeds, the band their range."
     return [
-        ("metric", "value", "what it is"),
-        *((name, f"{value:.4g}", _explain(name)) for name, value in numbers.items()),
+        show_picture("Scores, seed by seed", "image/svg+xml", scores),
+        replace(show_picture("Curves", "image/svg+xml", curves), notes=(about,)),
     ]
-
-
-def _explain(name: str) -> str:
-    """What a number is: by its name, or, of a group of cases ("iou_trays"), by that of the whole."""
-    whole, _, group = name.partition("_")
-    if name in METRICS or whole not in METRICS:
-        return METRICS.get(name, "")
-    return f"the same as {whole}, of {group} alone"
