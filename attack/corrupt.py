@@ -289,7 +289,7 @@ def _settings(folder: Path) -> dict[str, Target]:
     from stringpe.data.depth_lifting import add_up
     from stringpe.io.files import claim_folder
     from stringpe.training.comparison import _costs, _curves
-    from stringpe.training.launch import result
+    from stringpe.training.launch import read_result
 
     made = material.comparison(folder / "comparison")
     run, plan, asked = made.run, made.plan, made.asked
@@ -302,8 +302,10 @@ def _settings(folder: Path) -> dict[str, Target]:
     summary.write_text('{"kept": 3, "dropped": {"outdoor": 1}, "corrupt": 1, "problems": ["x.png: cut"]}')
     (folder / "0.tar").touch()
     return {
-        "result.json": Target(run / "result.json", lambda: result(made.recipe, run), damage_json, _result),
-        "recipe.json": Target(run / "recipe.json", lambda: result(made.recipe, run), damage_json, _result, (str(run),)),
+        "result.json": Target(run / "result.json", lambda: read_result(made.recipe, run), damage_json, _result),
+        "recipe.json": Target(
+            run / "recipe.json", lambda: read_result(made.recipe, run), damage_json, _result, (str(run),)
+        ),
         "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(_curves(plan[0])), damage_lines),
         "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked, "rope"), damage_json, _has_costs),
         "settings of a folder": Target(

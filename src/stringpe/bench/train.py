@@ -111,11 +111,11 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
 
 def _loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
     """A call is one step of `stringpe train`, with its batch."""
-    from ..training.capture import ahead
+    from ..training.capture import prefetch
     from ..training.loop import Run
 
     run = Run(recipe, task, folder, accelerator, quiet=True)
-    batches = ahead(task.batches(0, run.place), run.place.device)
+    batches = prefetch(task.batches(0, run.place), run.place.device)
     numbers = itertools.cycle(range(run.total))
     return lambda: run.step(next(numbers), next(batches))
 

@@ -69,7 +69,7 @@ class Finding:
 _EXPECTED = {MORE: "a difference above zero", EQUAL: "none"}
 
 
-def named_findings(scores: Scores, design: Design) -> list[Finding]:
+def find_contrasts(scores: Scores, design: Design) -> list[Finding]:
     """The design's contrasts in every column, as far as their rows are there. The tests of these are not adjusted: they
     were named before the runs."""
     found = []
@@ -122,7 +122,7 @@ def _p(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class ComparisonData:
     """What a comparison made, for its report: the recipe, its design and task, the rows with their scores, the
     contrasts, the number of seeds, the baseline, how learning rates were chosen, and whether to show the best seed."""
 
@@ -138,36 +138,36 @@ class Told:
     best: bool = False
 
 
-def tell(told: Told) -> list[Section]:
+def write_sections(data: ComparisonData) -> list[Section]:
     """The sections of the report, without its pictures."""
-    return [_task(told), _conclusion(told), _limits(told), _scores(told), _costs(told), _method(told)]
+    return [_task(data), _conclusion(data), _limits(data), _scores(data), _costs(data), _method(data)]
 
 
-def _task(told: Told) -> Section:
-    rows, task = len(told.summaries), told.task
-    runs = f"{rows} rows × {told.seeds} seeds" if told.seeds > 1 else f"{rows} rows, one seed"
+def _task(data: ComparisonData) -> Section:
+    rows, task = len(data.summaries), data.task
+    runs = f"{rows} rows × {data.seeds} seeds" if data.seeds > 1 else f"{rows} rows, one seed"
     metric = METRICS.get(task.metric, "a share, the larger the better")
-    said = f"Every row is an encoding, trained under the recipe {told.recipe.name} with the same seeds: {runs}. "
+    said = f"Every row is an encoding, trained under the recipe {data.recipe.name} with the same seeds: {runs}. "
     said += f"Scores are {task.metric_name} in percent: {metric}."
-    return Section("The task", (describe_task(told.recipe, told.design.about), said))
+    return Section("The task", (describe_task(data.recipe, data.design.about), said))
 
 
-def _conclusion(told: Told) -> Section:
-    points = conclusions(told.findings, told.seeds)
+def _conclusion(data: ComparisonData) -> Section:
+    points = conclusions(data.findings, data.seeds)
     if not points:
         points = ["Nothing: no contrast that was named before the runs is shown to differ, or shown to be equal."]
-    return Section("Conclusion", tuple(filter(None, [verdict(told.findings, told.seeds)])), points=tuple(points))
+    return Section("Conclusion", tuple(filter(None, [verdict(data.findings, data.seeds)])), points=tuple(points))
 
 
-def _limits(told: Told) -> Section:
+def _limits(data: ComparisonData) -> Section:
     """What the numbers do not say."""
-    points = list(open_questions(told.findings))
-    if told.seeds < 3:
+    points = list(open_questions(data.findings))
+    if data.seeds < 3:
         points.append(
-            f"Anything about chance: {told.seeds} {'seed is' if told.seeds == 1 else 'seeds are'} too few to tell a "
+            f"Anything about chance: {data.seeds} {'seed is' if data.seeds == 1 else 'seeds are'} too few to tell a "
             f"difference from luck. Three are the least, five are better (--seeds 5)."
         )
-    if told.tuning is None:
+    if data.tuning is None:
         points.append(
             "Which row would win at its own best learning rate: all rows were trained at the recipe's. "
             "--rates chooses one for each."
@@ -183,25 +183,25 @@ def _limits(told: Told) -> Section:
     return Section("What cannot be concluded", points=tuple(points))
 
 
-def _scores(told: Told) -> Section:
-    columns = told.design.columns
+def _scores(data: ComparisonData) -> Section:
+    columns = data.design.columns
     several = len(columns) > 1
-    tables = [score_rows(told.summaries, told.task.metric_name)]
+    tables = [score_rows(data.summaries, data.task.metric_name)]
     points = [f"{c.name}: {c.about}" for c in columns if several and c.about]
     if several:
-        tables.append(difference_rows(told.summaries))
-    if told.best:
-        tables.append(best_rows(told.summaries))
-    if told.seeds > 1:
+        tables.append(difference_rows(data.summaries))
+    if data.best:
+        tables.append(best_rows(data.summaries))
+    if data.seeds > 1:
         points.append("±: half of the 95 % interval over seeds")
-        points.append(f"difference: to {told.baseline}, paired by seed; * marks those that are significant (see below)")
+        points.append(f"difference: to {data.baseline}, paired by seed; * marks those that are significant (see below)")
     else:
-        points.append(f"difference: to {told.baseline}, of one seed")
+        points.append(f"difference: to {data.baseline}, of one seed")
     return Section("Scores", tables=tuple(tables), points=tuple(points))
 
 
-def _costs(told: Told) -> Section:
-    rows = cost_rows(told.summaries)
+def _costs(data: ComparisonData) -> Section:
+    rows = cost_rows(data.summaries)
     explained = {
         "learning rate": "optim.lr of the row",
         "parameters": "of the whole model",
@@ -210,20 +210,20 @@ def _costs(told: Told) -> Section:
             "milliseconds per training step, median (quartiles). After training, all rows take steps in turns, so that "
             "a machine that grows slower does so for all of them"
         ),
-        f"× {told.baseline}": "time of a step over that of the baseline in the same turn, median (quartiles)",
+        f"× {data.baseline}": "time of a step over that of the baseline in the same turn, median (quartiles)",
         "memory (MiB)": "peak of the tensors on the GPU above what was there before",
     }
     points = [f"{name}: {explained[name]}" for name in rows[0] if name in explained]
     return Section("Cost", tables=(rows,), points=tuple(points))
 
 
-def _method(told: Told) -> Section:
-    recipe, labels = told.recipe, [s.label.split(":")[0] for s in told.summaries]
-    notes = [_spread_note(told.scores, told.seeds, told.baseline)] if told.seeds > 1 else []
-    if told.tuning is not None:
-        length = "full" if told.tuning.share == 1 else f"{told.tuning.share:g} of the"
+def _method(data: ComparisonData) -> Section:
+    recipe, labels = data.recipe, [s.label.split(":")[0] for s in data.summaries]
+    notes = [_spread_note(data.scores, data.seeds, data.baseline)] if data.seeds > 1 else []
+    if data.tuning is not None:
+        length = "full" if data.tuning.share == 1 else f"{data.tuning.share:g} of the"
         notes.append(
-            f"The learning rate of each row is the best of {', '.join(f'{r:g}' for r in told.tuning.rates)} by one run "
+            f"The learning rate of each row is the best of {', '.join(f'{r:g}' for r in data.tuning.rates)} by one run "
             f"of {length} length with seed {recipe.seed + APART}, which is not among those reported."
         )
     if "lift" in recipe.model.depth and "none" in labels:

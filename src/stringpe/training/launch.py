@@ -34,7 +34,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     result.json, in which `digest` ties the numbers to the weights, the recipe and the data that made them.
     """
     out = Path(out)
-    done = result(recipe, out)
+    done = read_result(recipe, out)
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
@@ -100,7 +100,7 @@ def _leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
+def read_result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     """What `train` left in `out` if it finished there, else None. Refuses a folder with another recipe's result."""
     if not (out / "result.json").exists():
         return None

@@ -38,7 +38,7 @@ class Log:
         """start: the step that this run resumes from, and position: the bytes of metrics.jsonl that belong to it; the
         rest is dropped. tracker: one of Accelerate's, as `start_tracker` gives it."""
         out.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = _opened_at(out / "metrics.jsonl", position)
+        self._file: TextIO = _open_at(out / "metrics.jsonl", position)
         self._tracker = tracker
         self._watched = ExitStack()
         self._job = self._watched.enter_context(progress(title, total, start, "steps", quiet=quiet))
@@ -75,7 +75,7 @@ class Log:
             self._tracker.finish()
 
 
-def _opened_at(path: Path, position: int) -> TextIO:
+def _open_at(path: Path, position: int) -> TextIO:
     path.touch()
     file = path.open("r+", encoding="utf-8")
     file.seek(min(position, path.stat().st_size))

@@ -29,7 +29,7 @@ from ..io.checkpoint import Checkpoint
 from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
-from .capture import CapturedStep, Step, ahead, compile_layers
+from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
 from .state import Ema, capture_generators, restore_generators
@@ -79,9 +79,9 @@ class Run:
         began = time.monotonic()
         start, position = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
-        with sigterm() as told_to_stop, self._log(title, start, position) as log:
+        with catch_sigterm() as told_to_stop, self._log(title, start, position) as log:
             self._stage(log, "compiling, in the first step" if self.recipe.loop.compile else "the first step")
-            batches = ahead(self.task.batches(start, self.place), self.place.device)
+            batches = prefetch(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
                 self._after(step + 1, log)
@@ -341,7 +341,7 @@ class Stopped(SystemExit):
 
 
 @contextmanager
-def sigterm() -> Iterator[Callable[[], bool]]:
+def catch_sigterm() -> Iterator[Callable[[], bool]]:
     """Inside, SIGTERM does not kill; the yielded function tells whether it came."""
     if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
         yield lambda: False
