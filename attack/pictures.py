@@ -272,8 +272,7 @@ def _predict(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> C
 def _predict_depth(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
     from types import SimpleNamespace
 
-    from stringpe.tasks.predict import Query
-    from stringpe.tasks.predict3d import Predictor3D
+    from stringpe.tasks.predict import Predictor3D, Query
 
     run: Any = SimpleNamespace(recipe=SimpleNamespace(data=Data()))
     image, query = Image.new("RGB", (20, 16)), Query(texts=("x",), depth_step=0.001)

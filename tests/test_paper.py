@@ -217,7 +217,7 @@ def test_kuka_on_three_tasks(tmp_path):
     tower = [f"policy.encoder=paligemma:{tmp_path / 'pali'}", "model.registers=0"]
     assert recipes.load("kuka").optim.schedule == "constant"
     run("train", "kuka", *POLICY, *data, *small, *tower, "--out", tmp_path / "run")
-    from stringpe.tasks.policy_model import load_policy
+    from stringpe.tasks.policy import load_policy
 
     policy = load_policy(tmp_path / "run")
     assert policy.spec.tasks == kuka.TASKS

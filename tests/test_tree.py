@@ -67,7 +67,10 @@ ACROSS = {
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",
     },
-    "tasks": {"reads": "the keys that every task reads"},
+    "tasks": {
+        "policy_model": "how the policy of tasks/policy.py is built, started and loaded",
+        "reads": "the keys that every task reads",
+    },
     "training": {
         "damage": "damaged runs",
         "pieces": "the small modules of the loop",

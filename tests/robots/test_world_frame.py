@@ -22,7 +22,7 @@ from stringpe.robots.data.pack import join, load, pack
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.observer import ImageEncoder
-from stringpe.tasks.policy_model import load_policy
+from stringpe.tasks.policy import load_policy
 from stringpe.training import simulate
 from stringpe.training.launch import train
 

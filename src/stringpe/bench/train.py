@@ -186,7 +186,7 @@ class RandomDemos(Task):
         import warnings
 
         from ..robots.policies.base import Spec
-        from ..tasks.policy_model import new_policy
+        from ..tasks.policy import new_policy
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the image encoder starts at random, as it is meant to here

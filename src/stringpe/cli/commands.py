@@ -177,7 +177,7 @@ def figure(
         threshold: Draw everything with at least this score; 0 draws the predictions matched to the objects.
         overrides: Changes of the runs' recipes, key=value, for data that has moved.
     """
-    from ..tasks.figure3d import draw_figure, name_run
+    from ..tasks.detection3d_figures import draw_figure, name_run
 
     columns = dict(name_run(text) for text in runs)
     path = draw_figure(columns, out, frames=frames, rows=rows, threshold=threshold, changes=overrides)

@@ -26,7 +26,8 @@ from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, TextTask, broadcast
-from .build import build_detector, choose_tokenizer, start_owl
+from .build import build_detector
+from .warm_start import choose_tokenizer, start_owl
 
 TOP = 300
 """How many pairs of token and class the results of an image hold."""

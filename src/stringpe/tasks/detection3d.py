@@ -25,7 +25,8 @@ from ..models.owl3d import Detector3D, Found, assign, detection3d_loss, detectio
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, TextTask, add_up
-from .build import build_detector, choose_tokenizer
+from .build import build_detector
+from .warm_start import choose_tokenizer
 
 
 class Detection3D(TextTask):
@@ -152,7 +153,7 @@ class Detection3D(TextTask):
         return shown
 
     def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
-        from .figure3d import draw_figure
+        from .detection3d_figures import draw_figure
 
         return draw_figure(runs, out / "figure.png")
 

@@ -22,10 +22,10 @@ from ..data.transforms import to_bytes, to_unit
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..recipes.schema import Recipe
-from .backbone import backbone, frozen_backbone, start_new
 from .base import Parts, Sample, Task, average
-from .build import start_folder
-from .objective import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .build import backbone, frozen_backbone, start_new
+from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .warm_start import start_folder
 
 
 class Namer(nn.Module):

@@ -20,7 +20,7 @@ from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
-from .objective import CLASS_LOSSES, cross_entropy, hits, soft_targets
+from .classification import CLASS_LOSSES, cross_entropy, hits, soft_targets
 
 MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""

@@ -52,7 +52,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
 
 def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
     """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and it is not there yet."""
-    from ..tasks.build import start_folder, start_recipe
+    from ..tasks.warm_start import start_folder, start_recipe
 
     if "model.start" not in task_class(recipe.task).keys(recipe):
         return

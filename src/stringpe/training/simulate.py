@@ -26,7 +26,7 @@ from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
-from ..tasks.policy_model import load_policy
+from ..tasks.policy import load_policy
 from .launch import evaluation_folder
 
 Results = Mapping[str, Mapping[str, "Result"]]
