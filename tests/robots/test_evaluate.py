@@ -18,17 +18,8 @@ from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, Workers, run_trials
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.rollout import ENVIRONMENTS, Setting
-from stringpe.training.simulate import (
-    Evaluation,
-    Result,
-    check_env,
-    evaluate,
-    labels,
-    read_trials,
-    setting_name,
-    short_names,
-    table,
-)
+from stringpe.training.simulate import Evaluation, check_env, evaluate, labels, read_trials, setting_name
+from stringpe.training.simulation_report import Result, short_names, table
 
 pytestmark = pytest.mark.slow
 
