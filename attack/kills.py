@@ -231,10 +231,10 @@ def _simulate(out: Path) -> None:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import Workers
-    from stringpe.training.simulate import Evaluation, evaluate
+    from stringpe.training.simulate import PolicyEvaluation, evaluate
 
     with Workers(0) as workers:
-        evaluate(Evaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
+        evaluate(PolicyEvaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
 
 
 def _trials(folder: Path) -> Mapping[str, str]:

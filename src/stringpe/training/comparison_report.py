@@ -109,7 +109,7 @@ def verdict(findings: Sequence[Finding], seeds: int) -> str:
     if not asked:
         return ""
     met, against = (sum(f.as_expected is value for f in asked) for value in (True, False))
-    few = " Three seeds are the least that can decide." if seeds < 3 else ""
+    few = " Deciding takes at least three seeds." if seeds < 3 else ""
     undecided = len(asked) - met - against
     return (
         f"Theory has {len(asked)} expectations of this comparison: {met} met, {against} contradicted, {undecided} "
@@ -155,7 +155,7 @@ def _task(data: ComparisonData) -> Section:
 def _conclusion(data: ComparisonData) -> Section:
     points = conclusions(data.findings, data.seeds)
     if not points:
-        points = ["Nothing: no contrast that was named before the runs is shown to differ, or shown to be equal."]
+        points = ["None of the contrasts named before the runs was shown to differ or to be equal."]
     return Section("Conclusion", tuple(filter(None, [verdict(data.findings, data.seeds)])), points=tuple(points))
 
 
@@ -164,8 +164,8 @@ def _limits(data: ComparisonData) -> Section:
     points = list(open_questions(data.findings))
     if data.seeds < 3:
         points.append(
-            f"Anything about chance: {data.seeds} {'seed is' if data.seeds == 1 else 'seeds are'} too few to tell a "
-            f"difference from luck. Three are the least, five are better (--seeds 5)."
+            f"Whether a difference is more than chance: {data.seeds} {'seed is' if data.seeds == 1 else 'seeds are'} "
+            f"too few to tell. Use at least three, better five (--seeds 5)."
         )
     if data.tuning is None:
         points.append(
@@ -194,9 +194,9 @@ def _scores(data: ComparisonData) -> Section:
         tables.append(best_rows(data.summaries))
     if data.seeds > 1:
         points.append("±: half of the 95 % interval over seeds")
-        points.append(f"difference: to {data.baseline}, paired by seed; * marks those that are significant (see below)")
+        points.append(f"difference: from {data.baseline}, paired by seed; * marks significant ones (see below)")
     else:
-        points.append(f"difference: to {data.baseline}, of one seed")
+        points.append(f"difference: from {data.baseline}, of one seed")
     return Section("Scores", tables=tuple(tables), points=tuple(points))
 
 
@@ -208,7 +208,7 @@ def _costs(data: ComparisonData) -> Section:
         "of encodings": "parameters that belong to the position encodings",
         "step (ms)": (
             "milliseconds per training step, median (quartiles). After training, all rows take steps in turns, so that "
-            "a machine that grows slower does so for all of them"
+            "a machine that slows down slows all of them"
         ),
         f"× {data.baseline}": "time of a step over that of the baseline in the same turn, median (quartiles)",
         "memory (MiB)": "peak of the tensors on the GPU above what was there before",
@@ -241,7 +241,7 @@ def _spread_note(scores: Scores, seeds: int, baseline: str) -> str:
     stars = "after Holm's correction over all differences in the table" if seeds >= 3 else "(none below three seeds)"
     text = (
         f"± is half of the 95 % interval from one residual standard deviation per column, that of an analysis of "
-        f"variance by rows and seeds: {spread or 'none'} points. * marks differences to {baseline} that are "
+        f"variance by rows and seeds: {spread or 'none'} points. * marks differences from {baseline} that are "
         f"significant at 5 % {stars}. The contrasts of the conclusion were named before the runs, in design.json, and "
         f"are not corrected."
     )

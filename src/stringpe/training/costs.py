@@ -82,7 +82,7 @@ _SECONDS = 2.0  # per row
 def measure_in_turns(recipes: Mapping[str, Recipe], baseline: str) -> dict[str, dict[str, Any]]:
     """By row: median and quartiles of milliseconds per training step and of their ratio to the baseline's step in the
     same turn, parameters of encodings, and on a GPU the peak of memory above what was there before the row's model.
-    Rows take turns, one step each, so that a machine that grows slower or faster does so for all of them."""
+    Rows take turns, one step each, so that a machine that slows down or speeds up does so for all of them."""
     runs = {label: _Timed(recipe) for label, recipe in recipes.items()}
     began = time.perf_counter()
     while _wants_more(runs, time.perf_counter() - began):

@@ -151,7 +151,7 @@ def write_report(
 
 
 def show(figure: Path | None, task: Task) -> list[Section]:
-    """What the models say, a PNG, if there is one, and what they see."""
+    """Sections with the figure of what the models predict, a PNG, if there is one, and with samples of the data."""
     found = []
     if figure is not None:
         said = (

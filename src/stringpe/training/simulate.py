@@ -68,7 +68,7 @@ def simulate(
     with Workers(jobs or os.cpu_count() or 1, patience) as workers:
         for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
             policy = partial(load_policy, candidate.folder)
-            what = Evaluation(policy, env, folder, name, candidate.weights, videos, html)
+            what = PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
             results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
@@ -130,7 +130,7 @@ def _plan(
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PolicyEvaluation:
     """One policy in one setting. setting: its name; weights: the digest of the policy's weights; videos: kept per
     outcome; html: with a page beside each."""
 
@@ -143,7 +143,7 @@ class Evaluation:
     html: bool = False
 
 
-def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
+def evaluate(what: PolicyEvaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
     """One trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
     if not len(seeds):
         raise ValueError("an evaluation needs at least one trial")

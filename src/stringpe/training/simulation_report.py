@@ -18,7 +18,7 @@ from .report import Section, show_picture, write_report
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
     "weights: the first digits of the digest of the weights, which is in every file of the evaluation",
-    "difference: to the first policy, on the same initial states, with Newcombe's interval for paired shares",
+    "difference: from the first policy, on the same initial states, with Newcombe's interval for paired shares",
     "McNemar p: of the exact test that a policy wins as many initial states as it loses to the first one",
     "crashed: simulations that ended in an error or hung; they count as failures",
 )
@@ -90,9 +90,9 @@ def _limits(results: Results) -> list[str]:
         "How the policies would do on a real robot.",
     ]
     if least < 50:
-        said.insert(0, f"Much about success itself: {least} trials leave wide intervals. Use at least 50.")
+        said.insert(0, f"How high the success rates are: {least} trials leave wide intervals. Use at least 50.")
     if sum(len(policies) - 1 for policies in results.values()) > 3:
-        said.append("Every difference by itself: with so many comparisons, one in twenty has p < 0.05 by chance.")
+        said.append("Whether each difference holds by itself: of so many, one in twenty has p < 0.05 by chance.")
     return said
 
 
@@ -116,7 +116,7 @@ def overview(results: Results) -> str:
 
 
 def table(results: Mapping[str, Result], setting: str) -> str:
-    """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
+    """Markdown: success with Wilson's interval, and differences from the first policy, paired by initial state."""
     head, *rows = table_rows(results)
     return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
 

@@ -82,7 +82,7 @@ def summarise(
 
 
 def adjusted_p_values(scores: Scores, baseline: str, margin: float) -> dict[tuple[str, str], float]:
-    """p-values, by column and row, of all differences to the baseline, adjusted together by Holm; none below three
+    """p-values, by column and row, of all differences from the baseline, adjusted together by Holm; none below three
     seeds, where nothing is called significant."""
     p_values = {}
     for column, rows in scores.items():
@@ -94,7 +94,7 @@ def adjusted_p_values(scores: Scores, baseline: str, margin: float) -> dict[tupl
 
 
 def score_rows(summaries: Sequence[Summary], metric_name: str) -> list[tuple[str, ...]]:
-    """Head and rows of the table of scores; with differences to the baseline, where there is one column."""
+    """Head and rows of the table of scores; with differences from the baseline, where there is one column."""
     columns = list(summaries[0].cells)
     if len(columns) > 1:
         head = ("encoding", *(f"{column} (%)" for column in columns))
@@ -134,7 +134,7 @@ def difference(cell: Cell) -> str:
 
 
 def difference_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
-    """Head and rows of the table of differences to the baseline, for comparisons of several columns."""
+    """Head and rows of the table of differences from the baseline, for comparisons of several columns."""
     head = ("difference", *summaries[0].cells)
     return [head, *((s.label, *map(difference, s.cells.values())) for s in summaries)]
 
