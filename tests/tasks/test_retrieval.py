@@ -11,8 +11,8 @@ from processes import in_two
 from stringpe import scenes
 from stringpe.data import views
 from stringpe.data.loader import Memory
+from stringpe.data.order import Place
 from stringpe.data.pairs import load_pairs
-from stringpe.data.place import Place
 from stringpe.models.contrastive_loss import clip_within_groups
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text

@@ -3,7 +3,7 @@ import torch
 
 from captioned_files import picture
 from stringpe.data.labelled import image_set
-from stringpe.data.prompts import PHOTO_TEMPLATES
+from stringpe.data.queries import PHOTO_TEMPLATES
 from stringpe.models.contrastive import Contrastive
 from stringpe.models.text import TextTower
 from stringpe.models.tokenizer import Tokenizer

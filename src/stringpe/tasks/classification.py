@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..data.labelled_batches import LabelledBatches
-from ..data.place import Batch, Place
+from ..data.labelled import LabelledBatches
+from ..data.order import Batch, Place
 from ..data.transforms import to_bytes
 from ..recipes.schema import Recipe
 from .backbone import backbone, start_new

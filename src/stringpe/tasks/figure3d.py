@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.boxes3d import BoxSet, load_boxes3d
-from ..data.prompts import prompt_tokens
+from ..data.queries import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import paired_iou

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data.loader import shares
+from ..data.order import Batch, Place
 from ..data.pairs import PairBatches
-from ..data.place import Batch, Place
 from ..metrics.recall import recall
 from ..models.contrastive import Embeddings, start_bias
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip

@@ -13,7 +13,7 @@ import torch
 
 from ..data.images import stretch_image
 from ..data.labelled import ImageSet
-from ..data.prompts import PHOTO_TEMPLATES
+from ..data.queries import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample
 from ..models.contrastive import Contrastive, class_embeddings
