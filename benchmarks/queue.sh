@@ -63,7 +63,7 @@ run_step() {
                 [ -e "$run/at$side/metrics.json" ] || stringpe_ eval "$run" data.image_size=$side --out "$run/at$side"
             done
         done ;;
-    E5) compare scenes_objects objects 11 data.cache=$CACHE loop.epochs=20 --seeds 5 --baseline absolute \
+    E5) compare scenes_objects_far objects 11 data.cache=$CACHE --seeds 5 --baseline absolute \
         --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
         cayley:model.depth=channel cayley:model.depth=lift ;;
     E6) compare scenes_detection3d boxes 6 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 4 --encodings absolute \
@@ -78,7 +78,7 @@ run_step() {
     V) for rate in 0.1 1; do
             compare voc2007 voc-$rate 15 data.train=$DATA/voc2007-train.tar data.val=$DATA/voc2007-val.tar \
                 optim.encoding_lr_scale=$rate loop.steps=12000 "model.start=$OUT/voc-towers-$rate/runs/{encoding}/seed{seed}" \
-                --seeds 3 --encodings absolute rope rope_mixed circulant cayley
+                loss.positives=3 loop.eval_nms=0.6 --seeds 3 --encodings absolute rope rope_mixed circulant cayley
         done ;;
     # Robots. Demonstrations and trials need a simulator, training does not.
     demos) for pair in MugOnPlate:mug HandOverPen:pen; do

@@ -20,6 +20,7 @@ from .coords import Calibration
 from .encoding import Encoding
 from .hosts import attached_layers
 from .hosts.attach import fold
+from .hosts.transformers import ImageAsPatches, takes_patches
 from .models.vit import ViT
 from .pretrained import check_finite
 
@@ -113,7 +114,8 @@ def export(
     height, width = _size(model, size)
     patch, inputs = _patch(model), _inputs(model)
     check_finite(model)
-    plain = _Plain(bake(model))
+    baked = bake(model)
+    plain = _Plain(ImageAsPatches(baked, height, width) if takes_patches(model) else baked)
     plain.eval()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,6 +209,9 @@ def _inputs(model: nn.Module) -> int:
 def _patch(model: nn.Module) -> tuple[int, int]:
     if isinstance(model, ViT):
         return model.patch_size, model.patch_size
+    if takes_patches(model):
+        config: Any = model.config
+        return config.patch_size, config.patch_size
     for _, layer in attached_layers(model):
         size: Any = layer.token_coords[0].patch_size
         if size is not None:
@@ -217,8 +222,10 @@ def _patch(model: nn.Module) -> tuple[int, int]:
 
 
 def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    known: Any = model
+    if size is None and takes_patches(model):
+        size = known.embeddings.position_embedding_size * known.config.patch_size
     if size is None:
-        known: Any = model
         for holder in (getattr(known, "patch_embed", None), getattr(known, "config", None), known):
             size = size or getattr(holder, "img_size", None) or getattr(holder, "image_size", None)
     if size is None:

@@ -10,7 +10,7 @@ from host_families import FAMILIES
 import stringpe
 from cases import perturbed
 from stringpe.cli import main as cli
-from stringpe.export import _name_outputs, bake, export
+from stringpe.export import _name_outputs, _run, bake, export
 from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
@@ -92,6 +92,28 @@ def test_the_command_exports_a_saved_model(monkeypatch, tmp_path, capsys):
     assert "any batch, this size only" in capsys.readouterr().out
     program = torch.export.load(tmp_path / "model.pt2").module()
     assert program(torch.randn(3, 3, 32, 32), torch.rand(3, 32, 32))[0].shape == (3, 1000)
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_the_command_exports_siglip2_as_a_function_of_images(to, monkeypatch, tmp_path, capsys):
+    """It takes patches, a mask and their grid; the file takes an image, in any batch, and names its outputs."""
+    from host_families import _patches
+
+    family = next(f for f in FAMILIES if f.name == "SigLIP2")
+    model = host("transformers", "SigLIP2")
+    save_pretrained(model, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["stringpe", "export", str(tmp_path), "--to", to, "--size", "48"])
+    cli.main()
+    assert "any batch, this size only" in capsys.readouterr().out
+    image = torch.randn(3, 3, 48, 48)
+    wanted = family.output(model(**_patches(image)))  # on a larger grid than its table, with padding
+    if to == "onnx":
+        assert _names(tmp_path / "model.onnx") == (["image"], ["last_hidden_state", "pooler_output"])
+        found = _run(tmp_path / "model.onnx", to, (image,))[0]
+    else:
+        found = torch.export.load(tmp_path / "model.pt2").module()(image)[0]
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    assert model.embeddings.resize_positional_embeddings.__module__.startswith("transformers.")  # ours is a copy
 
 
 @pytest.mark.parametrize(("task", "answer"), [("classification", (1, 4)), ("objects", (1, 32))])

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from stringpe.geometry.boxes import giou, to_centre, to_corners
 from stringpe.geometry.square import GREY, from_square, to_square
 from stringpe.models.owl import Detections
-from stringpe.models.owl_loss import Truth, detection_loss, focal, focal_cost, match, take
+from stringpe.models.owl_loss import Truth, detection_loss, focal, focal_cost, match, match_repeatedly, take
 
 
 def case(b=2, n=9, q=4, m=3, seed=0):
@@ -53,6 +53,26 @@ def test_padding_changes_nothing():
     first = by_hand(found.logits[0], found.boxes[0], truth.boxes[0][keep], truth.labels[0][keep])
     empty = focal(found.logits[1], torch.zeros(9, 4)).sum()  # no objects: divided by one
     assert torch.allclose(got.total, (first + empty) / 2, atol=1e-5)
+
+
+def test_repeated_positives_are_objects_that_are_there_several_times():
+    found, truth = case(n=20)
+    twice = Truth(*(torch.cat([part, part], 1) for part in truth))
+    # The sums run in another order.
+    torch.testing.assert_close(detection_loss(found, truth, positives=2).total, detection_loss(found, twice).total)
+    assert torch.equal(detection_loss(found, truth, positives=1).total, detection_loss(found, truth).total)
+    assert detection_loss(found, truth, positives=2).total != detection_loss(found, truth).total
+
+
+def test_with_too_few_tokens_every_object_keeps_one():
+    cost = torch.tensor([[[0.0, 5], [0, 6], [0, 7]]])  # three tokens, all of them cheap for the first object
+    index = match_repeatedly(cost, torch.ones(1, 2).bool(), 2)
+    assert index.shape == (1, 4)
+    assert index[0, 1] == 0
+    assert sorted(index[0].tolist()) == [-1, 0, 1, 2]
+    padded = match_repeatedly(cost, torch.tensor([[True, False]]), 3)
+    assert (padded[0, 1::2] == -1).all()
+    assert sorted(padded[0, ::2].tolist()) == [0, 1, 2]
 
 
 def test_no_objects_at_all():

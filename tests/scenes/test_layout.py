@@ -297,3 +297,19 @@ def test_the_recorder_sees_what_a_device_may_round_in_its_own_way():
     assert {name for name, *_ in recorder.loose} == {
         "div.Tensor", "linalg_cross.default", "add.Tensor", "sqrt.default"
     }  # fmt: skip
+
+
+def test_far_cameras_stand_farther_from_what_they_show_than_near_ones():
+    middle = {}
+    for distance in ("near", "any", "far"):
+        frames = scenes.render(scenes.sample(3, 64, distance=distance), (32, 32))
+        assert frames.depth.isfinite().all()
+        middle[distance] = frames.depth[:, 12:20, 12:20].flatten(1).median(1).values
+    living = torch.arange(64) % len(scenes.FAMILIES) == scenes.FAMILIES.index("living")
+    for rooms in (living, ~living):
+        assert middle["far"][rooms].mean() > 1.2 * middle["near"][rooms].mean()
+        assert middle["near"][rooms].mean() < middle["any"][rooms].mean() < middle["far"][rooms].mean()
+    assert torch.equal(scenes.sample(3, 4, distance="any").pose, scenes.sample(3, 4).pose)
+    assert torch.equal(scenes.sample(3, 4, distance="far").centre, scenes.sample(3, 4).centre)
+    with pytest.raises(ValueError, match="distance is one of any, near, far, received 'nigh'"):
+        scenes.sample(3, 4, distance="nigh")

@@ -14,7 +14,7 @@ from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
 from stringpe.tasks import detection2d
-from stringpe.tasks.detection2d import Detection2D, pick_best, to_results
+from stringpe.tasks.detection2d import Detection2D, mark_duplicates, pick_best, to_results
 from stringpe.training import evaluate, train
 
 
@@ -125,6 +125,30 @@ def test_results_are_in_pixels_of_the_picture_without_padding(task):
     assert results[0]["bbox"] == [16, 8, 32, 16]
     assert results[1]["bbox"] == [0, 0, 64, 40]  # not 64: below lies padding
     assert results[0]["score"] == pytest.approx(0.99331, abs=1e-5)
+
+
+def test_worse_boxes_of_the_same_class_are_suppressed_where_the_recipe_says_so(task, recipe):
+    box, other = [0.4, 0.4, 0.2, 0.2], [0.8, 0.8, 0.1, 0.1]
+    boxes = torch.tensor([box, [0.41, 0.4, 0.2, 0.2], other, box])
+    classes, score = torch.tensor([0.0, 0, 0, 1]), torch.tensor([0.9, 0.8, 0.7, 0.6])
+    rows = torch.cat([torch.stack([torch.zeros(4), classes, score], -1), boxes], -1)[None].double()
+    kept = mark_duplicates(rows, 0.5)
+    torch.testing.assert_close(kept[0, :, 2].float(), torch.tensor([0.9, -1, 0.7, 0.6]))
+    assert mark_duplicates(rows, 1.0) is rows
+    assert len(to_results(kept, task.val_set.coco.pictures, (4, 14))) == 3
+
+    model = _with_large_boxes(task)
+    with torch.no_grad():
+        all_of_them = task.predictions(model, Place())
+        few = Detection2D(override(recipe, ["loop.eval_nms=0.3"])).predictions(model, Place())
+    assert 0 < len(few) < len(all_of_them)
+
+
+def test_more_positives_change_the_loss(task, recipe):
+    torch.manual_seed(0)
+    model, batch = task.model(), next(task.batches(0, Place()))
+    more = Detection2D(override(recipe, ["loss.positives=3"]))
+    assert task.loss(model, batch) != more.loss(model, batch)
 
 
 def test_results_go_to_the_file_that_the_caller_names(recipe, tmp_path):

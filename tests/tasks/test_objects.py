@@ -194,3 +194,19 @@ def test_one_command_trains_the_rgb_model_and_then_lifts_it(tmp_path, monkeypatc
 def test_mistakes_with_a_frozen_model_are_answered_in_words(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         tasks.check(override(frozen_recipes(tmp_path)[0], changes))
+
+
+def test_models_of_near_cameras_are_also_tested_from_far_away(recipe):
+    near = Objects(override(recipe, ["data.cameras=near"]))
+    torch.manual_seed(0)
+    model = near.model().eval()
+    torch.nn.init.normal_(model.head.weight)
+    with torch.no_grad():
+        found, plain = near.evaluate(model, Place()), Objects(recipe).evaluate(model, Place())
+    assert "far" not in plain
+    assert 0 <= found["far"] <= 1
+    frames = {split: kept.load_frames(near.recipe.data, split, "near") for split in ("val", "far")}
+    assert frames["far"]["depth"].float().mean() > frames["val"]["depth"].float().mean()
+    assert not torch.equal(kept.load_frames(recipe.data, "val")["rgb"][:4], frames["val"]["rgb"][:4])
+    design = recipes.load_design("scenes_objects_far")
+    assert [column.metric for column in design.columns] == ["", "far"]

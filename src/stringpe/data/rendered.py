@@ -1,6 +1,7 @@
 """Frames of the procedural world as a fixed training set: rendered once, kept in a file, loaded whole."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,9 +23,12 @@ kind (n, o) int16, −1 where there is no object, or too little of it is seen.""
 
 
 @remember
-def load_frames(data: Data, split: str) -> FrameColumns:
-    """The split's frames, from the cache or rendered now."""
-    return render_once("scenes", data, split, _make, __file__)
+def load_frames(data: Data, split: str, cameras: str = "any") -> FrameColumns:
+    """The split's frames, from the cache or rendered now: "train", "val", or "far", the rooms of "val" seen by cameras
+    that stand far away. cameras: where those of the other splits stand, "any" or "near"."""
+    what = "scenes" if cameras == "any" else f"scenes-{cameras}"
+    distance = "far" if split == "far" else cameras
+    return render_once(what, data, split, partial(_make, distance=distance), __file__)
 
 
 def render_once(
@@ -54,26 +58,28 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _make(data: Data, split: str) -> FrameColumns:
-    parts = [_columns(batch) for batch in render_split(data, split, _CHUNK)]
+def _make(data: Data, split: str, distance: str) -> FrameColumns:
+    parts = [_columns(batch) for batch in render_split(data, split, _CHUNK, distance)]
     widest = max(part["kind"].shape[1] for part in parts)
     for part in parts:
         part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def render_split(data: Data, split: str, chunk: dict[str, int]) -> Iterator[scenes.Frames]:
-    """The frames of a split in batches of `chunk` for the device that renders them, a GPU if there is one."""
+def render_split(data: Data, split: str, chunk: dict[str, int], distance: str = "any") -> Iterator[scenes.Frames]:
+    """The frames of a split in batches of `chunk` for the device that renders them, a GPU if there is one; distance:
+    where cameras stand."""
     count = data.train_size if split == "train" else data.val_size
     if count < 1:
         raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    world = 2 * data.seed + (split == "val")  # no room is in both splits
+    world = 2 * data.seed + (split != "train")  # no room is in both splits
     size = chunk[device.type]
     with progress("scenes", count) as advance:
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
-            yield scenes.render(scenes.sample(world, numbers, device=device), (data.image_size, data.image_size))
+            rooms = scenes.sample(world, numbers, distance=distance, device=device)
+            yield scenes.render(rooms, (data.image_size, data.image_size))
             advance(len(numbers))
 
 

@@ -46,7 +46,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "huggingface": ("num_classes", *_FILES, *_READ),
         "stream": ("num_classes", *_FILES, *_READ),  # in_memory or not, it is never kept
     },
-    "objects": {"scenes": (*_MADE, "queries")},
+    "objects": {"scenes": (*_MADE, "queries", "cameras")},
     "retrieval": {
         "scenes": _MADE,
         "shards": (*_FILES, *_READ, "depth_step"),

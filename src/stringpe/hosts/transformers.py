@@ -57,6 +57,40 @@ def record_maps(layer: nn.Module) -> None:
         install_output_capuring_hook(layer, "attentions", 1)
 
 
+class ImageAsPatches(nn.Module):
+    """SigLIP 2, which is called with patches, their grid and a mask, as a function of images (b, 3, height, width) of
+    one size. Its position embedding is resized to that grid once, as numbers: transformers resizes it image by image,
+    by sizes that it reads out of a tensor, and no export can follow that.
+
+    model: a Siglip2VisionModel. It is changed: make a copy first.
+    """
+
+    def __init__(self, model: nn.Module, height: int, width: int):
+        super().__init__()
+        embeddings: Any = model.embeddings
+        side: int = embeddings.patch_size
+        self.model, self.side, self.grid = model, side, (height // side, width // side)
+        table = embeddings.position_embedding.weight.detach().unflatten(0, (embeddings.position_embedding_size, -1))
+        sizes = torch.tensor([self.grid], device=table.device)
+        count = self.grid[0] * self.grid[1]
+        fixed = embeddings.resize_positional_embeddings(table, sizes, max_length=count)  # (1, count, dim)
+        self.register_buffer("table", fixed, persistent=False)
+        embeddings.resize_positional_embeddings = lambda *_, **__: self.table
+
+    def forward(self, image: Tensor, **options: Any) -> Any:
+        (rows, columns), side = self.grid, self.side
+        cut = image.unflatten(3, (columns, side)).unflatten(2, (rows, side))  # (b, 3, rows, side, columns, side)
+        patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        sizes = torch.tensor([self.grid], device=image.device).expand(image.shape[0], -1)
+        mask = torch.ones(patches.shape[:2], dtype=torch.long, device=image.device)
+        return self.model(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=sizes, **options)
+
+
+def takes_patches(model: nn.Module) -> bool:
+    """Whether a model is called with patches in place of an image: SigLIP 2's vision tower."""
+    return type(model).__module__.startswith("transformers.") and type(model).__name__ == "Siglip2VisionModel"
+
+
 _VIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", one_prefix)
 _DEIT = Tower("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", _two_prefixes)
 _CLIP = Tower("embeddings.patch_embedding", "embeddings.position_embedding", one_prefix)

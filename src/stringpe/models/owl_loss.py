@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALPHA, GAMMA = 0.3, 2.0
 
+_REPEATED = 1e3  # added to the costs of repetitions, which changes no choice but which objects go without
 _IN_A_CROWD = 0.5  # of a box's area, as in COCO's evaluation
 
 
@@ -43,15 +44,21 @@ class DetectionLoss(NamedTuple):
 
 
 def detection_loss(
-    found: Detections, truth: Truth, *, mask: Tensor | None = None, exhaustive: Tensor | None = None
+    found: Detections,
+    truth: Truth,
+    *,
+    mask: Tensor | None = None,
+    exhaustive: Tensor | None = None,
+    positives: int = 1,
 ) -> DetectionLoss:
     """Focal class loss over all tokens and queries + L1 of matched boxes + (1 − GIoU) of matched boxes, each divided by
     the image's number of matched objects (at least 1), mean over images. Matching costs: focal class, L1 and −GIoU.
 
     mask: (b, q), true where there is a query. exhaustive: (b, q), false where not every object of a query is annotated
-    (LVIS): only matched tokens learn about such a query."""
-    objects = truth.valid & ~truth.crowd
-    index = match(matching_cost(found, truth), objects)
+    (LVIS): only matched tokens learn about such a query. positives: tokens that are matched to every object; with more
+    than one, several tokens learn to find the same object, and evaluation needs non-maximum suppression."""
+    index = match_repeatedly(matching_cost(found, truth), truth.valid & ~truth.crowd, positives)
+    truth = Truth(*(part.repeat(1, positives, *[1] * (part.ndim - 2)) for part in truth))
     positive = (index >= 0).float()  # (b, m)
     count = positive.sum(1).clamp(min=1)  # (b,)
     target = class_target(found.logits, index, truth.labels)
@@ -64,6 +71,14 @@ def detection_loss(
     apart = ((1 - giou(to_corners(boxes), to_corners(truth.boxes))) * positive).sum(1)
     parts = [(each / count).mean() for each in (classes, l1, apart)]
     return DetectionLoss(parts[0] + parts[1] + parts[2], *parts)
+
+
+@torch.no_grad()
+def match_repeatedly(cost: Tensor, valid: Tensor, times: int) -> Tensor:
+    """The predictions (b, times · m) of every object, first one for each, then the second for each, and so on: `match`
+    of objects that are there several times. Where an image has too few predictions, repetitions go without first."""
+    extra = torch.arange(times, device=cost.device).clamp(max=1).repeat_interleave(cost.shape[2])
+    return match(cost.repeat(1, 1, times) + _REPEATED * extra, valid.repeat(1, times))
 
 
 @torch.no_grad()

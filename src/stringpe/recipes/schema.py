@@ -115,6 +115,8 @@ class Data:
     shares of the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file whose rare names its
     training leaves out, for a zero-shot APr.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
+    cameras: for the task objects, where the cameras of scenes stand: "any", or "near" what they look at; then the rooms
+    of the validation set are also seen from far away, for the metric `far`.
     groups, group_size: for clouds, the number of tokens per cloud and of points per token. pose: "stored", or
     "principal" to turn every cloud, of training and of test, into the frame of its own principal axes.
     """
@@ -137,6 +139,7 @@ class Data:
     mix: str = ""
     without: str = ""
     negatives: int = bounded(50, least=0)
+    cameras: str = one_of("any", "near")
     groups: int = bounded(64, least=1)
     group_size: int = bounded(32, least=1)
     pose: str = one_of("stored", "principal")
@@ -169,7 +172,8 @@ class Loss:
     """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid).
     Retrieval: kind "siglip" or "clip"; pair_bias: start of b, a number (−10 as SigLIP) or "auto" = −log(batch − 1);
     chunk: images whose logits are computed at a time, 0 for all; within: weight of a loss that compares only images
-    that belong together, as views of a room do. Detection: factor: start of the class logits' factor."""
+    that belong together, as views of a room do. Detection: factor: start of the class logits' factor; positives: in 2D,
+    predictions per object that training counts as right, 1 in the paper; with more, set loop.eval_nms."""
 
     kind: str = "softmax"
     label_smoothing: float = bounded(0.0, least=0, below=1)
@@ -178,6 +182,7 @@ class Loss:
     chunk: int = bounded(0, least=0)
     within: float = bounded(0.0, least=0)
     factor: float = bounded(1.0, above=0)
+    positives: int = bounded(1, least=1, most=16)
 
 
 @dataclass(frozen=True)
@@ -247,9 +252,10 @@ class Loop:
     """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
     precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
     how many checkpoints are not removed. eval_points: of the Monte-Carlo IoU that detection in 3D measures beside the
-    exact one, 100,000 in the paper; 0 for none. tracker: where curves go besides metrics.jsonl, "tensorboard", "wandb",
-    "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed + 1, … that are trained
-    together in one step, for tasks that can (relations)."""
+    exact one, 100,000 in the paper; 0 for none. eval_nms: in detection in 2D, of two boxes of one class whose IoU is
+    larger, only the better counts; 1 keeps all, as the paper does. tracker: where curves go besides metrics.jsonl,
+    "tensorboard", "wandb", "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed +
+    1, … that are trained together in one step, for tasks that can (relations)."""
 
     batch_size: int = bounded(64, least=1)
     epochs: int = bounded(1, least=1)
@@ -261,6 +267,7 @@ class Loop:
     eval_every: int = bounded(0, least=0)
     eval_batch: int = bounded(256, least=1)
     eval_points: int = bounded(0, least=0)
+    eval_nms: float = bounded(1.0, above=0, most=1)
     save_every: int = bounded(1000, least=1)
     keep: int = bounded(2, least=1)
     tracker: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,24 @@ ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4)
 """Width / height of the images that lenses are drawn for."""
 
 _TRIES = 16
+
+
+class Distance(NamedTuple):
+    """How far from what it looks at a camera stands. In a room: at least `share` of its longer side, and among the
+    spots that are tried those of these ranks (from, to), counted from the nearest. At a table: radii of it (from, to).
+    """
+
+    share: float
+    ranks: tuple[int, int]
+    radii: tuple[float, float]
+
+
+DISTANCES = {
+    "any": Distance(0.4, (0, _TRIES), (1.2, 2.2)),
+    "near": Distance(0.25, (0, _TRIES // 2), (1.2, 1.6)),
+    "far": Distance(0.4, (_TRIES * 3 // 4, _TRIES), (2.0, 2.8)),
+}
+"""Where cameras can stand. Of the same scene, the near one is nearer than the far one, unless things are in the way."""
 
 
 def look_at(eye: Tensor, target: Tensor) -> Tensor:
@@ -84,27 +103,32 @@ def _roll(pose: Tensor, dice: Dice) -> Tensor:
     return torch.cat([torch.cat([torch.stack([x, y], -1), pose[:, :3, 2:]], -1), pose[:, 3:]], 1)
 
 
-def in_room(dice: Dice, room: Tensor, focus: Tensor, obstacles: Obstacles) -> tuple[Tensor, Tensor]:
+def in_room(dice: Dice, room: Tensor, focus: Tensor, obstacles: Obstacles, distance: Distance) -> tuple[Tensor, Tensor]:
     """A camera at the height of a person or a robot that looks across the room: pose (b, 4, 4) and lens (b, 4)."""
     near_wall = dice.uniform(_TRIES, 2, low=-1.0, high=1.0)
     # √|u| prefers the walls, from where there is more of the room to see.
     spot = near_wall.sign() * root(near_wall.abs()) * (room[:, None, :2] / 2 - 0.3)
     eye = torch.cat([spot, dice.uniform(_TRIES, 1, low=1.2, high=2.2)], -1)
     target = focus + dice.uniform(3, low=-0.3, high=0.3)
-    far = (spot - focus[:, None, :2]).abs().amax(-1) > 0.4 * room[:, :2].amax(-1, keepdim=True)
-    eye = torch.where(far[..., None], eye, eye + constant((0.0, 0.0, 50.0), eye.device))  # out of the room
+    away, side = (spot - focus[:, None, :2]).abs().amax(-1), room[:, :2].amax(-1, keepdim=True)
+    rank = away.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    fits = (away > distance.share * side) & (rank >= distance.ranks[0]) & (rank < distance.ranks[1])
+    eye = torch.where(fits[..., None], eye, eye + constant((0.0, 0.0, 50.0), eye.device))  # out of the room
     chosen = _best(eye, target, room, obstacles, 0.5)
     chosen = torch.cat([chosen[:, :2], torch.minimum(chosen[:, 2:], room[:, 2:] - 0.3)], -1)
     return _roll(look_at(chosen, target), dice), _lens(dice, 0.62, 1.05)
 
 
-def at_table(dice: Dice, room: Tensor, focus: Tensor, radius: Tensor, obstacles: Obstacles) -> tuple[Tensor, Tensor]:
+def at_table(
+    dice: Dice, room: Tensor, focus: Tensor, radius: Tensor, obstacles: Obstacles, distance: Distance
+) -> tuple[Tensor, Tensor]:
     """A camera that looks down on a table of the given radius (b,), from all around: pose and lens."""
     azimuth = cos_sin(dice.below(TURN, _TRIES))
     rise = cos_sin((dice.uniform(_TRIES, low=0.05, high=0.17) * TURN).to(torch.int64))  # 18° to 61°
-    distance = radius[:, None] * dice.uniform(_TRIES, low=1.2, high=2.2) + 0.25
-    level = azimuth * (distance * rise[..., 0])[..., None]
-    eye = focus[:, None] + torch.cat([level, (distance * rise[..., 1])[..., None]], -1)
+    low, high = distance.radii
+    away = radius[:, None] * dice.uniform(_TRIES, low=low, high=high) + 0.25
+    level = azimuth * (away * rise[..., 0])[..., None]
+    eye = focus[:, None] + torch.cat([level, (away * rise[..., 1])[..., None]], -1)
     target = focus + dice.uniform(3, low=-0.15, high=0.15) * radius[:, None]
     chosen = _best(eye, target, room, obstacles, 0.12)
     limit = torch.stack([room[:, 0] / 2 - 0.1, room[:, 1] / 2 - 0.1, room[:, 2] - 0.1], -1)

@@ -112,7 +112,13 @@ def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
 
 
 def _camera(
-    dice: Dice, rows: Rules, living: Tensor, room: Tensor, placed: Furniture, obstacles: cameras.Obstacles
+    dice: Dice,
+    rows: Rules,
+    living: Tensor,
+    room: Tensor,
+    placed: Furniture,
+    obstacles: cameras.Obstacles,
+    distance: cameras.Distance,
 ) -> tuple[Tensor, Tensor]:
     """Pose and lens of a camera that looks at a piece of furniture: across a living room, or down on a table."""
     b = len(room)
@@ -129,13 +135,13 @@ def _camera(
     between = torch.where(several, (at + placed.at[:, 0]) / 2, at)
     radius = extent[:, :2].amax(-1) / 2 + torch.where(several[:, 0], 0.4, 0.0)
     down = torch.cat([between, extent[:, 2:] + 0.06], -1)
-    room_pose, room_lens = cameras.in_room(dice, room, across, obstacles)
-    table_pose, table_lens = cameras.at_table(dice, room, down, radius, obstacles)
+    room_pose, room_lens = cameras.in_room(dice, room, across, obstacles, distance)
+    table_pose, table_lens = cameras.at_table(dice, room, down, radius, obstacles, distance)
     pose = torch.where(living[:, None, None], room_pose, table_pose)
     return pose, torch.where(living[:, None], room_lens, table_lens)
 
 
-def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool) -> Scenes:
+def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool, distance: cameras.Distance) -> Scenes:
     """Lay the scenes out once per group of views, then look at each with its own camera."""
     base, which = torch.unique(index // views, return_inverse=True)
     kind_of = torch.empty_like(base).scatter_(0, which, family)
@@ -162,9 +168,8 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool
     }
     obstacles = cameras.Obstacles(centre[which], extent[which] / 2, objects.yaw[which], objects.present[which])
     living = family == FAMILIES.index("living")
-    pose, lens = _camera(
-        Dice(seed, index, stream=2), gather_rules(family, decorated), living, room[which], placed[which], obstacles
-    )
+    rules, own = gather_rules(family, decorated), Dice(seed, index, stream=2)
+    pose, lens = _camera(own, rules, living, room[which], placed[which], obstacles, distance)
     return Scenes(
         seed=seed,
         index=index,
@@ -189,14 +194,18 @@ def sample(
     families: Sequence[str] = FAMILIES,
     views: int = 1,
     decorated: bool = False,
+    distance: str = "any",
     device: torch.device | str = "cpu",
 ) -> Scenes:
     """Scenes number `indices` (or the first n) of the world with this seed.
 
-    A scene depends on (seed, index, families, views, decorated) alone. Families take turns: scene i is of family i mod
-    len(families). With `views` > 1, that many consecutive indices are the same room seen by different cameras.
-    Living rooms have no objects on their furniture, as in the paper; `decorated` puts a few there.
+    A scene depends on (seed, index, families, views, decorated, distance) alone. Families take turns: scene i is of
+    family i mod len(families). With `views` > 1, that many consecutive indices are the same room seen by
+    different cameras. Living rooms have no objects on their furniture, as in the paper; `decorated` puts a few there.
+    `distance`: where cameras stand, "any", or "near" what they look at or "far" from it.
     """
+    if distance not in cameras.DISTANCES:
+        raise ValueError(f"distance is one of {', '.join(cameras.DISTANCES)}, received {distance!r}")
     check_families(families)
     if views < 1:
         raise ValueError(f"views is the number of cameras per scene, received {views}: pass at least 1")
@@ -207,7 +216,8 @@ def sample(
         raise ValueError("no indices given: ask for at least one scene")
     turns = constant(tuple(FAMILIES.index(name) for name in families), index.device, torch.int64)
     with torch.no_grad():
-        return _build(seed, index, turns[(index // views) % len(families)], views, decorated)
+        family = turns[(index // views) % len(families)]
+        return _build(seed, index, family, views, decorated, cameras.DISTANCES[distance])
 
 
 def single_object(

@@ -27,7 +27,8 @@ OWL = "owl.json"
 """In a checkpoint of a model that came from transformers: its configuration there."""
 
 _OF_SOME_TASKS = (
-    "model.start", "model.freeze", "model.lora", "optim.text_lr_scale", "loop.eval_points", "loop.seeds",
+    "model.start", "model.freeze", "model.lora", "optim.text_lr_scale",
+    "loop.eval_points", "loop.eval_nms", "loop.seeds",
 )  # fmt: skip
 _GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
 _COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))

@@ -14,6 +14,7 @@ from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
 from ..data.order import Batch, MixedOrder, Order, Place, generator
 from ..data.queries import CLIP_TEMPLATES, draw_queries, prompt_tokens, prompts
 from ..data.transforms import colour, to_unit
+from ..geometry.boxes import nms, to_corners
 from ..geometry.square import from_square
 from ..io.files import write_json
 from ..metrics.average_precision import average_precision
@@ -41,7 +42,7 @@ class Detection2D(TextTask):
     metric = "AP"
     metric_name = "AP"
     counted = False
-    reads = (*TextTask.reads, "loss.factor")
+    reads = (*TextTask.reads, "loss.factor", "loss.positives", "loop.eval_nms")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -117,7 +118,8 @@ class Detection2D(TextTask):
             tokens = tokens[asked]
         found: Detections = model(batch["image"], tokens, index=index, mask=batch["mask"])
         truth = Truth(batch["boxes"], batch["labels"], batch["valid"], batch["crowd"])
-        return detection_loss(found, truth, mask=batch["mask"], exhaustive=batch["exhaustive"]).total
+        masks = {name: batch[name] for name in ("mask", "exhaustive")}
+        return detection_loss(found, truth, **masks, positives=self.recipe.loss.positives).total
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """AP needs the boxes of all images, so those of all processes are gathered, and process 0 matches them."""
@@ -142,7 +144,8 @@ class Detection2D(TextTask):
             if queries is None:
                 queries = self._queries(model, image[:1])
             number = torch.where(weight > 0, index, -1).to(place.device)
-            parts.append(pick_best(model(image, queries=queries), number))
+            best = pick_best(model(image, queries=queries), number)
+            parts.append(mark_duplicates(best, self.recipe.loop.eval_nms))
         rows = place.gather_rows(torch.cat(parts)).cpu()
         return to_results(rows, coco.pictures, coco.ids)
 
@@ -219,9 +222,23 @@ def pick_best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
     return torch.cat([head.double(), boxes.double()], -1)
 
 
+def mark_duplicates(rows: Tensor, threshold: float) -> Tensor:
+    """What `pick_best` found (b, k, 7), with the score −1 where a better box of the same class in the same image
+    overlaps by an IoU of more than `threshold`; 1 marks none."""
+    if threshold >= 1:
+        return rows
+    rows = rows.clone()
+    for row in rows:
+        apart = row[:, 1:2] * 4  # boxes lie in [0, 1], or not far from it
+        kept = nms(to_corners(row[:, 3:]) + apart, row[:, 2], threshold)
+        dropped = torch.ones(len(row), dtype=torch.bool, device=row.device).index_fill(0, kept, False)
+        row[dropped, 2] = -1.0
+    return rows
+
+
 def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
     """COCO's results from what `pick_best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
-    padding."""
+    padding; what has a negative score is left out."""
     results = []
     for row in rows:
         number = int(row[0, 0])
@@ -231,6 +248,8 @@ def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
         corners = from_square(row[:, 3:], float(picture.width), float(picture.height))
         extent = torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], -1).tolist()
         for (_, label, score), box in zip(row[:, :3].tolist(), extent, strict=True):
+            if score < 0:
+                continue
             results.append(
                 {"image_id": picture.id, "category_id": ids[int(label)], "bbox": box, "score": score},
             )

@@ -53,7 +53,8 @@ class Namer(nn.Module):
 
 
 class Objects(Task):
-    """Object naming by place: `data.queries` places per frame, each object of a frame equally likely."""
+    """Object naming by place: `data.queries` places per frame, each object of a frame equally likely. top1: cameras as
+    in training; far, with data.cameras=near: the same rooms, seen from farther away than anything in training."""
 
     capturable = True
 
@@ -75,7 +76,7 @@ class Objects(Task):
             raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
-        self.frames = load_frames(recipe.data, "train")
+        self.frames = load_frames(recipe.data, "train", recipe.data.cameras)
 
     @property
     def examples(self) -> int:
@@ -119,8 +120,14 @@ class Objects(Task):
         return cross_entropy(self._logits(model, batch), target, self.recipe.loss).mean()
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        found = self._measure(model, place, "val")
+        if self.recipe.data.cameras == "near":
+            found["far"] = self._measure(model, place, "far")["top1"]
+        return found
+
+    def _measure(self, model: nn.Module, place: Place, split: str) -> dict[str, float]:
         sums: dict[str, Tensor] = {}
-        for batch, weight in self._validation(place, self.recipe.loop.eval_batch):
+        for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split):
             each = weight[:, None].expand_as(batch["label"])
             more = weighted_sums(self._logits(model, batch), batch["label"], each, self.recipe.loss)
             sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
@@ -138,8 +145,8 @@ class Objects(Task):
         logits: Tensor = model(batch["image"], batch["depth"] if self.depth else None, batch["query"])
         return logits
 
-    def _validation(self, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
-        kept = load_frames(self.recipe.data, "val")
+    def _validation(self, place: Place, size: int, split: str = "val") -> Iterator[tuple[Batch, Tensor]]:
+        kept = load_frames(self.recipe.data, split, self.recipe.data.cameras)
         count = len(kept["rgb"])
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):

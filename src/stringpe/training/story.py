@@ -24,6 +24,7 @@ METRICS: Mapping[str, str] = {
     "ap25": "average precision in 3D at an IoU of 0.25",
     "ap50": "average precision in 3D at an IoU of 0.50",
     "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
+    "far": "the share of objects named right from cameras that stand farther away than in training",
     "near": "the share of predicted actions that lie close to the demonstrated ones, in units of the joints' ranges",
     "loss": "the loss on the validation set",
     "count": "the number of cases that the means are taken over",
