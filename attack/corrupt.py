@@ -142,7 +142,7 @@ def _finite_state(checkpoint: Any) -> bool:
 
 def _captions_and_labels(folder: Path) -> dict[str, Target]:
     from stringpe.data.captions import FolderCaptions
-    from stringpe.data.labelled_batches import load_labelled
+    from stringpe.data.labelled import load_labelled
     from stringpe.data.pairs import load_pairs
     from stringpe.recipes.schema import Data
 
@@ -264,7 +264,7 @@ def _same(outcome: Any) -> bool:
 
 def _archives(folder: Path) -> dict[str, Target]:
     """Tars, plain and compressed, and a zip: pictures by name."""
-    from stringpe.data.archives import PictureFiles
+    from stringpe.data.images import PictureFiles
 
     found: dict[str, Target] = {}
     for name, path in material.archives(folder / "archives").items():

@@ -18,7 +18,7 @@ from stringpe.data.boxes2d import load_boxes2d
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.captions import FolderCaptions
 from stringpe.data.coco import read_coco
-from stringpe.data.labelled_batches import load_labelled
+from stringpe.data.labelled import load_labelled
 from stringpe.data.pairs import load_pairs
 from stringpe.recipes.schema import Data
 

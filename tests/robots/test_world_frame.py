@@ -11,7 +11,7 @@ from stand_in import demonstration
 import stringpe
 from stringpe.bench.train import RandomDemos
 from stringpe.data.demos import augment_cameras, augment_intrinsics
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment

@@ -7,7 +7,7 @@ import torch
 from processes import in_two
 from stringpe import box3d, scenes
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.tasks import create
 from stringpe.tasks.build import load_run
 from stringpe.tasks.detection3d import choose_objects, mirror

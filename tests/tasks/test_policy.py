@@ -8,7 +8,7 @@ from policy_toy import ENERGY
 from stand_in import demonstration
 
 from stringpe import tasks
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack

@@ -12,9 +12,9 @@ from stringpe import scenes
 from stringpe.data import views
 from stringpe.data.labelled import image_set
 from stringpe.data.loader import Memory
+from stringpe.data.order import Place
 from stringpe.data.pairs import load_pairs
-from stringpe.data.place import Place
-from stringpe.data.prompts import PHOTO_TEMPLATES
+from stringpe.data.queries import PHOTO_TEMPLATES
 from stringpe.models.contrastive import Contrastive
 from stringpe.models.contrastive_loss import clip_within_groups
 from stringpe.models.text import TextTower

@@ -12,7 +12,7 @@ import transformers
 from PIL import Image
 
 from detection_toy import toy_recipe
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.io.checkpoint import model_folder, read_model
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer

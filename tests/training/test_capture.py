@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from stringpe import encoding
-from stringpe.data.order import derive
-from stringpe.data.place import Place
+from stringpe.data.order import Place, derive
 from stringpe.encoding import param_groups
 from stringpe.io import checkpoint as checkpoints
 from stringpe.tasks import create

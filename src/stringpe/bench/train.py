@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import recipes
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place
 from ..io.registry import unknown
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..catalogue import find, option_names
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place
 from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER

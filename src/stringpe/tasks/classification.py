@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.labelled_batches import LabelledBatches
-from ..data.order import derive
-from ..data.place import Batch, Place
+from ..data.labelled import LabelledBatches
+from ..data.order import Batch, Place, derive
 from ..data.transforms import to_bytes
 from ..recipes.schema import Loss, Recipe
 from .base import Parts, Sample, Task, average

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
-from ..data.prompts import prompt_tokens, prompts
+from ..data.order import Batch, Order, Place, generator
+from ..data.queries import prompt_tokens, prompts
 from ..data.transforms import augment
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import viewer
 from ..data.boxes3d import BoxSet, load_boxes3d
-from ..data.prompts import prompt_tokens
+from ..data.queries import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import ScoredBoxes, paired_iou

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from .. import scenes
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, generator
 from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from .. import robots
 from ..data.demos import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares
-from ..data.order import Order, derive, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, derive, generator
 from ..data.transforms import uniforms
 from ..hosts.attach import attach
 from ..io.checkpoint import model_folder, read_model

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ..data.images import stretch_image
 from ..data.labelled import ImageSet
 from ..data.loader import shares
+from ..data.order import Batch, Place
 from ..data.pairs import PairBatches
-from ..data.place import Batch, Place
-from ..data.prompts import PHOTO_TEMPLATES
+from ..data.queries import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample
 from ..metrics.recall import recall

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, generator
 from ..data.sources import check_source
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from ..data.place import Batch
+from ..data.order import Batch
 
 Step = Callable[[Batch], None]
 Graph = Callable[[Callable[[], None]], Callable[[], None]]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.place import Place
+from ..data.order import Place
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_record, write_json, write_text
 from ..io.progress import working

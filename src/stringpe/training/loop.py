@@ -22,8 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from ..data.order import derive
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place, derive
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
 from ..recipes.overrides import differences
