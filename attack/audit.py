@@ -28,6 +28,9 @@ def main(constraints: str) -> int:
         print(f"audit: {constraints} was not audited, the list of vulnerabilities did not answer in 600 s")
         return NOT_AUDITED
     except ValueError:
+        if "No module named pip_audit" in done.stderr:
+            print(f"audit: {constraints} was not audited, pip-audit is not installed: pip install 'stringpe[audit]'")
+            return NOT_AUDITED
         reason = (done.stderr.strip().splitlines() or ["pip-audit said nothing"])[-1][:200]
         print(f"audit: {constraints} was not audited, the list of vulnerabilities cannot be reached ({reason})")
         return NOT_AUDITED

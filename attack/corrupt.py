@@ -142,7 +142,7 @@ def _finite_state(checkpoint: Any) -> bool:
 
 def _captions_and_labels(folder: Path) -> dict[str, Target]:
     from stringpe.data.captions import FolderCaptions
-    from stringpe.data.labelled_batches import load_labelled
+    from stringpe.data.labelled import load_labelled
     from stringpe.data.pairs import load_pairs
     from stringpe.recipes.schema import Data
 
@@ -264,7 +264,7 @@ def _same(outcome: Any) -> bool:
 
 def _archives(folder: Path) -> dict[str, Target]:
     """Tars, plain and compressed, and a zip: pictures by name."""
-    from stringpe.data.archives import PictureFiles
+    from stringpe.data.images import PictureFiles
 
     found: dict[str, Target] = {}
     for name, path in material.archives(folder / "archives").items():
@@ -289,7 +289,7 @@ def _settings(folder: Path) -> dict[str, Target]:
     from stringpe.data.depth_lifting import add_up
     from stringpe.io.files import claim_folder
     from stringpe.training.comparison import _costs, _curves
-    from stringpe.training.launch import result
+    from stringpe.training.launch import read_result
 
     made = material.comparison(folder / "comparison")
     run, plan, asked = made.run, made.plan, made.asked
@@ -302,8 +302,10 @@ def _settings(folder: Path) -> dict[str, Target]:
     summary.write_text('{"kept": 3, "dropped": {"outdoor": 1}, "corrupt": 1, "problems": ["x.png: cut"]}')
     (folder / "0.tar").touch()
     return {
-        "result.json": Target(run / "result.json", lambda: result(made.recipe, run), damage_json, _result),
-        "recipe.json": Target(run / "recipe.json", lambda: result(made.recipe, run), damage_json, _result, (str(run),)),
+        "result.json": Target(run / "result.json", lambda: read_result(made.recipe, run), damage_json, _result),
+        "recipe.json": Target(
+            run / "recipe.json", lambda: read_result(made.recipe, run), damage_json, _result, (str(run),)
+        ),
         "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(_curves(plan[0])), damage_lines),
         "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked, "rope"), damage_json, _has_costs),
         "settings of a folder": Target(

@@ -23,10 +23,10 @@ from typing import Any
 
 import material
 import torch
+from forks import Process
 from tally import Tally, time_limit
 from wrong_words import Case, draw_case, known_cases
 
-from processes import Process
 from stringpe.cli import main as cli
 from stringpe.recipes.schema import Recipe
 
@@ -203,24 +203,13 @@ def _write(path: Path) -> Path:
 def _interrupt(tally: Tally, dice: random.Random, folder: Path) -> None:
     """Ctrl-C in a command at work: one line, exit status 130, and nothing half done."""
     out = folder / "interrupted"
+    few = ("--count", "64", "--size", "32", "32", "--shard-size", "2")
     small = ("data.train_size=64", "data.val_size=16", "loop.steps=400", "loop.eval_every=5", "model.layers=1")
     commands = {
         "train": ("train", "relations", *small, "--out", str(out)),
         "compare": ("compare", "relations", *small, "--jobs", "1", "--seeds", "1", "--no-costs", "--out", str(out)),
         "compare properties": ("compare", "properties"),
-        "data scenes": (
-            "data",
-            "scenes",
-            "--out",
-            str(out),
-            "--count",
-            "64",
-            "--size",
-            "32",
-            "32",
-            "--shard-size",
-            "2",
-        ),
+        "data scenes": ("data", "scenes", *few, "--out", str(out)),
         "inspect": ("inspect", "cayley", "--out", str(out / "x.png")),
     }
     name = dice.choice(list(commands))
@@ -243,6 +232,7 @@ def _run_command(words: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         cli.main(list(words))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command has ended: what comes now comes too late
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)

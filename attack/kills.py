@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forks import Process
 from tally import Tally
-
-from processes import Process
 
 _DRAFT = re.compile(r"^\..*\.\d+\.[0-9a-f]{8}")
 _BUSY = "is in use by"
@@ -231,10 +230,10 @@ def _simulate(out: Path) -> None:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import Workers
-    from stringpe.training.simulate import Evaluation, evaluate
+    from stringpe.training.simulate import PolicyEvaluation, evaluate
 
     with Workers(0) as workers:
-        evaluate(Evaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
+        evaluate(PolicyEvaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
 
 
 def _trials(folder: Path) -> Mapping[str, str]:

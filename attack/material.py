@@ -195,11 +195,11 @@ def evaluate(folder: Path) -> list[tuple[int, bool]]:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import Workers
-    from stringpe.training.simulate import Evaluation
+    from stringpe.training.simulate import PolicyEvaluation
     from stringpe.training.simulate import evaluate as run
 
     with Workers(0) as workers:
-        found = run(Evaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
+        found = run(PolicyEvaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
     return [(trial.seed, trial.success) for trial in found.trials]
 
 
@@ -244,10 +244,10 @@ class Compared:
 def comparison(folder: Path) -> Compared:
     """A comparison of one row and one seed, with costs."""
     from stringpe.training.comparison import compare
-    from stringpe.training.runs import planned
+    from stringpe.training.runs import plan_runs
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
-    plan = planned(classifier(), ["rope"], 1, folder)
+    plan = plan_runs(classifier(), ["rope"], 1, folder)
     cost = {"step_ms": [1.0, 0.9, 1.1], "ratio": [1.0, 1.0, 1.0], "peak_bytes": 100, "encoding_parameters": 8}
     (folder / "costs.json").write_text(json.dumps({"rope": cost}))
     asked = SimpleNamespace(recipe=classifier(), out=folder, quiet=True)

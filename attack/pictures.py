@@ -123,7 +123,7 @@ def _samples(contents: Sequence[bytes], **others: bytes) -> dict[str, dict[str, 
 
 
 def _tar_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.labelled_batches import load_labelled
+    from stringpe.data.labelled import load_labelled
 
     path = str(shard(folder / "s.tar", _samples(contents, cls=b"1")))
     data = Data(source="shards", train=path, val=path, cache=str(folder), **_SIZE)
@@ -131,7 +131,7 @@ def _tar_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any])
 
 
 def _folder_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.labelled_batches import load_labelled
+    from stringpe.data.labelled import load_labelled
 
     for name in "ab":
         (folder / "p" / name).mkdir(parents=True)
@@ -142,8 +142,8 @@ def _folder_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[An
 
 
 def _stream(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.archives import stream_samples
-    from stringpe.data.labelled_batches import _Parse
+    from stringpe.data.labelled import _Parse
+    from stringpe.data.tars import stream_samples
 
     path = shard(folder / "s.tar", _samples(contents, cls=b"1"))
     parse = _Parse(16, 2)
@@ -272,8 +272,7 @@ def _predict(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> C
 def _predict_depth(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
     from types import SimpleNamespace
 
-    from stringpe.tasks.predict import Query
-    from stringpe.tasks.predict3d import Predictor3D
+    from stringpe.tasks.predict import Predictor3D, Query
 
     run: Any = SimpleNamespace(recipe=SimpleNamespace(data=Data()))
     image, query = Image.new("RGB", (20, 16)), Query(texts=("x",), depth_step=0.001)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forks import Process
 from kills import Family, families
 from tally import Tally
 
-from processes import Process
 from stringpe.io.files import claim_folder, hold_lock, read_json, write_json
 
 _BUSY = "is in use by"

@@ -173,6 +173,3 @@ def draw_case(dice: random.Random, places: dict[str, str]) -> Case:
             dice.randrange(len(words) + 1), dice.choice(("", "-", "--", "x=1", "−−out", "~", "*", *places.values()))
         )
     return Case(tuple(words), wrong=False)
-
-
-# Ctrl-C.

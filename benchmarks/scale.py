@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from stringpe.data import shard_index
+from stringpe.data import tars
 from stringpe.data.depth_filters import FILTERS
 from stringpe.data.depth_lifting import Settings, lift
-from stringpe.data.labelled_batches import LabelledBatches
-from stringpe.data.place import Place
+from stringpe.data.labelled import LabelledBatches
+from stringpe.data.order import Place
 from stringpe.data.sharding import write_shards
 from stringpe.io.table import markdown_table
 from stringpe.models.depth_estimator import DepthEstimator
@@ -134,20 +134,20 @@ def take(batches: LabelledBatches, start: int, count: int) -> None:
 def measure_resume(batches: LabelledBatches, steps: int, size: float) -> tuple[str, ...]:
     """Going on at nine tenths of an epoch: seconds to the first batch, and how much was read."""
     read: list[int] = []
-    plain = shard_index.Parts.read
+    plain = tars.ShardReader.read
 
-    def counted(self: shard_index.Parts, offset: int, length: int) -> bytes:
+    def counted(self: tars.ShardReader, offset: int, length: int) -> bytes:
         content = plain(self, offset, length)
         read.append(len(content))
         return content
 
-    shard_index.Parts.read = counted  # type: ignore[method-assign]
+    tars.ShardReader.read = counted  # type: ignore[method-assign]
     try:
         clock = time.perf_counter()
         take(batches, steps * 9 // 10, 1)
         clock = time.perf_counter() - clock
     finally:
-        shard_index.Parts.read = plain  # type: ignore[method-assign]
+        tars.ShardReader.read = plain  # type: ignore[method-assign]
     share = sum(read) / (8 * steps * size)
     return (
         "resume at 90 % of an epoch, first batch",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Optim, Recipe, Text
 from stringpe.training.launch import train
 

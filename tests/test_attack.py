@@ -1,11 +1,14 @@
 """A short part of `make attack`, with a fixed seed: nothing may break. The whole of it is described in
 docs/reliability.md."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import audit
 import pytest
 
 RUN = Path(__file__).parents[1] / "attack" / "run.py"
@@ -50,3 +53,31 @@ def test_nothing_breaks(words, least):
     found = cases(attack(*words))
     assert all(found[name][0] >= count for name, count in least.items())
     assert not any(faults for _, faults in found.values())
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        ("python: No module named pip_audit", "pip-audit is not installed: pip install 'stringpe[audit]'"),
+        ("a\nConnectionError: no route", "the list of vulnerabilities cannot be reached (ConnectionError: no route)"),
+    ],
+)
+def test_an_audit_that_could_not_be_made_says_so(monkeypatch, capsys, stderr, words):
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr=stderr)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    assert audit.main("pins.txt") == audit.NOT_AUDITED == 3
+    assert capsys.readouterr().out == f"audit: pins.txt was not audited, {words}\n"
+
+
+def test_the_tests_that_the_table_of_faults_names_exist():
+    text = (RUN.parents[1] / "docs" / "reliability.md").read_text().partition("## Faults and their tests")[2]
+    rows = [line for line in text.splitlines() if re.match(r"\| [NLSW]\d", line)]
+    assert {row.split("|")[1].split()[0] for row in rows} >= {
+        *(f"N{i}" for i in range(1, 15)), *(f"L{i}" for i in range(1, 7)), *(f"S{i}" for i in range(1, 4))
+    }  # fmt: skip
+    for row in rows:
+        named = re.findall(r"`(\S+\.py)::(test_\w+)`", row)
+        assert named, row
+        for file, test in named:
+            tree = ast.parse((RUN.parents[1] / "tests" / file).read_text())
+            assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (file, test)

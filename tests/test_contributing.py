@@ -12,7 +12,7 @@ import torch
 
 from stringpe import catalogue, hosts, robots, tasks
 from stringpe.data import labelled, sources
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.robots.data import demos
 from stringpe.robots.sim import task_table
 from stringpe.tasks import check

@@ -15,7 +15,7 @@ from stringpe import recipes
 from stringpe.cli.main import main
 from stringpe.recipes import aloha, kuka
 from stringpe.robots.data.writer import Writer
-from stringpe.training.runs import planned
+from stringpe.training.runs import plan_runs
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/paper.md").read_text()
@@ -122,7 +122,7 @@ def captioned(tmp_path_factory):
 @pytest.mark.slow
 def test_retrieval_and_detection_in_3d_from_its_towers(captioned, tmp_path):
     towers = ["model.dim=32", "model.layers=1", "model.heads=1", "data.image_size=32", *LOOP, *TEXT]
-    rows = planned(recipes.load("webli3d"), recipes.load_design("webli3d").rows, 1, tmp_path)
+    rows = plan_runs(recipes.load("webli3d"), recipes.load_design("webli3d").rows, 1, tmp_path)
     options = {p.label: p.recipe.model.options for p in rows}
     assert options["circulant"] == {"block_size": 32}
     assert options["cayley"] == options["absolute:model.depth=none"] == {}
@@ -217,7 +217,7 @@ def test_kuka_on_three_tasks(tmp_path):
     tower = [f"policy.encoder=paligemma:{tmp_path / 'pali'}", "model.registers=0"]
     assert recipes.load("kuka").optim.schedule == "constant"
     run("train", "kuka", *POLICY, *data, *small, *tower, "--out", tmp_path / "run")
-    from stringpe.tasks.policy_model import load_policy
+    from stringpe.tasks.policy import load_policy
 
     policy = load_policy(tmp_path / "run")
     assert policy.spec.tasks == kuka.TASKS

@@ -10,7 +10,7 @@ import pytest
 from stringpe.cli.main import run
 from stringpe.recipes import load_design
 from stringpe.tasks import check
-from stringpe.training.runs import planned
+from stringpe.training.runs import plan_runs
 
 QUEUE = Path(__file__).parents[1] / "benchmarks" / "queue.sh"
 
@@ -46,7 +46,7 @@ def test_every_row_of_every_comparison_could_be_run(tmp_path, monkeypatch):
     def compare(recipe, encodings, seeds, out, baseline, **options):
         rows = list(encodings) or list(load_design(recipe.name).rows)
         assert not baseline or baseline in rows
-        for row in planned(recipe, rows, 1, Path(out)):
+        for row in plan_runs(recipe, rows, 1, Path(out)):
             start = row.recipe.model.start
             if start and not start.startswith("recipe:"):
                 folder = Path(start.format(encoding=row.recipe.model.encoding, seed=0), "pretrained_model")

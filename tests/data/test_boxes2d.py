@@ -8,7 +8,7 @@ import torch
 
 from detection_toy import pictures, toy_recipe
 from stringpe.data.boxes2d import load_boxes2d, load_squares, validation_squares
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.tasks.detection2d import Detection2D
 from stringpe.training import train
 

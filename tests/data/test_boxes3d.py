@@ -12,9 +12,9 @@ from stringpe import scenes
 from stringpe.cli.main import main
 from stringpe.data import omni3d
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.tasks import create
-from stringpe.tasks.figure3d import draw_figure, name_run, spread_frames
+from stringpe.tasks.detection3d_figures import draw_figure, name_run, spread_frames
 from stringpe.tasks.predict import Query, load_predictor, predict
 from stringpe.training.launch import evaluate, train
 

@@ -1,6 +1,5 @@
 """Damaged and hostile input on every path that reads data: counted and named, or refused in words; never a crash."""
 
-import copy
 import json
 import random
 import tempfile
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutate import mutate
 
 from captioned_files import bomb, depth, picture, shard, words
 from stringpe.data import omni3d
@@ -18,7 +18,7 @@ from stringpe.data.boxes2d import load_boxes2d
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.captions import FolderCaptions
 from stringpe.data.coco import read_coco
-from stringpe.data.labelled_batches import load_labelled
+from stringpe.data.labelled import load_labelled
 from stringpe.data.pairs import load_pairs
 from stringpe.recipes.schema import Data
 
@@ -99,31 +99,6 @@ def test_a_bad_picture_of_a_robot_breaks_its_episode_and_nothing_else(bad):
             decode(key, BAD_PICTURES[bad])
         with pytest.raises(BrokenEpisode, match=f"a picture of {key} cannot be decoded"):
             _fit_picture(key, BAD_PICTURES[bad], 16, 80, 1)
-
-
-ODD = [None, True, -1, 0, 1e30, float("nan"), float("inf"), 10**400, "", "x", [], {}, [[]], {"id": 1}]
-
-
-def mutate(value, dice):
-    """The same structure with one part replaced, removed or doubled."""
-    value = copy.deepcopy(value)
-    node = value
-    while True:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        if not keys:
-            return value
-        key = dice.choice(keys)
-        if isinstance(node[key], dict | list) and node[key] and dice.random() < 0.8:
-            node = node[key]
-            continue
-        action = dice.randrange(3)
-        if action == 0:
-            node[key] = dice.choice(ODD)
-        elif action == 1:
-            del node[key]
-        elif isinstance(node, list):
-            node.append(copy.deepcopy(node[key]))
-        return value
 
 
 def read_captions(path):

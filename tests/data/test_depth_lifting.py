@@ -13,7 +13,7 @@ from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
 from stringpe.data.depth_lifting import Settings, lift, to_millimetres
-from stringpe.data.place import Launch, read_launch
+from stringpe.data.order import Launch, read_launch
 from stringpe.io import files
 from stringpe.io.files import _HOST
 from stringpe.io.pictures import encode_png

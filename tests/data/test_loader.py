@@ -7,7 +7,7 @@ import torch
 
 from stringpe.data import loader
 from stringpe.data.loader import Examples, Request, Workers, read_all, shares
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
 

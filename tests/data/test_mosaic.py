@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from stringpe.data.mosaic import Pictures, draw_mosaics, parse_shares, plan_mosaics
-from stringpe.data.order import Order
-from stringpe.data.place import Place
+from stringpe.data.order import Order, Place
 from stringpe.geometry.boxes import to_corners
 from stringpe.geometry.square import GREY
 from stringpe.recipes.schema import Augment

@@ -7,8 +7,8 @@ import torch
 
 from captioned_files import depth, shard, words
 from data_fixtures import noise, train_in_order
+from stringpe.data.order import Place
 from stringpe.data.pairs import PairBatches, encode_captions, mirror_caption
-from stringpe.data.place import Place
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.schema import Augment, Data, Loop, Recipe, Text
 

@@ -8,7 +8,7 @@ from captioned_files import picture
 from stringpe.cli.main import main
 from stringpe.data.captions import ShardCaptions
 from stringpe.data.labelled import FolderSet, ShardSet
-from stringpe.data.place import Launch
+from stringpe.data.order import Launch
 from stringpe.data.sharding import Sharded, write_shards
 
 

@@ -12,7 +12,6 @@ import pytest
 from captioned_files import shard
 from stringpe import tasks
 from stringpe.data import sources
-from stringpe.data.archives import stream_samples
 from stringpe.data.sources import (
     PIPES,
     SERVES,
@@ -24,6 +23,7 @@ from stringpe.data.sources import (
     name_shards,
     open_shard,
 )
+from stringpe.data.tars import stream_samples
 from stringpe.recipes.overrides import keys
 from stringpe.recipes.schema import Data, Loss, Recipe
 

@@ -9,9 +9,9 @@ import torch
 
 from captioned_files import shard
 from stringpe.data import stream as streams
-from stringpe.data.place import Place
-from stringpe.data.shard_index import Parts, write_index
+from stringpe.data.order import Place
 from stringpe.data.stream import Stream
+from stringpe.data.tars import ShardReader, write_index
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
 
@@ -75,14 +75,14 @@ def test_only_what_is_left_is_read(tars, monkeypatch):
     for path in tars.glob("*.tar"):
         write_index(path)
     read = []
-    plain = Parts.read
+    plain = ShardReader.read
 
     def counted(self, offset, size):
         content = plain(self, offset, size)
         read.append(len(content))
         return content
 
-    monkeypatch.setattr(Parts, "read", counted)
+    monkeypatch.setattr(ShardReader, "read", counted)
     through = []
     opened = streams.open_shard
     monkeypatch.setattr(streams, "open_shard", lambda name: through.append(name) or opened(name))

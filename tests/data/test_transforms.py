@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stringpe.data.images import Ragged, stack_ragged
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.data.transforms import (
     CROP_COLUMNS,
     Windows,

@@ -18,17 +18,8 @@ from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, Workers, run_trials
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.rollout import ENVIRONMENTS, Setting
-from stringpe.training.simulate import (
-    Evaluation,
-    Result,
-    check_env,
-    evaluate,
-    labels,
-    read_trials,
-    setting_name,
-    short_names,
-    table,
-)
+from stringpe.training.simulate import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
+from stringpe.training.simulation_report import Result, short_names, table
 
 pytestmark = pytest.mark.slow
 
@@ -209,7 +200,7 @@ def test_nothing_is_rendered_between_observations():
 
 
 def test_an_evaluation_is_written_and_resumed(tmp_path):
-    what = Evaluation(Expert, partial(Reach, crash=(FIRST_SEED + 1,)), tmp_path, "Reach", "abc", videos=1)
+    what = PolicyEvaluation(Expert, partial(Reach, crash=(FIRST_SEED + 1,)), tmp_path, "Reach", "abc", videos=1)
     seeds = range(FIRST_SEED, FIRST_SEED + 4)
     first = evaluate(what, seeds, Workers(0))
     path = tmp_path / "trials.jsonl"
@@ -235,27 +226,27 @@ def test_an_evaluation_is_written_and_resumed(tmp_path):
 
 
 def test_other_weights_or_another_setting_are_refused(tmp_path):
-    what = Evaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0)
+    what = PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0)
     evaluate(what, range(2), Workers(0))
     for other in (
-        Evaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0),
-        Evaluation(Expert, Reach, tmp_path, "Reach, noise=1", "abc", videos=0),
+        PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0),
+        PolicyEvaluation(Expert, Reach, tmp_path, "Reach, noise=1", "abc", videos=0),
     ):
         with pytest.raises(ValueError, match="holds another evaluation"):
             evaluate(other, range(2), Workers(0))
     (tmp_path / "evaluation.json").unlink()
     with pytest.raises(ValueError, match=r"trials of other weights \(abc, not def\)"):
-        evaluate(Evaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), Workers(0))
+        evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), Workers(0))
 
 
 def test_two_evaluations_do_not_share_a_folder(tmp_path):
     class Slow(Reach):
         def reset(self, **given):
             with pytest.raises(ValueError, match=r"the evaluation in .* is in use by process \d+"):
-                evaluate(Evaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
+                evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
             return super().reset(**given)
 
-    result = evaluate(Evaluation(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
+    result = evaluate(PolicyEvaluation(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
     assert not any(t.crashed for t in result.trials)
 
 
@@ -268,7 +259,7 @@ def test_videos_show_successes_and_failures(tmp_path):
 
 def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
     env = partial(Reach, cameras=("top", "side"))
-    what = Evaluation(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
+    what = PolicyEvaluation(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
     trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), Workers(0)).trials
     (video,) = {t.video for t in trials if t.video}
     page = (tmp_path / "videos" / video).with_suffix(".html").read_text()

@@ -20,7 +20,7 @@ from stringpe.recipes.overrides import override
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.evaluate import FIRST_SEED, run_trials
 from stringpe.robots.rollout import Setting
-from stringpe.tasks.policy_model import load_policy
+from stringpe.tasks.policy import load_policy
 from stringpe.training.launch import train
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from stand_in import demonstration
 import stringpe
 from stringpe.bench.train import RandomDemos
 from stringpe.data.demos import augment_cameras, augment_intrinsics
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment
@@ -22,7 +22,7 @@ from stringpe.robots.data.pack import join, load, pack
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.observer import ImageEncoder
-from stringpe.tasks.policy_model import load_policy
+from stringpe.tasks.policy import load_policy
 from stringpe.training import simulate
 from stringpe.training.launch import train
 

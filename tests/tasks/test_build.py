@@ -1,241 +1,97 @@
-"""Towers that start from runs of retrieval, detection and classification, and from checkpoints of transformers."""
-
-import io
-import json
-import shutil
-import tarfile
 from dataclasses import replace
 
 import pytest
 import torch
-import transformers
-from PIL import Image
 
-from detection_toy import toy_recipe
-from stringpe.data.place import Place
-from stringpe.io.checkpoint import model_folder, read_model
-from stringpe.models.owl_checkpoints import load_owl
-from stringpe.models.tokenizer import Tokenizer
-from stringpe.recipes.overrides import override
-from stringpe.recipes.schema import Augment, Data, Loss, Text
+from stringpe.recipes.schema import Data, Loop, Model, Recipe
 from stringpe.tasks import create
-from stringpe.tasks.build import fit, load_run, resample, start, start_folder
-from stringpe.tasks.detection2d import Detection2D
-from stringpe.tasks.retrieval import Retrieval
-from stringpe.training import compare, evaluate, train
+from stringpe.tasks.base import Parts
+from stringpe.tasks.build import backbone, frozen_backbone
+from stringpe.tasks.shapes import Shapes
+from stringpe.tasks.warm_start import load_weights
+from stringpe.training import evaluate, train
+
+ENCODINGS = ["absolute", "sincos", "none", "rope", "rope_mixed", "cayley", "circulant", "liere"]
+TOY = Recipe(
+    name="sizes",
+    model=Model(dim=16, layers=2, heads=2, patch_size=4),
+    data=Data(image_size=16, num_classes=4, train_size=16, val_size=10),
+    loop=Loop(batch_size=8, steps=2),
+)
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    return toy_recipe(tmp_path_factory.mktemp("pictures"))
+def with_model(recipe, **changes):
+    return replace(recipe, model=replace(recipe.model, **changes))
 
 
-def captioned(path, count=8):
-    with tarfile.open(path, "w") as tar:
-        for i in range(count):
-            file = io.BytesIO()
-            Image.new("RGB", (32, 32), (30 * i, 0, 99)).save(file, "png")
-            texts = json.dumps({"captions": [f"a red ball number {i}", "the green box"]}).encode()
-            for kind, content in (("png", file.getvalue()), ("json", texts)):
-                entry = tarfile.TarInfo(f"{i:04d}.{kind}")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-    return str(path)
+def test_rows_of_a_comparison_start_from_the_same_common_parameters():
+    """Whatever the encodings draw, and whatever state the global generator is in."""
+    models = {}
+    for i, encoding in enumerate(ENCODINGS):
+        torch.manual_seed(i)
+        models[encoding] = dict(create(with_model(TOY, encoding=encoding)).model().named_parameters())
+    common = models.pop("none")
+    assert len(common) > 20
+    for encoding, parameters in models.items():
+        for name, parameter in common.items():
+            assert torch.equal(parameters[name], parameter), (encoding, name)
+    other = dict(create(with_model(replace(TOY, seed=1), encoding="none")).model().named_parameters())
+    assert not torch.equal(other["patch.weight"], common["patch.weight"])
 
 
-@pytest.fixture(scope="module")
-def retrieval(recipe, tmp_path_factory):
-    """Runs of retrieval under runs/{encoding}/seed{seed}, with the towers of the detection recipe at 32 px."""
-    folder = tmp_path_factory.mktemp("retrieval")
-    shard = captioned(folder / "captions.tar")
-    for encoding, pool in (("rope", "mean"), ("absolute", "mean"), ("cayley", "map")):
-        asked = replace(
-            recipe,
-            name="captions",
-            task="retrieval",
-            seed=3,
-            model=replace(recipe.model, encoding=encoding, pool=pool),
-            data=Data(source="shards", image_size=32, train=shard, val=shard),
-            loss=Loss(kind="siglip"),
-        )
-        train(override(asked, ["augment.mosaic=", "loop.steps=2"]), folder / "runs" / encoding / "seed3", quiet=True)
-    return folder / "runs"
+def test_a_recipe_says_how_weights_start():
+    def spread(name, **changes):
+        return float(create(with_model(TOY, dim=64, **changes)).model().get_parameter(name).detach().std())
+
+    qkv, out = "blocks.0.attention.qkv.weight", "blocks.0.attention.out.weight"
+    assert spread(qkv) == pytest.approx(0.08, rel=0.05)  # of 64 inputs: `weight_std`
+    assert spread(qkv, init="xavier") == pytest.approx((2 / (64 + 192)) ** 0.5, rel=0.05)
+    assert spread(out, init="depth_scaled") == pytest.approx(0.08 / 2, rel=0.05)  # two layers have four branches
+    assert spread("patch.weight", patch_gain=1.0) == pytest.approx(48**-0.5, rel=0.05)
+    assert spread(qkv, init="width_scaled") == pytest.approx(0.02 * 2, rel=0.05)  # 64 inputs in place of 256
+    with pytest.raises(ValueError, match=r"must start as one of truncated_normal, .*, got 'he'"):
+        create(with_model(TOY, init="he")).model()
 
 
-@pytest.mark.parametrize("encoding", ["rope", "absolute", "cayley"])
-def test_towers_of_retrieval(recipe, retrieval, encoding):
-    changes = [f"model.encoding={encoding}", "seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}"]
-    task = Detection2D(override(recipe, changes))
-    model = task.model()
-    old, weights = read_model(retrieval / encoding / "seed3")
-    for name, tensor in model.state_dict().items():
-        if name.startswith(("image.", "text.")) and name != "image.absolute.weight":
-            assert torch.equal(tensor, weights[name]), name
-    assert task.tokenizer.to_json() == (model_folder(retrieval / encoding / "seed3") / "tokenizer.json").read_text()
-    if old.model.pool == "mean":  # its projection is made for tokens too
-        assert torch.equal(model.class_head.project.weight, weights["projection.weight"])
-    if encoding == "absolute":  # a table of 4 × 4 patches, read at 8 × 8
-        table = weights["image.absolute.weight"].view(4, 4, -1)
-        found = model.image.absolute.weight.view(8, 8, -1)
-        assert torch.allclose(found[0, 0], table[0, 0], atol=1e-6)
-        between = (0.75 * table[1] + 0.25 * table[0])[0]  # row 2 of 8 lies a quarter above row 1 of 4
-        assert torch.allclose(found[2, 0], between, atol=1e-5)
+def test_the_bias_of_a_classifier_starts_where_the_recipe_says():
+    recipe = replace(TOY, loss=replace(TOY.loss, head_bias=-6.9))
+    model = create(recipe).model()
+    assert model.head.bias.tolist() == pytest.approx([-6.9] * 4)
+    assert not model.head.weight.any()
 
 
-def test_a_start_trains_and_is_not_needed_afterwards(recipe, retrieval, tmp_path):
-    shutil.copytree(retrieval / "rope", tmp_path / "rope")
-    asked = override(recipe, ["seed=3", f"model.start={tmp_path}/{{encoding}}/seed{{seed}}", "loop.steps=2"])
-    outcome = train(asked, tmp_path / "run", quiet=True)
-    shutil.rmtree(tmp_path / "rope")
-    assert evaluate(tmp_path / "run")["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
-    model, own, _ = load_run(tmp_path / "run")
-    assert own.data.image_size == 64
-    weights = read_model(tmp_path / "run")[1]
-    assert torch.equal(model.class_head.project.weight, weights["class_head.project.weight"])
-    # A detector is a start, too: all of it.
-    again = Detection2D(override(recipe, [f"model.start={tmp_path / 'run'}"])).model()
-    assert torch.equal(again.box_head.layers[2].weight, weights["box_head.layers.2.weight"])
-
-
+@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.slow
-def test_every_row_of_a_comparison_starts_from_its_like(recipe, retrieval, tmp_path, capsys):
-    changes = ["seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}", "loop.steps=1", "optim.lr=0"]
-    compare(override(recipe, changes), ["absolute", "rope"], 1, tmp_path, jobs=1)
-    for encoding in ("absolute", "rope"):
-        weights = read_model(tmp_path / "runs" / encoding / "seed3")[1]
-        start = read_model(retrieval / encoding / "seed3")[1]
-        name = "image.blocks.0.mlp.0.weight"
-        assert torch.equal(weights[name], start[name])
-    assert "| absolute |" in capsys.readouterr().out
+def test_a_run_is_evaluated_on_images_of_another_size(encoding, tmp_path):
+    train(with_model(TOY, encoding=encoding), tmp_path, quiet=True)
+    for size in (8, 16, 24):
+        found = evaluate(tmp_path, [f"data.image_size={size}"])
+        assert found["count"] == 10
+        assert 0 <= found["top1"] <= 1
 
 
-def test_other_towers_are_refused(recipe, retrieval, tmp_path):
-    def model(*changes):
-        return Detection2D(override(recipe, [f"model.start={retrieval}/rope/seed3", *changes])).model()
-
-    with pytest.raises(ValueError, match=r"other towers .*model.dim=32 there, 64 here; text.width=24 there, 8 here"):
-        model("model.dim=64", "text.width=8")
-    with pytest.raises(ValueError, match=r"model.encoding=rope there, circulant here"):
-        model("model.encoding=circulant")
-    with pytest.raises(ValueError, match=r"stands for .*nothing/7, which is not a folder: train that run first"):
-        start_folder(override(recipe, [f"model.start={tmp_path}/nothing/{{seed}}", "seed=7"]))
-    with pytest.raises(ValueError, match=r"model.start can hold {encoding}, {seed} and {depth}, got 'runs/{name}'"):
-        start_folder(override(recipe, ["model.start=runs/{name}"]))
+def test_a_table_for_another_size_is_what_the_model_reads_between_its_own_patches():
+    torch.manual_seed(0)
+    trained = backbone(with_model(TOY, encoding="absolute").model, image_size=16)
+    torch.nn.init.normal_(trained.absolute.weight)
+    larger = backbone(with_model(TOY, encoding="absolute").model, image_size=24)
+    load_weights(larger, trained.state_dict(), "a run")
+    image = torch.randn(2, 3, 24, 24)
+    torch.testing.assert_close(larger.features(image).tokens, trained.features(image).tokens)
 
 
-def test_a_2d_run_starts_a_3d_one(retrieval):
-    """The same rule as for a policy's encoder: the plane is kept, and depth changes nothing at first."""
-    model, old, parts = load_run(retrieval / "cayley" / "seed3")
-    weights = model.state_dict()
-    asked = override(old, ["model.depth=lift", f"model.start={retrieval}/cayley/seed3"])
-    model = Retrieval.build(asked, parts)
-    start(model, asked)
-    assert torch.equal(model.image.patch.weight, weights["image.patch.weight"])
-    assert torch.equal(model.image.lift.scale, torch.zeros_like(model.image.lift.scale))
-    name = "blocks.0.attention.encoding.frequencies.weight"
-    assert torch.equal(model.image.state_dict()[name][:, :2], weights[f"image.{name}"])
+def test_weights_of_another_model_are_still_refused():
+    narrow, wide = (backbone(with_model(TOY, encoding="absolute", dim=dim).model, image_size=16) for dim in (16, 32))
+    with pytest.raises(ValueError, match="are not those of its recipe"):
+        load_weights(wide, narrow.state_dict(), "a run")
 
 
-def test_another_vocabulary_is_refused(retrieval, tmp_path):
-    old = read_model(retrieval / "cayley" / "seed3")[0]
-    Tokenizer.train(["other words altogether"], vocab=270).save(tmp_path / "tokenizer.json")
-    asked = override(old, [f"model.start={retrieval}/cayley/seed3", f"text.tokenizer={tmp_path}/tokenizer.json"])
-    with pytest.raises(ValueError, match=r"leave text.tokenizer empty, to use that run's"):
-        Retrieval(asked).model()
-
-
-def test_weights_of_another_shape_are_refused_in_words(retrieval):
-    model, old, parts = load_run(retrieval / "rope" / "seed3")
-    other = Retrieval.build(override(old, ["model.dim=16"]), parts)
-    with pytest.raises(ValueError, match=r"weights of there are not those of its recipe .* there, .* by the"):
-        fit(other, model.state_dict(), "there")
-    weights = model.state_dict()
-    del weights["projection.bias"]
-    with pytest.raises(ValueError, match=r"only one of them has projection.bias"):
-        fit(model, weights, "there")
-
-
-@pytest.fixture(scope="module")
-def named(recipe, tmp_path_factory):
-    """Runs of classification under {encoding}, with the image tower of the detection recipe at 32 px."""
-    folder = tmp_path_factory.mktemp("named")
-    for encoding in ("cayley", "absolute"):
-        asked = replace(
-            recipe,
-            task="classification",
-            model=replace(recipe.model, encoding=encoding),
-            data=Data(source="synthetic", image_size=32, num_classes=3, train_size=8, val_size=8),
-            text=Text(),
-            loss=Loss(),
-        )
-        train(override(asked, ["augment.mosaic=", "loop.steps=2", "loop.batch_size=4"]), folder / encoding, quiet=True)
-    return folder
-
-
-@pytest.mark.parametrize("encoding", ["cayley", "absolute"])
-@pytest.mark.parametrize("pool", ["mean", "map"])
-def test_the_image_tower_of_a_classifier(recipe, retrieval, named, encoding, pool):
-    changes = [f"model.encoding={encoding}", f"model.start={named}/{{encoding}}"]
-    weights = read_model(named / encoding)[1]
-    captions = read_model(retrieval / "rope" / "seed3")[0].data
-    pairs = replace(recipe, task="retrieval", data=captions, loss=Loss(kind="siglip"), augment=Augment())
-    pairs = replace(pairs, model=replace(pairs.model, pool=pool))
-    for task in (Detection2D(override(recipe, changes)), Retrieval(override(pairs, changes))):
-        torch.manual_seed(4)
-        model = task.model()
-        for name, tensor in model.image.state_dict().items():
-            if name != "absolute.weight" and not name.startswith("map_pool."):
-                assert torch.equal(tensor, weights[name]), name
-        if encoding == "absolute":
-            size = task.recipe.data.image_size // 8
-            wanted = resample(weights["absolute.weight"], (4, 4), (size, size))
-            assert torch.equal(model.image.absolute.weight, wanted)
-        task.loss(model, next(task.batches(0, Place()))).backward()
-
-
-def test_retrieval_goes_on_from_retrieval(retrieval):
-    old, weights = read_model(retrieval / "cayley" / "seed3")
-    task = Retrieval(override(old, [f"model.start={retrieval}/{{encoding}}/seed{{seed}}", "text.vocab=999"]))
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in task.model().state_dict().items())
-    own = (model_folder(retrieval / "cayley" / "seed3") / "tokenizer.json").read_text()
-    assert task.feed.tokenizer.to_json() == own
-
-
-def test_what_does_not_fit_is_said(recipe, named):
-    with pytest.raises(ValueError, match=r"other towers .*\(model.dim=32 there, 64 here\)"):
-        Detection2D(override(recipe, [f"model.start={named}/cayley", "model.encoding=cayley", "model.dim=64"])).model()
-    asked = read_model(named / "cayley")[0]
-    with pytest.raises(ValueError, match=r"model.start=.* would change nothing: the task classification"):
-        create(override(asked, [f"model.start={named}/cayley"]))
-
-
-def test_a_table_read_at_its_own_patches_is_itself():
-    table = torch.randn(12, 5)
-    assert torch.allclose(resample(table, (3, 4), (3, 4)), table, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["owlvit", "owlv2"])
-def test_a_checkpoint_of_transformers_trains(recipe, kind, tmp_path):
-    names = {
-        "owlvit": ("OwlViTConfig", "OwlViTForObjectDetection"),
-        "owlv2": ("Owlv2Config", "Owlv2ForObjectDetection"),
-    }
-    config_type, model_type = (getattr(transformers, name) for name in names[kind])
-    tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-    tokenizer = Tokenizer.train(["a photo of a red ball"], vocab=300)
-    config = config_type(
-        text_config=tiny | {"vocab_size": len(tokenizer), "max_position_embeddings": 12},
-        vision_config=tiny | {"image_size": 64, "patch_size": 16},
-        projection_dim=32,
-    )
-    folder = tmp_path / "owl"
-    model_type(config).save_pretrained(folder)
-    tokenizer.save(folder / "tokenizer.json")
-    start = load_owl(folder).state_dict()
-    outcome = train(override(recipe, [f"model.start={folder}", "optim.lr=1e-3"]), tmp_path / "run", quiet=True)
-    _, weights = read_model(tmp_path / "run")
-    same = [name for name in weights if torch.equal(weights[name], start[name])]
-    assert all("position_ids" in name for name in same), same
-    shutil.rmtree(folder)
-    assert evaluate(tmp_path / "run")["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
-    assert load_run(tmp_path / "run").model.context == 12
+def test_options_of_one_encoding_reach_it_in_frozen_models_and_in_point_clouds_too():
+    """ "rope.base" is for rope alone: a comparison has one encoding per row."""
+    options = {"rope.base": 50.0, "rope.learnable": True, "circulant.block_size": 8}
+    asked = replace(TOY.model, dim=32, encoding="rope", encoding_options=options)
+    frozen = frozen_backbone(replace(asked, freeze="backbone", depth="lift"), image_size=16)
+    cloud = Shapes.build(replace(TOY, model=asked), Parts())
+    for model in (frozen, cloud):
+        theta = model.blocks[0].attention.encoding.frequencies
+        assert any(p.requires_grad and p.numel() > 6 for p in theta.parameters())

@@ -8,8 +8,8 @@ import torch
 from detection_toy import pictures, toy_recipe
 from processes import in_two
 from stringpe.data.boxes2d import load_boxes2d
-from stringpe.data.place import Place
-from stringpe.data.prompts import CLIP_TEMPLATES
+from stringpe.data.order import Place
+from stringpe.data.queries import CLIP_TEMPLATES
 from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text

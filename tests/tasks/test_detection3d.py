@@ -8,7 +8,7 @@ from processes import in_two
 from stringpe import box3d, scenes
 from stringpe.coords import backproject
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes import override
 from stringpe.tasks import check, create
 from stringpe.tasks.build import load_run

@@ -4,7 +4,7 @@ import torch
 from stringpe import recipes, scenes, tasks
 from stringpe.data import rendered as kept
 from stringpe.data.cache import forget_all
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.io.checkpoint import read_model
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe

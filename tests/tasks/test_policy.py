@@ -8,12 +8,12 @@ from policy_toy import ENERGY
 from stand_in import demonstration
 
 from stringpe import tasks
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
 from stringpe.robots.policies.base import Spec
-from stringpe.tasks.policy_model import load_policy
+from stringpe.tasks.policy import load_policy
 from stringpe.training.launch import evaluate, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*image encoder starts at random")]

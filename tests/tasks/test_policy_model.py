@@ -16,8 +16,8 @@ from stringpe.recipes.overrides import override
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.policies.vision_tower import load_tower, read_tower_config
-from stringpe.tasks.build import start_vit
-from stringpe.tasks.policy_model import image_encoder, load_policy, new_policy
+from stringpe.tasks.policy import image_encoder, load_policy, new_policy
+from stringpe.tasks.warm_start import start_vit
 from stringpe.training.launch import evaluate, train
 
 RANDOM = "image encoder starts at random"

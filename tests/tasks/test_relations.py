@@ -3,7 +3,7 @@ import torch
 
 import stringpe
 from stringpe import recipes
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.models.blocks import Block
 from stringpe.tasks import create
 from stringpe.tasks.relations import POINTS, PointTransformers, draw_points, nearest_label

@@ -4,7 +4,7 @@ import torch
 from cloud_files import write_clouds
 from stringpe import recipes
 from stringpe.data.cache import forget_all
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training import train

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from stringpe import encoding
-from stringpe.data.order import derive
-from stringpe.data.place import Place
+from stringpe.data.order import Place, derive
 from stringpe.encoding import param_groups
 from stringpe.io import checkpoint as checkpoints
 from stringpe.tasks import create
 from stringpe.training import train
-from stringpe.training.capture import CapturedStep, ahead, compile_layers
-from stringpe.training.schedule import cosine
+from stringpe.training.capture import CapturedStep, compile_layers, prefetch
+from stringpe.training.loop import cosine
 
 CPU = torch.device("cpu")
 
@@ -121,7 +120,7 @@ def test_a_step_that_cannot_be_captured_goes_on_as_it_is_written():
 
 def test_batches_on_a_cpu_come_as_they_are():
     made = iter([{"x": torch.zeros(1)}, {"x": torch.ones(1)}])
-    assert [b["x"].item() for b in ahead(made, CPU)] == [0.0, 1.0]
+    assert [b["x"].item() for b in prefetch(made, CPU)] == [0.0, 1.0]
 
 
 def test_compiling_says_that_it_compiles(capsys, monkeypatch):

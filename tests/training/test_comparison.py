@@ -11,9 +11,8 @@ from stringpe import recipes
 from stringpe.recipes.design import Design
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.runs import expand_rows, planned, row_changes
+from stringpe.training.runs import Tuning, best_rate, expand_rows, plan_runs, row_changes
 from stringpe.training.table import best_rows
-from stringpe.training.tuning import Tuning, best
 
 pytestmark = pytest.mark.slow
 
@@ -72,12 +71,12 @@ def test_the_best_seed_is_shown_on_request(done):
 
 
 def test_the_plan_pairs_seeds_and_changes_nothing_else(toy, tmp_path):
-    plan = planned(toy, ["rope", "cayley"], 2, tmp_path)
+    plan = plan_runs(toy, ["rope", "cayley"], 2, tmp_path)
     assert [(p.label, p.seed) for p in plan] == [("rope", 0), ("cayley", 0), ("rope", 1), ("cayley", 1)]
     assert len({p.out for p in plan}) == 4
     assert {p.recipe.optim for p in plan} == {toy.optim}
     with pytest.raises(ValueError, match="at least one seed"):
-        planned(toy, ["rope"], 0, tmp_path)
+        plan_runs(toy, ["rope"], 0, tmp_path)
 
 
 def test_the_table_has_scores_differences_and_costs(done):
@@ -154,9 +153,9 @@ def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):
     for row in ("rope", "none"):
         tried = written["tuning"][row]
         assert set(tried) == {"1e-05", "0.01"}
-        assert written["rates"][row] == float(best(tried))
+        assert written["rates"][row] == float(best_rate(tried))
         recipe = json.loads((tmp_path / f"runs/{row}/seed0/recipe.json").read_text())
-        assert recipe["optim"] == {**asdict(toy.optim), "lr": float(best(tried))}
+        assert recipe["optim"] == {**asdict(toy.optim), "lr": float(best_rate(tried))}
     short = json.loads((tmp_path / "tuning/rope/0.01/recipe.json").read_text())
     assert (short["seed"], short["loop"]["steps"], short["optim"]["warmup_steps"]) == (1000, 6, 2)
     assert "by one run of 0.5 of the length with seed 1000" in found.text
@@ -178,7 +177,7 @@ def test_a_rate_that_diverges_is_not_chosen(changed, tmp_path):
 
 
 def test_of_equal_rates_the_smallest_is_taken():
-    assert best({"0.01": 0.5, "0.001": 0.5, "1": 0.4}) == "0.001"
+    assert best_rate({"0.01": 0.5, "0.001": 0.5, "1": 0.4}) == "0.001"
 
 
 def test_the_baseline_must_be_a_row(toy, tmp_path):

@@ -228,10 +228,10 @@ def test_a_damaged_recipe_of_a_finished_run_is_named(finished, tmp_path, content
 @pytest.mark.parametrize("line", [b"\xff\xfe", b'{"step": 1', b"[1]", b"3"])
 def test_a_damaged_curve_is_named(finished, tmp_path, line, toy):
     from stringpe.training.comparison import _curves
-    from stringpe.training.runs import Planned
+    from stringpe.training.runs import PlannedRun
 
     shutil.copytree(finished[0], tmp_path / "run")
-    planned = Planned("rope", 0, toy, tmp_path / "run")
+    planned = PlannedRun("rope", 0, toy, tmp_path / "run")
     assert len(list(_curves(planned))) > 1
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
@@ -244,13 +244,13 @@ def test_a_damaged_curve_is_named(finished, tmp_path, line, toy):
 )
 def test_damaged_costs_are_measured_again(tmp_path, toy, monkeypatch, content):
     from stringpe.training import comparison
-    from stringpe.training.runs import Planned
+    from stringpe.training.runs import PlannedRun
 
     cost = {"step_ms": (1.0, 0.9, 1.1), "ratio": (1.0, 1.0, 1.0), "peak_bytes": None, "encoding_parameters": 8}
     monkeypatch.setattr(comparison, "measure_in_turns", lambda rows, baseline: dict.fromkeys(rows, cost))
     (tmp_path / "costs.json").write_text(content)
     asked = SimpleNamespace(recipe=toy, out=tmp_path, quiet=True)
-    assert comparison._costs([Planned("rope", toy.seed, toy, tmp_path / "run")], asked, "rope") == {"rope": cost}
+    assert comparison._costs([PlannedRun("rope", toy.seed, toy, tmp_path / "run")], asked, "rope") == {"rope": cost}
 
 
 def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_path):

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from stringpe.io import checkpoint as checkpoints
 from stringpe.training import evaluate, train
-from stringpe.training.signals import Stopped
+from stringpe.training.loop import Stopped
 
 
 def lines(out):

@@ -12,13 +12,11 @@ from stringpe.data.order import Order, derive
 from stringpe.io.files import new_folder, write_json
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
-from stringpe.training import rng
-from stringpe.training.clock import Clock, peak_bytes, reset_peak
-from stringpe.training.ema import Ema
+from stringpe.training.costs import Clock, peak_bytes, reset_peak
 from stringpe.training.launch import accelerator_for
 from stringpe.training.log import Log
-from stringpe.training.loop import Run
-from stringpe.training.schedule import constant, cosine
+from stringpe.training.loop import Run, constant, cosine
+from stringpe.training.state import Ema, capture_generators, restore_generators
 
 
 def test_an_epoch_takes_every_example_once_even_where_batches_span_epochs():
@@ -91,14 +89,14 @@ def test_generators_come_back_exactly():
     random.gauss(0, 1)  # leaves a second value waiting, which is part of the state
     numpy.random.seed(0)  # noqa: NPY002
     numpy.random.randn()  # noqa: NPY002
-    state = rng.capture(torch.device("cpu"))
+    state = capture_generators(torch.device("cpu"))
 
     def draw():
         return torch.rand(3).tolist(), random.random(), random.gauss(0, 1), numpy.random.randn()  # noqa: NPY002
 
     first = draw()
     draw()
-    rng.restore(state, torch.device("cpu"))
+    restore_generators(state, torch.device("cpu"))
     assert draw() == first
     assert all(isinstance(t, torch.Tensor) for t in state.values())
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import recipes
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place
 from ..io.registry import unknown
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
@@ -111,11 +111,11 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
 
 def _loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
     """A call is one step of `stringpe train`, with its batch."""
-    from ..training.capture import ahead
+    from ..training.capture import prefetch
     from ..training.loop import Run
 
     run = Run(recipe, task, folder, accelerator, quiet=True)
-    batches = ahead(task.batches(0, run.place), run.place.device)
+    batches = prefetch(task.batches(0, run.place), run.place.device)
     numbers = itertools.cycle(range(run.total))
     return lambda: run.step(next(numbers), next(batches))
 
@@ -186,7 +186,7 @@ class RandomDemos(Task):
         import warnings
 
         from ..robots.policies.base import Spec
-        from ..tasks.policy_model import new_policy
+        from ..tasks.policy import new_policy
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the image encoder starts at random, as it is meant to here

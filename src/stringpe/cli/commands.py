@@ -41,17 +41,17 @@ def compare(
         encodings: Rows; by default those of the recipe's design.
         seeds: Runs per row; 0 is what the recipe's design says, 5 for relations.
         out: Folder of the runs, the table and report.html; run the command again to resume.
-        baseline: Row that differences are taken to; absolute if it is among the rows, else the first.
+        baseline: Row that all others are compared with; absolute if it is among the rows, else the first.
         jobs: Runs side by side; 0 is one on a GPU, and one per core on a CPU.
         rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
-        rates_share: Length of the runs that choose, as a share of the recipe's.
+        rates_share: Length of the runs that choose a rate, as a share of the recipe's.
         costs: Measure step time and memory of all rows in turns, after training.
-        metrics: What the task measures, a column each, in place of the recipe's columns: iou iou_monte_carlo.
+        metrics: Metrics of the task to show, one column each, in place of the recipe's columns: iou iou_monte_carlo.
         best: Show the maximum over seeds, too, as the paper does for detection in 3D.
     """
     from .. import recipes
     from ..training import comparison
-    from ..training.tuning import Tuning
+    from ..training.runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
@@ -71,7 +71,7 @@ def compare(
 
 
 def list_recipes(name: str = "", /) -> None:
-    """List the recipes, each in a line; or tell everything about one: commands, data, time, number, settings.
+    """List the recipes, one per line; or show everything about one: commands, data, time, expected number, settings.
 
     Args:
         name: RECIPES.
@@ -83,7 +83,7 @@ def list_recipes(name: str = "", /) -> None:
         width = max(map(len, recipes.names()))
         for each in recipes.names():
             print(f"{each.ljust(width)}  {recipes.describe(each).partition(chr(10))[0]}")
-        print("\nstringpe recipes NAME tells more of one.")
+        print("\nstringpe recipes NAME says more about one.")
         return
     settings = flatten(recipes.load(name).to_dict())
     print(recipes.describe(name).strip(), "\nSettings, which key=value words change:\n", sep="\n")
@@ -103,7 +103,7 @@ def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ())
     """
     from .. import recipes
     from ..training.launch import train as run
-    from ..training.signals import Stopped
+    from ..training.loop import Stopped
 
     find_local_modules(*changes)
     try:
@@ -177,7 +177,7 @@ def figure(
         threshold: Draw everything with at least this score; 0 draws the predictions matched to the objects.
         overrides: Changes of the runs' recipes, key=value, for data that has moved.
     """
-    from ..tasks.figure3d import draw_figure, name_run
+    from ..tasks.detection3d_figures import draw_figure, name_run
 
     columns = dict(name_run(text) for text in runs)
     path = draw_figure(columns, out, frames=frames, rows=rows, threshold=threshold, changes=overrides)

@@ -156,7 +156,7 @@ def shards(
         shard_size: Images per shard.
         seed: Of the order.
     """
-    from ..data.place import read_launch
+    from ..data.order import read_launch
     from ..data.sharding import write_shards
 
     made = write_shards(source, out, captions=captions, shard_size=shard_size, seed=seed, launch=read_launch())
@@ -175,8 +175,8 @@ def index(pattern: tuple[str, ...], /) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from ..data.shard_index import count_samples, write_index
     from ..data.sources import expand
+    from ..data.tars import count_samples, write_index
     from ..io.progress import progress
 
     paths = [path for one in pattern for path in expand(one)]

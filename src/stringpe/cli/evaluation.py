@@ -80,7 +80,7 @@ def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes
 def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
     """A page, and a file for rerun, with what a run of detection in 3D finds."""
     from .. import viewer
-    from ..tasks.page3d import predict_val_frames
+    from ..tasks.detection3d_figures import predict_val_frames
 
     frames = predict_val_frames(run, changes)
     if html:
@@ -109,7 +109,7 @@ def _classify_zero_shot(run: str, folder: Path) -> None:
     from ..metrics.statistics import wilson
     from ..models.contrastive import Contrastive
     from ..tasks.build import load_run
-    from ..tasks.zero_shot import zero_shot
+    from ..tasks.retrieval import zero_shot
 
     model, recipe, parts = load_run(run, "retrieval")
     assert isinstance(model, Contrastive)

@@ -58,7 +58,9 @@ def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple
 def parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:
     """The parser of a function's command line."""
     text, notes = split_docstring(function)
-    wrapped = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in text.splitlines())
+    # A line of the docstring that does not end a sentence goes on in the next.
+    lines = re.sub(r"(?<=[^\n.:])\n(?=\S)", " ", text).splitlines()
+    wrapped = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
     made = _OneLine(prog=prog, description=wrapped, formatter_class=_Help, allow_abbrev=False)
     hints = typing.get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():

@@ -11,12 +11,12 @@ from ..geometry.square import to_square
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..recipes.schema import Data
-from .archives import PictureFiles
 from .cache import remember
 from .coco import Annotated, Coco, join_coco, leave_out, rare_names, read_coco
+from .images import PictureFiles
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares
 from .mosaic import Pictures
-from .place import Batch, Place
+from .order import Batch, Place
 from .sources import check_source
 
 

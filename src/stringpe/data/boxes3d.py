@@ -16,11 +16,11 @@ from ..metrics.average_precision3d import ScoredBoxes
 from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d, one_object
-from .archives import PictureFiles
 from .cache import remember
 from .captions import DEPTH, check_aspect, depth_of
+from .images import PictureFiles
 from .loader import read_all
-from .place import Batch
+from .order import Batch
 from .rendered import FrameColumns, render_once, render_split
 from .sources import check_source
 from .transforms import to_unit

@@ -21,9 +21,8 @@ from torch import Tensor
 from ..io.files import read_json
 from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture, read_depth_step
 from ..io.problems import Problems
-from .archives import Member, read_samples
-from .labelled import picture_kind
 from .sources import expand
+from .tars import Member, picture_kind, read_samples
 
 if TYPE_CHECKING:
     from PIL.Image import Image

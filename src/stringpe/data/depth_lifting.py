@@ -30,12 +30,12 @@ from ..io.pictures import BadSample, encode_png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
-from .archives import write_samples
 from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
 from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
-from .place import Launch, read_launch
+from .order import Launch, read_launch
 from .sources import expand
+from .tars import write_samples
 
 MILLIMETRE = 0.001
 _FARTHEST = 65534  # 65535 marks holes elsewhere

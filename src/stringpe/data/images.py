@@ -1,11 +1,19 @@
-"""Pillow images as tensors: the working size of labelled images, squares, and sets of images of different sizes."""
+"""Images: Pillow to tensors and back, at their working size or stretched; sets of different sizes; files by name."""
 
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ..io.pictures import BadSample, decode_picture
+from ..io.problems import Problems
+from .sources import expand
+from .tars import MAX_BYTES, Member, read_members
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -81,3 +89,62 @@ def stretch_depth(depth: Tensor, size: int) -> Tensor:
     """Depth (H, W) as float16 (size, size), each value that of the nearest pixel: a mean over an edge is the distance
     of nothing."""
     return F.interpolate(depth[None, None], (size, size), mode="nearest-exact")[0, 0].half()
+
+
+class PictureFiles:
+    """Pictures by file name. where: a folder, a .zip, or tars (commas, * and {000..127}). A name that is not there as
+    it stands is looked for by its last part, so "train2017/7.jpg" is found in a folder that holds only that split."""
+
+    def __init__(self, where: str):
+        if not where:
+            raise ValueError("detection needs data.train=… and data.val=…, a folder, tars or a zip of pictures")
+        self.where = where
+        self.folder = Path(where) if Path(where).is_dir() else None
+        self.zip = where if where.endswith(".zip") else None
+        self.members: dict[str, Member] = {}
+        names: Iterable[str] = ()
+        if self.zip is not None:
+            names = _zip_names(self.zip)
+        elif self.folder is None:
+            problems = Problems("files", where)
+            for path in expand(where):
+                self.members |= {name.removeprefix("./"): member for name, member in read_members(path, problems)}
+            problems.warn()
+            names = self.members
+        names = list(names)
+        self.names = {PurePosixPath(name).name: name for name in names} | {name: name for name in names}
+
+    def decode(self, name: str) -> "Image":
+        """The picture as RGB; BadSample if it is missing or cannot be decoded."""
+        return decode_picture(self.read(name), f"{self.where}/{name}")
+
+    def read(self, name: str) -> bytes:
+        """The file's bytes; BadSample if there are none."""
+        try:
+            return self._read(name)
+        except (KeyError, FileNotFoundError) as error:
+            raise BadSample(f"{self.where}/{name}: there is no such file") from error
+        except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+            raise BadSample(f"{self.where}/{name}: {error}") from error
+
+    def _read(self, name: str) -> bytes:
+        if self.folder is not None:
+            whole, last = self.folder / name, self.folder / PurePosixPath(name).name
+            return (whole if whole.exists() else last).read_bytes()
+        found = self.names.get(name) or self.names[PurePosixPath(name).name]
+        if self.zip is not None:
+            with zipfile.ZipFile(self.zip) as file:  # opened anew, so that threads and processes do not share it
+                if file.getinfo(found).file_size > MAX_BYTES:
+                    raise OSError(f"it claims more than {MAX_BYTES} bytes")
+                return file.read(found)
+        return self.members[found].read()
+
+
+def _zip_names(path: str) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as file:
+            return [name for name in file.namelist() if not name.endswith("/")]
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(
+            f"{path} is not a zip file that can be read ({error}): check data.train and data.val"
+        ) from error

@@ -22,8 +22,7 @@ from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..io.progress import progress
 from .images import Ragged
-from .order import Order
-from .place import Batch, Place
+from .order import Batch, Order, Place
 
 _TRIES = 100  # bad examples in a row after which reading is given up
 _PATIENCE = 600.0  # seconds after which a worker that delivers nothing is given up

@@ -17,8 +17,7 @@ from ..geometry.boxes import area, to_centre
 from ..geometry.square import GREY
 from ..models.owl_loss import Truth
 from ..recipes.schema import Augment
-from .order import MixedOrder, Order, generator
-from .place import Place
+from .order import MixedOrder, Order, Place, generator
 
 _ASPECT = math.log(4 / 3)
 _SEEN = 0.6  # of an object's area: if a crop leaves less of it, it counts as a crowd, neither target nor mistake

@@ -16,8 +16,7 @@ from .cache import remember
 from .captions import CaptionSet, caption_set, captions_of, check_aspect, depth_of, picture_of
 from .images import Ragged, stretch_depth, stretch_image
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, training_requests
-from .order import Order
-from .place import Batch, Place
+from .order import Batch, Order, Place
 from .sources import check_source
 from .stream import Stream
 from .transforms import augment_rgbd, flips, to_unit, uniforms

@@ -4,6 +4,13 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from ..recipes.schema import Augment
+from .images import to_image, to_tensor
+from .order import derive
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -21,6 +28,15 @@ def randaugment(image: "Image", count: int, magnitude: float, dice: random.Rando
     for name in dice.choices(list(OPERATIONS), k=count):
         image = OPERATIONS[name](image, magnitude / _LARGEST, dice.choice((-1.0, 1.0)))
     return image
+
+
+def augment_pixels(pixels: Tensor, how: Augment, seed: int, first: int) -> Tensor:
+    """RandAugment of uint8 (b, 3, S, S), the examples first, first + 1, … of a run with this seed."""
+    changed = []
+    for number, one in enumerate(pixels.cpu(), first):
+        dice = random.Random(derive(seed, "picture", number))
+        changed.append(to_tensor(randaugment(to_image(one), how.randaugment, how.magnitude, dice)))
+    return torch.stack(changed).to(pixels.device)
 
 
 def _affine(image: "Image", matrix: tuple[float, ...]) -> "Image":

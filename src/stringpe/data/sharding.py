@@ -18,12 +18,10 @@ from ..io.files import claim_folder
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..io.progress import progress
-from .archives import write_samples
 from .captions import FolderCaptions
 from .labelled import FolderSet
-from .order import generator
-from .place import Launch
-from .shard_index import count_samples, index_path, write_index
+from .order import Launch, generator
+from .tars import count_samples, index_path, write_index, write_samples
 
 
 class _Source(Protocol):

@@ -15,12 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from . import loader as loading
-from .archives import DAMAGE, stream_samples
 from .loader import Columns, Prepare, Row
-from .order import derive
-from .place import Batch, Place
-from .shard_index import Entry, Parts, StaleIndex, count_samples, find_entries
+from .order import Batch, Place, derive
 from .sources import check_stream, open_shard
+from .tars import DAMAGE, Entry, ShardReader, StaleIndex, count_samples, find_entries, stream_samples
 
 BUFFER = 2000
 """Samples that a stream shuffles among."""
@@ -187,7 +185,7 @@ class Samples:
         try:
             entries = find_entries(shard) if self.skip else None
             if entries is not None:
-                with Parts(shard) as parts:
+                with ShardReader(shard) as parts:
                     for entry in entries:
                         files = None if self.skip else parts.read_sample(entry)
                         yield _Sample(entry.key, shard, files, entry)
@@ -206,7 +204,7 @@ class Samples:
         wanted = [(s.shard, s.entry.files[0].offset, s) for s in samples if s.files is None and s.entry is not None]
         wanted.sort(key=lambda item: item[:2])
         for shard, some in itertools.groupby(wanted, key=lambda item: item[0]):
-            with Parts(shard) as parts:
+            with ShardReader(shard) as parts:
                 for _, _, sample in some:
                     assert sample.entry is not None
                     try:

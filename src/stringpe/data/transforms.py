@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..recipes.schema import Augment
 from .images import Ragged
-from .order import generator
-from .place import Place
+from .order import Place, generator
 
 _COLUMNS = 8  # area, aspect, x, y, mirror, brightness, contrast, saturation
 CROP_COLUMNS = 10

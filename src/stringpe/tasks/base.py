@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..catalogue import find, option_names
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place
 from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
@@ -20,7 +20,6 @@ from ..models.tokenizer import Tokenizer
 from ..recipes.check import check_keys, check_values
 from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe
 from ..robots.policies.vision_tower import TOWER
-from .backbone import backbone
 
 Value = TypeVar("Value")
 OWL = "owl.json"
@@ -130,6 +129,8 @@ class Task(ABC):
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
         """Build a model of one layer, for the errors that a wrong encoding, option or size gives."""
+        from .build import backbone
+
         backbone(replace(recipe.model, layers=1), image_size=recipe.data.image_size)
 
     @property
@@ -201,7 +202,8 @@ class TextTask(Task):
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
-        from .build import build_text_tower, start_owl
+        from .build import build_text_tower
+        from .warm_start import start_owl
 
         check_named_options(recipe.text.encoding_options, "text.encoding_options")
         if start_owl(recipe) is not None:
@@ -211,7 +213,7 @@ class TextTask(Task):
 
     def model(self) -> nn.Module:
         """The model that training begins with; its towers, or all of it, come from `model.start`."""
-        from .build import start
+        from .warm_start import start
 
         model = super().model()
         start(model, self.recipe)

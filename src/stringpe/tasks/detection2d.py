@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
 from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
-from ..data.order import MixedOrder, Order, generator
-from ..data.place import Batch, Place
-from ..data.prompts import CLIP_TEMPLATES, prompt_tokens, prompts
-from ..data.queries import draw_queries
+from ..data.order import Batch, MixedOrder, Order, Place, generator
+from ..data.queries import CLIP_TEMPLATES, draw_queries, prompt_tokens, prompts
 from ..data.transforms import colour, to_unit
 from ..geometry.boxes import nms, to_corners
 from ..geometry.square import from_square
@@ -26,7 +24,8 @@ from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, TextTask, broadcast
-from .build import build_detector, choose_tokenizer, start_owl
+from .build import build_detector
+from .warm_start import choose_tokenizer, start_owl
 
 TOP = 300
 """How many pairs of token and class the results of an image hold."""

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from ..coords import Calibration
 from ..data.boxes3d import BoxSet, load_boxes3d
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
-from ..data.prompts import prompt_tokens, prompts
+from ..data.order import Batch, Order, Place, generator
+from ..data.queries import prompt_tokens, prompts
 from ..data.transforms import augment
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
@@ -26,7 +25,8 @@ from ..models.owl3d import CENTRES, Detector3D, Found, assign, detection3d_loss,
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, TextTask, add_up
-from .build import build_detector, choose_tokenizer
+from .build import build_detector
+from .warm_start import choose_tokenizer
 
 
 class Detection3D(TextTask):
@@ -163,7 +163,7 @@ class Detection3D(TextTask):
         return shown
 
     def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
-        from .figure3d import draw_figure
+        from .detection3d_figures import draw_figure
 
         return draw_figure(runs, out / "figure.png")
 

@@ -14,18 +14,17 @@ from torch import Tensor, nn
 
 from .. import scenes
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, generator
 from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..recipes.schema import Recipe
-from .backbone import backbone, frozen_backbone, start_new
 from .base import Parts, Sample, Task, average
-from .build import start_folder
-from .objective import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .build import backbone, frozen_backbone, start_new
+from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .warm_start import start_folder
 
 
 class Namer(nn.Module):

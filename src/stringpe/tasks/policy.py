@@ -5,10 +5,13 @@ success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK
 also tries the policy in simulation, so that success over training is a curve in metrics.jsonl (val/success).
 """
 
+import inspect
 import itertools
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +19,25 @@ from torch import Tensor, nn
 from .. import robots
 from ..data.demos import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares
-from ..data.order import Order, derive, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, derive, generator
 from ..data.transforms import uniforms
+from ..hosts.attach import attach
+from ..io.checkpoint import model_folder, read_model
+from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from ..robots.calibration import intrinsics_key, pose_key
 from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
 from ..robots.data.pack import Demos
 from ..robots.evaluate import run_trials
-from ..robots.policies.base import FLAT, Spec
-from ..robots.policies.observer import hash_words
+from ..robots.policies.base import FLAT, Net, RobotPolicy, Spec, read_spec
+from ..robots.policies.diffusion_policy import DiffusionPolicy
+from ..robots.policies.energy_policy import EnergyPolicy
+from ..robots.policies.observer import ImageEncoder, hash_words
+from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
 from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
-from .build import start_folder
-from .policy_model import is_tower, new_policy, option_keys, start_policy, tower_config
+from .build import backbone, load_run, start_new
+from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
 
 NEAR = 0.05
 """As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
@@ -223,3 +231,146 @@ def _choose_held_out(episodes: int, recipe: Recipe) -> Tensor:
         )
     count = min(max(round(share * episodes), 1), episodes - 1)
     return torch.randperm(episodes, generator=generator(recipe.data.seed, "held out"))[:count]
+
+
+TOWERS = ("siglip:", "paligemma:")
+"""`policy.encoder` that begins with one of these names a folder of transformers."""
+
+_OWN = ("absolute", "none")  # encodings that leave a tower of transformers as it is
+
+POLICIES: dict[str, Callable[..., RobotPolicy]] = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}
+"""The kinds of policies. The options of each, its keyword parameters, are keys of the recipe: policy.repeats, …"""
+
+
+def option_keys(kind: str) -> tuple[str, ...]:
+    """The keys of a recipe that only a policy of this kind reads."""
+    parameters = inspect.signature(look_up("policy.kind", kind, POLICIES)).parameters.values()
+    return tuple(f"policy.{p.name}" for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def new_policy(
+    recipe: Recipe, spec: Spec, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None
+) -> RobotPolicy:
+    """The policy of a recipe. pretrained=False leaves the encoder at random: its weights come from a checkpoint. tower:
+    the encoder's configuration, where it is one of transformers; by default what its folder says."""
+    encoder = image_encoder(recipe, pretrained=pretrained, tower=tower)
+    policy = _build(recipe, spec, encoder)
+    start_new(policy, recipe, skip=[encoder])
+    return policy
+
+
+def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
+    p = recipe.policy
+    net = Net(
+        dim=p.dim,
+        num_heads=p.heads,
+        encoder_layers=p.encoder_layers,
+        decoder_layers=p.decoder_layers,
+        chunk=p.chunk,
+        execute=p.execute,
+        blind=p.blind,
+        frame=p.frame,
+        encoding=recipe.model.encoding,
+        encoding_options=recipe.model.options,
+    )
+    options = {key.removeprefix("policy."): getattr(p, key.removeprefix("policy.")) for key in option_keys(p.kind)}
+    return POLICIES[p.kind](encoder, spec, net, **options)
+
+
+def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
+    """The policy of a run's folder, or of one of its checkpoints/<step>, ready to act."""
+    policy = load_run(path, "policy").model
+    assert isinstance(policy, RobotPolicy)
+    return policy.to(device)
+
+
+@torch.no_grad()
+def start_policy(policy: RobotPolicy, recipe: Recipe, folder: Path) -> None:
+    """Let a policy go on from a run of another, all of it, to be tuned on other demonstrations.
+
+    Normalisation stays as the weights know it, except that the range of actions grows where the new demonstrations
+    leave the old ones: with data that was trained on before, the first step sees exactly the policy of the run."""
+    old, weights = read_model(folder)
+    where = f"model.start={folder}"
+    if old.task != "policy":
+        raise ValueError(
+            f"{where} is a run of {old.task}: a policy starts from a policy, or set policy.encoder instead"
+        )
+    before, now = read_spec(weights), policy.spec
+    for name in ("cameras", "state_dim", "action_dim", "image_size"):
+        if getattr(before, name) != getattr(now, name):
+            raise ValueError(
+                f"{where} was trained with {name}={getattr(before, name)}, these demonstrations have "
+                f"{getattr(now, name)}: they must be of the same robot and cameras"
+            )
+    if tower_config(recipe) is None:
+        refuse_other_shapes(old, recipe, where)
+    low, high = policy.action_low.clone(), policy.action_high.clone()
+    load_weights(policy, weights | {"about": policy.about}, where)
+    policy.action_low.copy_(torch.minimum(policy.action_low, low))
+    policy.action_high.copy_(torch.maximum(policy.action_high, high))
+
+
+def is_tower(encoder: str) -> bool:
+    """Whether a `policy.encoder` names a model of transformers."""
+    return encoder.startswith(TOWERS)
+
+
+def tower_config(recipe: Recipe) -> dict[str, Any] | None:
+    """The configuration of the recipe's image encoder, where it is one of transformers: its own, or that of the policy
+    that the recipe's starts from."""
+    where, start = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), start_folder(recipe)
+    if is_tower(where):
+        return read_tower_config(Path(where.partition(":")[2]))
+    held = start is not None and (model_folder(start) / TOWER).exists()
+    return read_tower_config(model_folder(start)) if held and start is not None else None
+
+
+def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None) -> ImageEncoder:
+    """The recipe's image encoder, with a warning where nothing but chance has formed it."""
+    where, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
+    tower = tower_config(recipe) if tower is None else tower
+    if tower is not None:
+        _check_tower(tower, recipe)
+        model = load_tower(Path(where.partition(":")[2]), tower) if pretrained else build_tower(tower)
+        model = _attach(model, recipe)
+        return ImageEncoder(model, dim=tower["hidden_size"], patch_size=tower["patch_size"], freeze=freeze)
+    takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
+    world = recipe.policy.frame == "world" and takes_points
+    vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
+    start_new(vit, recipe)
+    if pretrained and where:
+        old, weights = read_model(Path(where))
+        refuse_other_shapes(old, recipe, f"policy.encoder={where}")
+        start_vit(vit, weights, f"policy.encoder={where}")
+    elif pretrained:
+        warnings.warn(
+            "the policy's image encoder starts at random, which needs many more demonstrations than a trained one: "
+            "pass policy.encoder=CHECKPOINT, for example of stringpe train scenes_objects",
+            UserWarning,
+            stacklevel=2,
+        )
+    return ImageEncoder(vit, freeze=freeze)
+
+
+def _check_tower(config: Mapping[str, Any], recipe: Recipe) -> None:
+    """Refuse an image size or a use of depth that the tower cannot have."""
+    if config["image_size"] != recipe.data.image_size:
+        side = config["image_size"]
+        raise ValueError(f"this image encoder takes {side} px: set data.image_size={side}")
+    depth, encoding = recipe.model.depth, recipe.model.encoding
+    if depth not in ("none", "lift") or (depth == "lift" and encoding in _OWN):
+        raise ValueError(
+            f"an encoder of transformers takes depth as the third coordinate of an attached encoding, or none: set "
+            f"model.depth=lift with model.encoding=circulant, for example, or model.depth=none; got {depth!r} with "
+            f"{encoding!r}"
+        )
+
+
+def _attach(model: nn.Module, recipe: Recipe) -> nn.Module:
+    """The tower with the recipe's encoding in every layer; its own learned table stays."""
+    if recipe.model.encoding in _OWN:
+        return model
+    options: dict[str, Any] = dict(recipe.model.options)
+    coord_dim = 3 if recipe.model.depth == "lift" else 2
+    return attach(model, recipe.model.encoding, coord_dim=coord_dim, units=recipe.model.units, **options)

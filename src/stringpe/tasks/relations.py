@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from ..baselines import SinCos
 from ..basis import Identity
 from ..catalogue import create
-from ..data.order import derive, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place, derive, generator
 from ..encoding import Encoding, form
 from ..folding import fold_projection
 from ..frequencies import random_frames

@@ -1,22 +1,29 @@
-"""Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1)."""
+"""Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1); and
+with these towers, naming what an image shows without training for it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..data.images import stretch_image
+from ..data.labelled import ImageSet
 from ..data.loader import shares
+from ..data.order import Batch, Place
 from ..data.pairs import PairBatches
-from ..data.place import Batch, Place
+from ..data.queries import PHOTO_TEMPLATES
+from ..data.transforms import to_unit
+from ..io.pictures import BadSample
 from ..metrics.recall import recall
-from ..models.contrastive import Embeddings, start_bias
+from ..models.contrastive import Contrastive, Embeddings, class_embeddings, start_bias
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
+from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .backbone import start_new
 from .base import Parts, Sample, TextTask, broadcast
-from .build import build_towers, keep_tokenizer
+from .build import build_towers, start_new
+from .warm_start import keep_tokenizer
 
 
 class Retrieval(TextTask):
@@ -126,3 +133,39 @@ def share_distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) 
     scores = (image.float()[rivals] * text.float()[:, None]).sum(-1)
     own = scores.gather(1, (owner - first)[:, None])
     return float(((scores >= own).sum(1) == 1).double().mean())
+
+
+@torch.no_grad()
+def zero_shot(
+    model: Contrastive,
+    tokenizer: Tokenizer,
+    images: ImageSet,
+    names: Sequence[str],
+    *,
+    size: int,
+    templates: Sequence[str] = PHOTO_TEMPLATES,
+    batch: int = 64,
+) -> dict[str, float]:
+    """Shares "top1" and "top5" of images whose label, an index into `names`, is among the nearest names, over "count"
+    images; "corrupt" ones could not be read. size: of the images that the model was trained on, in pixels."""
+    device = model.scale.device
+    classes = class_embeddings(model, tokenizer, names, templates)  # (classes, width)
+    hits, count, corrupt = torch.zeros(2), 0, 0
+    for first in range(0, len(images), batch):
+        pixels, labels = [], []
+        for i in range(first, min(first + batch, len(images))):
+            if not 0 <= images.label(i) < len(names):
+                raise ValueError(f"{images.name(i)} is of class {images.label(i)}, but there are {len(names)} names")
+            try:
+                pixels.append(stretch_image(images.decode(i), size))
+                labels.append(images.label(i))
+            except BadSample:
+                corrupt += 1
+        if pixels:
+            found = model.embed_image(to_unit(torch.stack(pixels).to(device))) @ classes.mT
+            best = found.topk(min(5, len(names)), dim=1).indices.cpu()
+            right = best == torch.tensor(labels)[:, None]
+            hits += torch.stack([right[:, 0].sum(), right.any(1).sum()])
+            count += len(labels)
+    top1, top5 = (hits / max(count, 1)).tolist()
+    return {"top1": top1, "top5": top5, "count": count, "corrupt": corrupt}

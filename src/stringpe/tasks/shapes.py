@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
 from ..data.loader import shares
-from ..data.order import Order, generator
-from ..data.place import Batch, Place
+from ..data.order import Batch, Order, Place, generator
 from ..data.sources import check_source
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
-from .objective import CLASS_LOSSES, cross_entropy, hits, soft_targets
+from .classification import CLASS_LOSSES, cross_entropy, hits, soft_targets
 
 MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from ..data.place import Batch
+from ..data.order import Batch
 
 Step = Callable[[Batch], None]
 Graph = Callable[[Callable[[], None]], Callable[[], None]]
@@ -114,7 +114,7 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
     return captured.replay
 
 
-def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """The same batches. On a GPU each is made on a stream of its own while the step before it runs, so that copies and
     augmentation overlap with training."""
     if device.type != "cuda":

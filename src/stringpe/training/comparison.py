@@ -17,16 +17,13 @@ from ..recipes.design import Column, Design
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data
 from ..tasks.base import Task
-from .findings import Finding, named_findings
-from .launch import build, result, train_start, versions
-from .measure import measure_in_turns
-from .report import draw, show, write_report
-from .runs import Planned, expand_rows, planned, run_all, workers
-from .sections import as_markdown
-from .story import Told, tell
+from .comparison_report import ComparisonData, Finding, draw_pictures, find_contrasts, write_sections
+from .costs import measure_in_turns
+from .launch import build, read_result, train_start, versions
+from .log import check_tracker
+from .report import as_markdown, show, write_report
+from .runs import PlannedRun, Tuning, best_rate, expand_rows, plan_runs, run_all, tune, workers
 from .table import Summary, as_csv, summarise
-from .trackers import check_tracker
-from .tuning import Tuning, best, tune
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def compare(
         design = replace(design, columns=tuple(Column(name, metric=name) for name in dict.fromkeys(metrics)))
     labels = expand_rows(encodings or design.rows)
     asked = _Asked(recipe, design, labels, seeds or design.seeds, Path(out), jobs or _default_jobs(), best, quiet)
-    for run in planned(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
+    for run in plan_runs(recipe, labels, asked.seeds, asked.out)[: len(labels)]:
         check(run.recipe)  # what is wrong with a row is said before anything runs
         check_data(run.recipe)
     check_tracker(recipe.loop.tracker)
@@ -114,23 +111,23 @@ _COSTS = {str: {"step_ms": [float], "ratio": [float], "peak_bytes": (int, None),
 """What costs.json holds."""
 
 
-def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[Planned], Tried]:
+def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[PlannedRun], Tried]:
     """Run what is not finished; the whole plan, and the scores of the rates that were tried."""
     variants = {"": (), **{c.name: c.changes for c in asked.design.columns if c.changes}}
     with workers(asked.jobs) as pool:
         tried: Tried = {}
         if tuning is not None:
             tried = tune(asked.recipe, asked.labels, asked.out, tuning, task.examples, pool, asked.quiet)
-        plan = planned(
+        plan = plan_runs(
             asked.recipe,
             asked.labels,
             asked.seeds,
             asked.out,
-            {row: [f"optim.lr={best(s)}"] for row, s in tried.items()},
+            {row: [f"optim.lr={best_rate(s)}"] for row, s in tried.items()},
             variants=variants,
             together=task.stacks_seeds,
         )
-        todo = [p for p in plan if result(p.recipe, p.out) is None]
+        todo = [p for p in plan if read_result(p.recipe, p.out) is None]
         outcomes = run_all(todo, pool, asked.quiet)
     failed = [f"{p.title}: {o}" for p, o in outcomes if isinstance(o, Exception)]
     if failed:
@@ -142,7 +139,7 @@ def _run(asked: _Asked, task: Task, tuning: Tuning | None) -> tuple[list[Planned
 def _conclude(
     asked: _Asked,
     task: Task,
-    plan: Sequence[Planned],
+    plan: Sequence[PlannedRun],
     measured: dict[str, dict[str, Any]],
     baseline: str,
     tuning: Tuning | None,
@@ -155,8 +152,10 @@ def _conclude(
     rates = {p.label: p.recipe.optim.lr for p in plan}
     parameters = {p.label: r["parameters"] for p, r in results}
     summaries = summarise(scores, measured, rates, parameters, baseline, design.margin)
-    findings = named_findings(scores, design)
-    sections = tell(Told(recipe, design, task, summaries, scores, findings, asked.seeds, baseline, tuning, asked.best))
+    findings = find_contrasts(scores, design)
+    sections = write_sections(
+        ComparisonData(recipe, design, task, summaries, scores, findings, asked.seeds, baseline, tuning, asked.best)
+    )
     text = as_markdown(f"Position encodings on {recipe.name}", sections)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", as_csv(summaries))
@@ -169,11 +168,13 @@ def _conclude(
     main = [p for p in plan if not p.variant]
     curves = {label: [p.out / "metrics.jsonl" for p in main if p.label == label] for label in asked.labels}
     figure = task.figure({p.label: p.out for p in main if p.seed == recipe.seed}, out)
-    report = write_report(out, recipe, sections, [*draw(out, summaries, curves, task), *show(figure, task)], versions())
+    report = write_report(
+        out, recipe, sections, [*draw_pictures(out, summaries, curves, task), *show(figure, task)], versions()
+    )
     return Comparison(summaries, findings, text, report)
 
 
-def _scores(column: Column, results: Sequence[tuple[Planned, Any]], metric: str) -> dict[str, dict[int, float]]:
+def _scores(column: Column, results: Sequence[tuple[PlannedRun, Any]], metric: str) -> dict[str, dict[int, float]]:
     """Percent by row and seed."""
     variant = column.name if column.changes else ""
     found: dict[str, dict[int, float]] = {}
@@ -188,7 +189,7 @@ def _scores(column: Column, results: Sequence[tuple[Planned, Any]], metric: str)
     return found
 
 
-def _curves(run: Planned) -> Iterator[str]:
+def _curves(run: PlannedRun) -> Iterator[str]:
     """The lines of a run's metrics.jsonl, with its row and seed in front, six digits per number."""
     own: dict[str, Any] = {"row": run.label, "seed": run.seed} | ({"variant": run.variant} if run.variant else {})
     path = run.out / "metrics.jsonl"
@@ -206,7 +207,7 @@ def _default_jobs() -> int:
     return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
-def _costs(plan: Sequence[Planned], asked: _Asked, baseline: str) -> dict[str, dict[str, Any]]:
+def _costs(plan: Sequence[PlannedRun], asked: _Asked, baseline: str) -> dict[str, dict[str, Any]]:
     """Step time and memory of the rows, measured in turns; kept for the next time."""
     path = asked.out / "costs.json"
     rows = {p.label: p.recipe for p in plan if p.seed == asked.recipe.seed and not p.variant}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.place import Place
+from ..data.order import Place
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_record, write_json, write_text
 from ..io.progress import working
@@ -22,9 +22,9 @@ from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data, task_class
 from ..tasks.base import Task
-from .clock import peak_bytes, reset_peak
+from .costs import peak_bytes, reset_peak
 from .identity import digest_data, digest_recipe
-from .trackers import check_tracker
+from .log import check_tracker
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
     result.json, in which `digest` ties the numbers to the weights, the recipe and the data that made them.
     """
     out = Path(out)
-    done = result(recipe, out)
+    done = read_result(recipe, out)
     if done is not None:
         return done
     check(recipe)  # what is wrong with it is said before anything is made
@@ -52,7 +52,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
 
 def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
     """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and it is not there yet."""
-    from ..tasks.build import start_folder, start_recipe
+    from ..tasks.warm_start import start_folder, start_recipe
 
     if "model.start" not in task_class(recipe.task).keys(recipe):
         return
@@ -100,7 +100,7 @@ def _leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-def result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
+def read_result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     """What `train` left in `out` if it finished there, else None. Refuses a folder with another recipe's result."""
     if not (out / "result.json").exists():
         return None

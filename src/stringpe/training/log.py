@@ -1,5 +1,12 @@
-"""What a run leaves to read: metrics.jsonl, a tracker if one was asked for, and progress for whoever watches."""
+"""What a run leaves to read: metrics.jsonl, progress for whoever watches, and curves in the tracker of your choice.
 
+Trackers (loop.tracker=tensorboard, wandb, mlflow, aim, …) are Accelerate's: any name that it knows, those registered
+with `accelerate.tracking.register_tracker_class` included. TensorBoard writes to the folder `tensorboard` of the run;
+the others write where their own settings and environment variables say, for example WANDB_MODE=offline or
+MLFLOW_TRACKING_URI.
+"""
+
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -9,6 +16,9 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from ..io.progress import progress
+from ..io.registry import suggest
+from ..recipes.overrides import flatten
+from ..recipes.schema import Recipe
 
 
 class Log:
@@ -26,9 +36,9 @@ class Log:
         tracker: Any = None,
     ):
         """start: the step that this run resumes from, and position: the bytes of metrics.jsonl that belong to it; the
-        rest is dropped. tracker: one of Accelerate's, as `trackers.start_tracker` gives it."""
+        rest is dropped. tracker: one of Accelerate's, as `start_tracker` gives it."""
         out.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = _opened_at(out / "metrics.jsonl", position)
+        self._file: TextIO = _open_at(out / "metrics.jsonl", position)
         self._tracker = tracker
         self._watched = ExitStack()
         self._job = self._watched.enter_context(progress(title, total, start, "steps", quiet=quiet))
@@ -65,9 +75,68 @@ class Log:
             self._tracker.finish()
 
 
-def _opened_at(path: Path, position: int) -> TextIO:
+def _open_at(path: Path, position: int) -> TextIO:
     path.touch()
     file = path.open("r+", encoding="utf-8")
     file.seek(min(position, path.stat().st_size))
     file.truncate()
     return file
+
+
+PROJECT = "stringpe"
+"""The project, or experiment, that runs are filed under."""
+
+_EXTRAS = {"tensorboard": "train", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim"}
+
+
+def check_tracker(name: str) -> None:
+    """Refuse a tracker that Accelerate does not know, or whose package is not installed."""
+    if not name:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers  # type: ignore[import-untyped]
+    from accelerate.utils import LoggerType  # type: ignore[import-untyped]
+
+    known = sorted(LOGGER_TYPE_TO_CLASS)
+    if name not in known:
+        raise ValueError(f"loop.tracker={name} is not known: {suggest(name, known)}There are {', '.join(known)}")
+    if name in LoggerType.list() and name not in map(str, get_available_trackers()):
+        what = f"'stringpe[{_EXTRAS[name]}]'" if name in _EXTRAS else name.replace("_", "-")
+        raise ValueError(
+            f"loop.tracker={name} needs the package {name}, which is not installed: pip install {what}, or leave it "
+            f"out: metrics.jsonl has every number"
+        )
+
+
+def start_tracker(recipe: Recipe, out: Path, title: str, step: int) -> Any:
+    """The recipe's tracker, begun or (step > 0) gone on with, and told the recipe; None if it wants none.
+
+    Only the main process calls this."""
+    name = recipe.loop.tracker
+    if not name:
+        return None
+    check_tracker(name)
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    known: Any = LOGGER_TYPE_TO_CLASS[name]
+    project, folder = ("tensorboard", out) if name == "tensorboard" else (PROJECT, Path())
+    places = (project, str(folder)) if known.requires_logging_directory else (project,)
+    tracker = known(*places, **_options(name, out, title, step))
+    tracker.start()
+    settings = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in _settings(recipe)}
+    tracker.store_init_configuration(settings)
+    return tracker
+
+
+def _options(name: str, out: Path, title: str, step: int) -> dict[str, Any]:
+    """What a tracker is told besides the project, so that a resumed run goes on in its own curve."""
+    if name == "tensorboard":
+        return {"purge_step": step + 1} if step else {}
+    if name == "wandb":
+        mark = hashlib.blake2b(str(out.resolve()).encode(), digest_size=8).hexdigest()
+        return {"name": title, "dir": str(out), "id": mark, "resume": "allow"}
+    return {"run_name": title} if name == "mlflow" else {}
+
+
+def _settings(recipe: Recipe) -> list[tuple[str, Any]]:
+    """Every key of the recipe with its value."""
+    return list(flatten(recipe.to_dict()).items())

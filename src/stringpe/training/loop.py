@@ -1,11 +1,14 @@
 """The one loop: a task's batches through a model, on whatever Accelerate finds (a CPU, GPUs, machines)."""
 
 import math
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,21 +22,16 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from ..data.order import derive
-from ..data.place import Batch, Place
+from ..data.order import Batch, Place, derive
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
 from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
-from . import rng
-from .capture import CapturedStep, Step, ahead, compile_layers
-from .clock import Clock
-from .ema import Ema
-from .log import Log
-from .schedule import SCHEDULES
-from .signals import Stopped, sigterm
-from .trackers import start_tracker
+from .capture import CapturedStep, Step, compile_layers, prefetch
+from .costs import Clock
+from .log import Log, start_tracker
+from .state import Ema, capture_generators, restore_generators
 
 _ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
 
@@ -80,9 +78,9 @@ class Run:
         began = time.monotonic()
         start, position = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
-        with sigterm() as told_to_stop, self._log(title, start, position) as log:
+        with catch_sigterm() as told_to_stop, self._log(title, start, position) as log:
             self._stage(log, "compiling, in the first step" if self.recipe.loop.compile else "the first step")
-            batches = ahead(self.task.batches(start, self.place), self.place.device)
+            batches = prefetch(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
                 self._after(step + 1, log)
@@ -208,7 +206,7 @@ class Run:
             with self.ema.swapped():
                 found = _untyped(get_model_state_dict(self.model, options=options))
                 average = {name: t.clone() for name, t in found.items()}  # on a CPU these are the weights themselves
-        state = rng.capture(self.place.device)
+        state = capture_generators(self.place.device)
         state = {name: self.accelerator.gather(t[None].to(self.place.device)) for name, t in state.items()}
         if self.accelerator.is_main_process:
             assert log is not None
@@ -287,7 +285,7 @@ class Run:
         states = checkpoint.rng.items()
         rows = {name: t[self.place.rank].clone() for name, t in states if len(t) == self.place.world}
         if rows:  # with another number of processes, dropout goes on from a fresh seed
-            rng.restore(rows, self.place.device)
+            restore_generators(rows, self.place.device)
         self.window = torch.tensor(checkpoint.progress["window"], device=self.place.device)
         return checkpoint.step, checkpoint.progress["log_bytes"]
 
@@ -312,3 +310,49 @@ def _optimizer(model: nn.Module, task: Task, device: torch.device) -> torch.opti
         for group in groups:
             group["lr"] = torch.tensor(group["lr"], device=device)
     return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=True, capturable=capturable)
+
+
+def cosine(step: int, total: int, warmup: int) -> float:
+    """After the warm-up, half a cosine to 0."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+
+
+def constant(step: int, total: int, warmup: int) -> float:
+    """After the warm-up, no change."""
+    return min((step + 1) / max(warmup, 1), 1.0)
+
+
+SCHEDULES: dict[str, Callable[[int, int, int], float]] = {"cosine": cosine, "constant": constant}
+"""By their names in `optim.schedule`."""
+
+
+class Stopped(SystemExit):
+    """The run was asked to stop and has saved; the exit status is 143 (128 + SIGTERM), as a shell reports it."""
+
+    def __init__(self, message: str):
+        super().__init__(143)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@contextmanager
+def catch_sigterm() -> Iterator[Callable[[], bool]]:
+    """Inside, SIGTERM does not kill; the yielded function tells whether it came."""
+    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        yield lambda: False
+        return
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,22 +1,114 @@
-"""report.html: one file with everything in it, to mail or to open without a network."""
+"""Reports: sections of paragraphs, tables and pictures, as Markdown for a terminal and as one HTML file to mail or to
+open without a network."""
 
 import base64
 import html
 import json
-import warnings
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..io.files import write_bytes, write_text
+from .. import recipes
+from ..io.files import write_text
 from ..io.pictures import encode_png
+from ..io.table import markdown_table
 from ..metrics.statistics import Estimate
 from ..recipes.schema import Recipe
 from ..tasks.base import Sample, Task
-from .sections import Section, as_html
-from .story import describe_task, metric_rows
-from .table import Summary
+
+_WIDTH = 110
+_LONGEST_NUMBER = 24  # "100.00 ± 10.00 *" and "1,000.0 (900.0–1,100.0)"
+
+Rows = Sequence[Sequence[str]]
+
+
+METRICS: Mapping[str, str] = {
+    "top1": "the share of validation cases whose first answer is right",
+    "top5": "the share of validation cases with the right answer among the first five",
+    "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
+    "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
+    "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",
+    "ap15": "average precision in 3D at an IoU of 0.15",
+    "ap25": "average precision in 3D at an IoU of 0.25",
+    "ap50": "average precision in 3D at an IoU of 0.50",
+    "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
+    "far": "the share of objects named right from cameras that stand farther away than in training",
+    "near": "the share of predicted actions that lie close to the demonstrated ones, in units of the joints' ranges",
+    "loss": "the loss on the validation set",
+    "count": "the number of cases that the means are taken over",
+}
+"""What the numbers of an evaluation are, by name."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report, in this order: paragraphs, tables (the first row of each is its head), points, notes.
+    notes: paragraphs in small print. pictures: HTML, which Markdown leaves out."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    tables: tuple[Rows, ...] = ()
+    points: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.paragraphs or self.tables or self.points or self.notes or self.pictures)
+
+
+def as_markdown(title: str, sections: Sequence[Section]) -> str:
+    """Sections as Markdown, wrapped so that it reads well in a terminal; tables are as wide as they are."""
+    parts = [f"# {title}"]
+    for section in sections:
+        body = [_wrap(text) for text in section.paragraphs]
+        body += [markdown_table(rows[0], rows[1:]) for rows in section.tables]
+        body += ["\n".join(_wrap(text, "- ", "  ") for text in section.points)] if section.points else []
+        body += [_wrap(text) for text in section.notes]
+        if body:
+            parts += [f"## {section.title}", *body]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_html(sections: Sequence[Section]) -> str:
+    """Sections as HTML; names of encodings and numbers are escaped as any text."""
+    return "\n".join(_html(section) for section in sections if not section.is_empty)
+
+
+def _html(section: Section) -> str:
+    points = "".join(f"<li>{html.escape(text)}</li>\n" for text in section.points)
+    parts = [
+        f"<h2>{html.escape(section.title)}</h2>",
+        *(f"<p>{html.escape(text)}</p>" for text in section.paragraphs),
+        *map(_table, section.tables),
+        *([f"<ul>\n{points}</ul>"] if points else []),
+        *section.pictures,
+        *(f'<p class="note">{html.escape(text)}</p>' for text in section.notes),
+    ]
+    return "\n".join(parts)
+
+
+def _table(rows: Rows) -> str:
+    head, *body = rows
+    names = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in body)
+    return f'<div class="wide"><table><thead><tr>{names}</tr></thead>\n<tbody>{lines}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    """A cell; sentences are set from the left, unlike numbers."""
+    kind = ' class="text"' if len(text) > _LONGEST_NUMBER else ""
+    return f"<td{kind}>{html.escape(text)}</td>"
+
+
+def _wrap(text: str, first: str = "", rest: str = "") -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
 
 _SAMPLES = 12
 _STYLE = """
@@ -58,34 +150,8 @@ def write_report(
     return path
 
 
-def draw(out: Path, summaries: Sequence[Summary], runs: Mapping[str, Sequence[Path]], task: Task) -> list[Section]:
-    """scores.svg and curves.svg in `out`, and the sections that show them; without matplotlib a warning. runs:
-    metrics.jsonl by row."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        warnings.warn(
-            "matplotlib is not installed, so the report has no curves: repeat the command where it is, on the same "
-            "folder; finished runs are only read",
-            RuntimeWarning,
-            2,
-        )
-        return []
-    from .figures import draw_curves, draw_scores
-
-    scores = draw_scores(summaries, task.metric_name)
-    curves = draw_curves(runs, task.metric, task.metric_name)
-    write_bytes(out / "scores.svg", scores)
-    write_bytes(out / "curves.svg", curves)
-    about = "The line is the mean over seeds, the band their range."
-    return [
-        show_picture("Scores, seed by seed", "image/svg+xml", scores),
-        replace(show_picture("Curves", "image/svg+xml", curves), notes=(about,)),
-    ]
-
-
 def show(figure: Path | None, task: Task) -> list[Section]:
-    """What the models say, a PNG, if there is one, and what they see."""
+    """Sections with the figure of what the models predict, a PNG, if there is one, and with samples of the data."""
     found = []
     if figure is not None:
         said = (
@@ -134,6 +200,32 @@ def write_evaluation(
     ]
     drawn = task.figure({recipe.model.encoding: Path(path)}, out) if figure else None
     return write_report(out, recipe, sections, show(drawn, task), versions, f"Evaluation on {recipe.name}")
+
+
+def describe_task(recipe: Recipe, about: str = "") -> str:
+    """The task in words: `about`, or the first paragraph of what the recipe says of itself."""
+    if about:
+        return about
+    if recipe.name in recipes.names():
+        return " ".join(recipes.describe(recipe.name).partition("\n\n")[0].split())
+    return f"The task {recipe.task}, on data from {recipe.data.source}."
+
+
+def metric_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Head and rows of a table of an evaluation's numbers: name, value, and what it is where that is known."""
+    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+    return [
+        ("metric", "value", "what it is"),
+        *((name, f"{value:.4g}", _explain(name)) for name, value in numbers.items()),
+    ]
+
+
+def _explain(name: str) -> str:
+    """What a number is: by its name, or, of a group of cases ("iou_trays"), by that of the whole."""
+    whole, _, group = name.partition("_")
+    if name in METRICS or whole not in METRICS:
+        return METRICS.get(name, "")
+    return f"the same as {whole}, of {group} alone"
 
 
 def show_picture(title: str, kind: str, content: bytes) -> Section:

@@ -1,4 +1,4 @@
-"""The runs of a comparison: which there are, and running them side by side in processes that stay."""
+"""The runs of a comparison: which there are, which learning rate each row takes, and running them side by side."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,14 +19,14 @@ import torch
 from ..io.progress import progress
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
-from .launch import train
+from .launch import read_result, train
 
 Outcome = dict[str, Any] | Exception
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run of a comparison: a row's label, its (first) seed, the whole recipe, the folder it goes to, and the
     variant of the recipe that some columns of the table need; "" for the recipe as it is."""
 
@@ -54,7 +54,7 @@ class Planned:
         }
 
 
-def planned(
+def plan_runs(
     recipe: Recipe,
     rows: Sequence[str],
     seeds: int,
@@ -63,7 +63,7 @@ def planned(
     *,
     variants: Mapping[str, Sequence[str]] | None = None,
     together: bool = False,
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """All runs of a comparison, seed by seed, so that an early stop leaves whole seeds.
 
     extra: changes by row. variants: changes by the name of a variant, by default the recipe alone. together: all seeds
@@ -75,11 +75,11 @@ def planned(
     own = [f"loop.seeds={seeds}"] if together else []
     place = f"seeds{first}-{first + seeds - 1}" if together and seeds > 1 else "seed{}"
     return [
-        Planned(
+        PlannedRun(
             label=row,
             seed=seed,
             recipe=override(recipe, [*row_changes(row), *extra.get(row, ()), *changes, *own, f"seed={seed}"]),
-            out=out / "runs" / folder(f"{row} {variant}".strip()) / place.format(seed),
+            out=out / "runs" / folder_name(f"{row} {variant}".strip()) / place.format(seed),
             variant=variant,
         )
         for seed in starts
@@ -104,7 +104,7 @@ def expand_rows(rows: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def folder(row: str) -> str:
+def folder_name(row: str) -> str:
     """A row's label as the name of a folder."""
     return re.sub(r"[^\w.-]+", "-", row)
 
@@ -156,18 +156,20 @@ def _end_with(alive: Connection) -> None:
         os._exit(1)
 
 
-def run_all(todo: Sequence[Planned], pool: ProcessPoolExecutor | None, quiet: bool) -> list[tuple[Planned, Outcome]]:
+def run_all(
+    todo: Sequence[PlannedRun], pool: ProcessPoolExecutor | None, quiet: bool
+) -> list[tuple[PlannedRun, Outcome]]:
     """Run them all; one that fails does not stop the others."""
     outcomes = []
     with progress("runs", len(todo), unit="runs", quiet=quiet or not todo) as job:
         for number, (run, outcome) in enumerate(_outcomes(todo, pool, quiet), 1):
             outcomes.append((run, outcome))
-            job.note(f"{number} / {len(todo)}: {run.title}: {_said(outcome)}")
+            job.note(f"{number} / {len(todo)}: {run.title}: {_describe(outcome)}")
             job.show(number)
     return outcomes
 
 
-def _said(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     if isinstance(outcome, Exception):
         return f"failed: {outcome}"
     score = 100 * outcome["metrics"][outcome["metric"]]
@@ -175,8 +177,8 @@ def _said(outcome: Outcome) -> str:
 
 
 def _outcomes(
-    todo: Sequence[Planned], pool: ProcessPoolExecutor | None, quiet: bool
-) -> Iterator[tuple[Planned, Outcome]]:
+    todo: Sequence[PlannedRun], pool: ProcessPoolExecutor | None, quiet: bool
+) -> Iterator[tuple[PlannedRun, Outcome]]:
     if pool is None:
         for run in todo:
             try:
@@ -190,3 +192,67 @@ def _outcomes(
         if error is not None and not isinstance(error, Exception):
             raise error  # told to stop
         yield futures[future], error if isinstance(error, Exception) else future.result()
+
+
+APART = 1000
+"""The seed of tuning runs lies this far from the first of those that are reported."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What to try. rates: the same for every row; share: the length of these runs, of the recipe's."""
+
+    rates: Sequence[float]
+    share: float = 1.0
+
+
+def tuning_runs(recipe: Recipe, rows: Sequence[str], out: Path, tuning: Tuning, examples: int) -> list[PlannedRun]:
+    """The runs that choose, rate by rate. examples: size of the training set."""
+    if not 0 < tuning.share <= 1 or min(tuning.rates) <= 0:
+        raise ValueError(f"tuning needs positive rates and a share in (0, 1], got {tuning}")
+    steps = max(1, round(tuning.share * recipe.total_steps(examples)))
+    return [
+        PlannedRun(
+            label=f"{row} at optim.lr={rate:g}",
+            seed=recipe.seed + APART,
+            recipe=_short(override(recipe, [*row_changes(row), f"optim.lr={rate:g}"]), steps, tuning.share),
+            out=out / "tuning" / folder_name(row) / f"{rate:g}",
+        )
+        for rate in tuning.rates
+        for row in dict.fromkeys(rows)
+    ]
+
+
+def tune(
+    recipe: Recipe,
+    rows: Sequence[str],
+    out: Path,
+    tuning: Tuning,
+    examples: int,
+    pool: ProcessPoolExecutor | None,
+    quiet: bool,
+) -> dict[str, dict[str, float]]:
+    """Scores by row and rate. A rate that diverges scores 0; a row that no rate trains is an error."""
+    plan = tuning_runs(recipe, rows, out, tuning, examples)
+    found = {p.out: read_result(p.recipe, p.out) for p in plan}
+    for run, outcome in run_all([p for p in plan if found[p.out] is None], pool, quiet):
+        found[run.out] = None if isinstance(outcome, Exception) else outcome
+    scores: dict[str, dict[str, float]] = {}
+    for row in dict.fromkeys(rows):
+        outcomes = {f"{rate:g}": found[out / "tuning" / folder_name(row) / f"{rate:g}"] for rate in tuning.rates}
+        scores[row] = {r: o["metrics"][o["metric"]] if o else 0.0 for r, o in outcomes.items()}
+        if not any(outcomes.values()):
+            raise ValueError(f"no learning rate of {', '.join(outcomes)} trains the row {row}: try smaller ones")
+    return scores
+
+
+def best_rate(scores: dict[str, float]) -> str:
+    """The rate with the highest score; the smallest of several."""
+    return max(sorted(scores, key=float), key=lambda rate: scores[rate])
+
+
+def _short(recipe: Recipe, steps: int, share: float) -> Recipe:
+    """The same recipe over fewer steps, its schedule and warm-up with it, evaluated once, at the end."""
+    loop = replace(recipe.loop, steps=steps, eval_every=0, save_every=steps + 1, tracker="")
+    optim = replace(recipe.optim, warmup_steps=round(share * recipe.optim.warmup_steps))
+    return replace(recipe, seed=recipe.seed + APART, loop=loop, optim=optim)

@@ -6,11 +6,9 @@ were evaluated: their digest is in evaluation.json, in every line of trials.json
 """
 
 import dataclasses
-import importlib.util
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,18 +17,14 @@ from typing import Any
 
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
-from ..io.files import claim_folder, find_mismatch, hold_lock, write_bytes, write_json, write_text
+from ..io.files import claim_folder, find_mismatch, hold_lock, write_json, write_text
 from ..io.progress import progress
-from ..io.table import markdown_table
-from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
-from ..tasks.policy_model import load_policy
+from ..tasks.policy import load_policy
 from .launch import evaluation_folder
-
-Results = Mapping[str, Mapping[str, "Result"]]
-"""By the name of the setting, then by the label of the policy."""
+from .simulation_report import Result, draw_success, overview, table, write_simulation
 
 
 @dataclass(frozen=True)
@@ -44,19 +38,6 @@ class Candidate:
     depth: bool
     weights: str
     calibration: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """The trials of one policy in one setting, and the digest of its weights."""
-
-    trials: Sequence[Trial]
-    weights: str
-
-    @property
-    def share(self) -> Estimate:
-        """Successes, with Wilson's interval."""
-        return wilson(sum(t.success for t in self.trials), len(self.trials))
 
 
 def simulate(
@@ -87,16 +68,14 @@ def simulate(
     with Workers(jobs or os.cpu_count() or 1, patience) as workers:
         for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
             policy = partial(load_policy, candidate.folder)
-            what = Evaluation(policy, env, folder, name, candidate.weights, videos, html)
+            what = PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
             results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
     if out or len(candidates) == 1:
-        from .simulation_report import write_simulation
-
         place = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
         write_text(place / "table.md", text)
-        report = write_simulation(place, results, _draw(results, place / "success.svg"), candidates[0].folder)
+        report = write_simulation(place, results, draw_success(results, place / "success.svg"), candidates[0].folder)
         text += f"\nreport: {report}"
     return text
 
@@ -118,15 +97,6 @@ def read_candidate(checkpoint: Path, label: str) -> Candidate:
 def setting_name(task: str, options: Mapping[str, Any]) -> str:
     """For example "KukaPick, lighting=dim"."""
     return ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
-
-
-def short_names(settings: Sequence[str]) -> list[str]:
-    """Names of settings without the parts that all share; "usual" where nothing else is left."""
-    parts = [name.split(", ") for name in settings]
-    if len(parts) == 1:
-        return list(settings)
-    common = set.intersection(*map(set, parts))
-    return [", ".join(part for part in each if part not in common) or "usual" for each in parts]
 
 
 def _settings(
@@ -160,7 +130,7 @@ def _plan(
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PolicyEvaluation:
     """One policy in one setting. setting: its name; weights: the digest of the policy's weights; videos: kept per
     outcome; html: with a page beside each."""
 
@@ -173,7 +143,7 @@ class Evaluation:
     html: bool = False
 
 
-def evaluate(what: Evaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
+def evaluate(what: PolicyEvaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
     """One trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
     if not len(seeds):
         raise ValueError("an evaluation needs at least one trial")
@@ -254,55 +224,6 @@ def summarise(result: Result, seconds: float, folder: Path) -> dict[str, Any]:
     }
 
 
-def overview(results: Results) -> str:
-    """Markdown: one row per policy, one column per setting, with success in per cent and Wilson's interval."""
-    first, *_ = results.values()
-    rows = []
-    for label in first:
-        shares = [policies[label].share for policies in results.values()]
-        rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
-    return markdown_table(["policy", *short_names(list(results))], rows) + "\n"
-
-
-def table(results: Mapping[str, Result], setting: str) -> str:
-    """Markdown: success with Wilson's interval, and differences to the first policy, paired by initial state."""
-    head, *rows = table_rows(results)
-    return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
-
-
-def table_rows(results: Mapping[str, Result]) -> list[list[str]]:
-    """Head and rows of the table of one setting."""
-    head = ["policy", "weights", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]
-    first = next(iter(results))
-    base = {t.seed: t.success for t in results[first].trials}
-    rows = []
-    for label, result in results.items():
-        row = [label, result.weights[:8], f"{100 * result.share.mean:.1f}", _range(result.share, "")]
-        if label == first:
-            row += ["baseline", "", ""]
-        else:
-            pair = paired_shares({t.seed: t.success for t in result.trials}, base)
-            row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
-        rows.append([*row, str(sum(bool(t.crashed) for t in result.trials))])
-    return [head, *rows]
-
-
-def notes(results: Mapping[str, Result], setting: str) -> list[str]:
-    """What a reader of the table must know."""
-    first = next(iter(results))
-    base = [t.seed for t in results[first].trials]
-    said = [
-        f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
-        f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
-    ]
-    same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
-    if same:
-        said.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
-    if len(base) < 50:
-        said.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return said
-
-
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
     """Make the environment once, here where a failure is an error and not a crash, and compare its sizes."""
     made = env()
@@ -327,27 +248,6 @@ def labels(checkpoints: Sequence[str | Path]) -> list[str]:
         return [_run_folder(Path(checkpoints[0])).name]
     start = next(i for i in range(min(map(len, parts)) + 1) if len({p[: i + 1] for p in parts}) > 1)
     return ["-".join(p[start:]) or Path(*p).name for p in parts]
-
-
-def _draw(results: Results, path: Path) -> bytes | None:
-    """Write the figure of all settings, and return it; None without matplotlib."""
-    if not importlib.util.find_spec("matplotlib"):
-        warnings.warn(
-            f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
-        )
-        return None
-    from .figures import draw_shares
-
-    shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
-    groups = dict(zip(short_names(list(results)), shares, strict=True))
-    drawn = draw_shares(groups, "success (%), 95 % interval")
-    write_bytes(path, drawn)
-    return drawn
-
-
-def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
-    low, high = estimate.bounds
-    return f"{100 * low:{sign}.{digits}f} to {100 * high:{sign}.{digits}f}"
 
 
 def _run_folder(checkpoint: Path) -> Path:

@@ -1,21 +1,44 @@
-"""report.html of policies in simulation: what was tried, what the trials show, and what they do not."""
+"""Results of policies in simulation: tables, the figure, and report.html, which says what was tried, what the trials
+show, and what they do not."""
 
+import importlib.util
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..io.checkpoint import read_model
-from ..metrics.statistics import paired_shares
+from ..io.files import write_bytes
+from ..io.table import markdown_table
+from ..metrics.statistics import Estimate, paired_shares, wilson
+from ..robots.rollout import Trial
 from .launch import versions
-from .report import show_picture, write_report
-from .sections import Section
-from .simulate import Results, notes, short_names, table_rows
+from .report import Section, show_picture, write_report
 
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
     "weights: the first digits of the digest of the weights, which is in every file of the evaluation",
-    "difference: to the first policy, on the same initial states, with Newcombe's interval for paired shares",
+    "difference: from the first policy, on the same initial states, with Newcombe's interval for paired shares",
     "McNemar p: of the exact test that a policy wins as many initial states as it loses to the first one",
     "crashed: simulations that ended in an error or hung; they count as failures",
 )
+
+
+Results = Mapping[str, Mapping[str, "Result"]]
+"""By the name of the setting, then by the label of the policy."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The trials of one policy in one setting, and the digest of its weights."""
+
+    trials: Sequence[Trial]
+    weights: str
+
+    @property
+    def share(self) -> Estimate:
+        """Successes, with Wilson's interval."""
+        return wilson(sum(t.success for t in self.trials), len(self.trials))
 
 
 def write_simulation(out: Path, results: Results, figure: bytes | None, policy: Path) -> Path:
@@ -67,7 +90,86 @@ def _limits(results: Results) -> list[str]:
         "How the policies would do on a real robot.",
     ]
     if least < 50:
-        said.insert(0, f"Much about success itself: {least} trials leave wide intervals. Use at least 50.")
+        said.insert(0, f"How high the success rates are: {least} trials leave wide intervals. Use at least 50.")
     if sum(len(policies) - 1 for policies in results.values()) > 3:
-        said.append("Every difference by itself: with so many comparisons, one in twenty has p < 0.05 by chance.")
+        said.append("Whether each difference holds by itself: of so many, one in twenty has p < 0.05 by chance.")
     return said
+
+
+def short_names(settings: Sequence[str]) -> list[str]:
+    """Names of settings without the parts that all share; "usual" where nothing else is left."""
+    parts = [name.split(", ") for name in settings]
+    if len(parts) == 1:
+        return list(settings)
+    common = set.intersection(*map(set, parts))
+    return [", ".join(part for part in each if part not in common) or "usual" for each in parts]
+
+
+def overview(results: Results) -> str:
+    """Markdown: one row per policy, one column per setting, with success in per cent and Wilson's interval."""
+    first, *_ = results.values()
+    rows = []
+    for label in first:
+        shares = [policies[label].share for policies in results.values()]
+        rows.append([label, *(f"{100 * s.mean:.0f} ({_range(s, '', 0)})" for s in shares)])
+    return markdown_table(["policy", *short_names(list(results))], rows) + "\n"
+
+
+def table(results: Mapping[str, Result], setting: str) -> str:
+    """Markdown: success with Wilson's interval, and differences from the first policy, paired by initial state."""
+    head, *rows = table_rows(results)
+    return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
+
+
+def table_rows(results: Mapping[str, Result]) -> list[list[str]]:
+    """Head and rows of the table of one setting."""
+    head = ["policy", "weights", "success (%)", "95 % interval", "difference", "95 % interval", "McNemar p", "crashed"]
+    first = next(iter(results))
+    base = {t.seed: t.success for t in results[first].trials}
+    rows = []
+    for label, result in results.items():
+        row = [label, result.weights[:8], f"{100 * result.share.mean:.1f}", _range(result.share, "")]
+        if label == first:
+            row += ["baseline", "", ""]
+        else:
+            pair = paired_shares({t.seed: t.success for t in result.trials}, base)
+            row += [f"{100 * pair.difference.mean:+.1f}", _range(pair.difference, "+"), f"{pair.p_value:.3f}"]
+        rows.append([*row, str(sum(bool(t.crashed) for t in result.trials))])
+    return [head, *rows]
+
+
+def notes(results: Mapping[str, Result], setting: str) -> list[str]:
+    """What a reader of the table must know."""
+    first = next(iter(results))
+    base = [t.seed for t in results[first].trials]
+    said = [
+        f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
+        f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
+    ]
+    same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
+    if same:
+        said.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
+    if len(base) < 50:
+        said.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
+    return said
+
+
+def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
+    low, high = estimate.bounds
+    return f"{100 * low:{sign}.{digits}f} to {100 * high:{sign}.{digits}f}"
+
+
+def draw_success(results: Results, path: Path) -> bytes | None:
+    """Write the figure of all settings, and return it; None without matplotlib."""
+    if not importlib.util.find_spec("matplotlib"):
+        warnings.warn(
+            f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
+        )
+        return None
+    from .figures import draw_shares
+
+    shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
+    groups = dict(zip(short_names(list(results)), shares, strict=True))
+    drawn = draw_shares(groups, "success (%), 95 % interval")
+    write_bytes(path, drawn)
+    return drawn

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..metrics.statistics import Estimate, Test, contrast, row_seed_residual, spreads_alike, t_interval
-from .findings import Scores, adjusted_p_values
+from ..metrics.statistics import Estimate, Test, contrast, holm, row_seed_residual, spreads_alike, t_interval
+
+Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""Percent by column, row and seed."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,20 @@ def summarise(
     ]
 
 
+def adjusted_p_values(scores: Scores, baseline: str, margin: float) -> dict[tuple[str, str], float]:
+    """p-values, by column and row, of all differences from the baseline, adjusted together by Holm; none below three
+    seeds, where nothing is called significant."""
+    p_values = {}
+    for column, rows in scores.items():
+        for row in rows:
+            test = None if row == baseline else contrast(rows, [row], [baseline], margin)
+            if test is not None and test.p_value is not None and test.difference.count >= 3:
+                p_values[column, row] = test.p_value
+    return holm(p_values)
+
+
 def score_rows(summaries: Sequence[Summary], metric_name: str) -> list[tuple[str, ...]]:
-    """Head and rows of the table of scores; with differences to the baseline, where there is one column."""
+    """Head and rows of the table of scores; with differences from the baseline, where there is one column."""
     columns = list(summaries[0].cells)
     if len(columns) > 1:
         head = ("encoding", *(f"{column} (%)" for column in columns))
@@ -120,7 +134,7 @@ def difference(cell: Cell) -> str:
 
 
 def difference_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
-    """Head and rows of the table of differences to the baseline, for comparisons of several columns."""
+    """Head and rows of the table of differences from the baseline, for comparisons of several columns."""
     head = ("difference", *summaries[0].cells)
     return [head, *((s.label, *map(difference, s.cells.values())) for s in summaries)]
 

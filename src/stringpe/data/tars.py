@@ -1,27 +1,180 @@
-"""Where the samples of a tar lie, so that each of them can be read without what comes before it.
+"""Tars of samples: read whole, as a stream or by offset; indexed; written.
+
+A tar is read as WebDataset lays it out: files whose names agree up to the first dot of their last part are one sample.
+"set.b/008.rgb.png" is the kind "rgb.png" of the sample "set.b/008". What cannot be read is counted and named.
 
 `stringpe data index` writes NAME.idx beside NAME.tar, in the format of NVIDIA DALI's wds2idx: a first line
-"v1.2 COUNT", then a line per sample with "KIND OFFSET SIZE NAME" for each of its files. A tar in a file needs no index:
-its headers are read in its place, 512 bytes per file. A tar behind an address needs one, at the same address, and a
-server that answers requests for parts of a file. What is compressed, or comes from a command, has no offsets.
+"v1.2 COUNT", then a line per sample with "KIND OFFSET SIZE NAME" for each of its files. With it, any sample can be read
+without what comes before it. A tar in a local file needs no index: its headers are read instead, 512 bytes per file. A
+tar behind an address needs one, at the same address, and a server that answers requests for parts of a file. What is
+compressed, or comes from a command, has no offsets.
 """
 
+import io
+import lzma
+import struct
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
-from ..io.files import write_text
+from ..io.files import new_file, write_text
+from ..io.pictures import SUFFIXES, BadSample
 from ..io.problems import Problems
-from .archives import MAX_BYTES, is_compressed, read_members, split_name
+
+if TYPE_CHECKING:
+    pass
+
+
+TEXTS = ("cls", "txt", "json")
+"""Kinds of files that are read at once, because they are small and wanted first."""
+
+MAX_BYTES = 2**30
+"""Largest file in a tar: one that claims more is left out."""
+
+DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError)
+"""What reading a damaged tar raises."""
 
 VERSION = "v1.2"
 _TIMEOUT = 60.0  # seconds without a byte after which a download has failed
-_GAP = 1 << 16  # bytes that are read and thrown away rather than asked for anew
+_GAP = 1 << 16  # bytes that are read and thrown away rather than requested again
 _BLOCK = tarfile.BLOCKSIZE
+_REMEDY = "make it again with stringpe data index"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a tar: where it lies, or its bytes."""
+
+    shard: Path
+    offset: int
+    size: int
+    content: bytes | None
+
+    def read(self) -> bytes:
+        if self.content is not None:
+            return self.content
+        with self.shard.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """A header that tells damage from the end: tarfile takes a missing or damaged header for the end of the tar."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictInfo":
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error}" if len(buf) == tarfile.BLOCKSIZE else "its end is missing") from None
+
+
+Sample = dict[str, Member]
+"""The files of a sample by kind."""
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """Key and kind of a file in a tar: ("set.b/008", "rgb.png") of "./set.b/008.rgb.png"; the kind of a hidden file,
+    whose name begins with a dot, is empty."""
+    folder, slash, name = path.removeprefix("./").rpartition("/")
+    key, _, kind = name.partition(".")
+    return folder + slash + key, kind if key else ""
+
+
+def read_samples(path: Path, problems: Problems) -> dict[str, Sample]:
+    """The samples of a tar by key.
+
+    Texts are read at once; the rest of a plain tar is read when it is wanted. A compressed tar cannot be read at any
+    place, so all of it is kept in memory, encoded. Of a damaged tar, the files before the damage are used."""
+    found: dict[str, Sample] = {}
+    for name, member in read_members(path, problems, texts=True):
+        key, kind = split_name(name)
+        if kind in found.setdefault(key, {}):
+            problems.add(f"{path.name}/{name}: it is there twice, and the first one is used")
+        elif kind:
+            found[key][kind] = member
+    return {key: kinds for key, kinds in found.items() if kinds}
+
+
+def read_members(path: Path, problems: Problems, *, texts: bool = False) -> Iterator[tuple[str, Member]]:
+    """Name and place of every file of a tar, with its bytes if the tar is compressed or (`texts`) the file is a text.
+    Damage ends the tar early, as one problem; a file that the tar's end cuts short is left out."""
+    compressed = is_compressed(path)
+    size, count = path.stat().st_size, 0
+    try:
+        with tarfile.open(path, "r:*" if compressed else "r:", tarinfo=_StrictInfo) as tar:
+            for entry in tar:
+                if not entry.isfile():
+                    continue
+                if entry.size > MAX_BYTES:
+                    problems.add(f"{path.name}/{entry.name}: {entry.size} bytes are more than {MAX_BYTES}")
+                    continue
+                if not compressed and entry.offset_data + entry.size > size:
+                    raise tarfile.ReadError(f"{entry.name} is cut short")
+                read = compressed or (texts and split_name(entry.name)[1] in TEXTS)
+                file = tar.extractfile(entry) if read else None
+                yield entry.name, Member(path, entry.offset_data, entry.size, None if file is None else file.read())
+                count += 1
+    except DAMAGE as error:
+        problems.add(f"{path} is damaged ({error}): only the {count} files before the damage are used")
+
+
+def stream_samples(file: IO[bytes]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Key and contents of the samples of a tar that is read once from its beginning to its end, such as one that comes
+    over a network. Files of a sample must follow one another. Damage raises one of `DAMAGE`."""
+    current, kinds = "", dict[str, bytes]()
+    with tarfile.open(fileobj=file, mode="r|*", tarinfo=_StrictInfo) as tar:
+        for entry in tar:
+            key, kind = split_name(entry.name)
+            if not entry.isfile() or not kind or entry.size > MAX_BYTES:
+                continue
+            if key != current and kinds:
+                yield current, kinds
+                kinds = {}
+            content = tar.extractfile(entry)
+            assert content is not None
+            current = key
+            kinds.setdefault(kind, content.read())
+        if kinds:
+            yield current, kinds
+
+
+def write_samples(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
+    """Write a plain tar of samples, key and files by kind, which is there whole or not at all. Times are 0: the same
+    samples give the same bytes."""
+    with new_file(path) as draft, tarfile.open(draft, "w") as tar:
+        for key, files in samples:
+            for kind, content in files.items():
+                entry = tarfile.TarInfo(f"{key}.{kind}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the bytes are those of gzip, bzip2 or xz, whatever the name says."""
+    with path.open("rb") as file:
+        head = file.read(6)
+    return head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"))
+
+
+def picture_kind(kinds: Mapping[str, Any], name: str) -> str:
+    """Which of a sample's files is its picture; BadSample if none is."""
+    found = (kind for kind in kinds if f".{kind.lower().removeprefix('rgb.')}" in SUFFIXES)
+    kind = next(found, None)
+    if kind is None:
+        listed = ", ".join(sorted(kinds)[:3])
+        raise BadSample(
+            f"{name}: it has no picture, only {listed} (the name of a file in a tar is split at its first dot)"
+        )
+    return kind
 
 
 class StaleIndex(ValueError):
@@ -119,7 +272,7 @@ def count_samples(shard: str) -> int | None:
     return len(scan(Path(shard))) if _is_plain_file(shard) else None
 
 
-class Parts:
+class ShardReader:
     """A shard, a file or an address, that is read by offsets. What is read in order is read in one go."""
 
     def __init__(self, shard: str):
@@ -184,9 +337,6 @@ class Parts:
             self.position = offset if response.status == 206 else 0  # a server may send all of it
         assert self._file is not None
         _read_all(self._file, offset - self.position)
-
-
-_REMEDY = "make it again with stringpe data index"
 
 
 def _read_all(file: IO[bytes], size: int) -> bytes:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stringpe.training.ema import Ema
+from stringpe.training.state import Ema
 
 
 def test_the_average_follows_its_power():

@@ -1,4 +1,4 @@
-"""What a step of each row of a comparison costs, measured in turns with nothing else running."""
+"""What a step costs: time and memory of a run as it trains, and of the rows of a comparison in turns."""
 
 import statistics
 import tempfile
@@ -10,8 +10,70 @@ from typing import Any
 import torch
 
 from ..recipes.schema import Recipe
-from .clock import peak_bytes, reset_peak
-from .launch import accelerator_for, build
+
+_OURS = ("VmHWM", "RssFile", "RssShmem")
+
+
+class Clock:
+    """Milliseconds per step, over windows that end where the device has caught up. Pauses do not count."""
+
+    def __init__(self) -> None:
+        self._windows: list[float] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start, self._steps = time.perf_counter(), 0
+
+    def tick(self) -> None:
+        """One step was issued."""
+        self._steps += 1
+
+    def mark(self) -> None:
+        """End of a window; call it after something that waits for the device."""
+        if self._steps:
+            self._windows.append(1e3 * (time.perf_counter() - self._start) / self._steps)
+        self._begin()
+
+    def resume(self) -> None:
+        """Start a window anew after a pause (evaluation, saving)."""
+        self._begin()
+
+    def milliseconds(self) -> float | None:
+        """The median window; the first, which warms up, counts only where it is alone."""
+        windows = self._windows[1:] or self._windows
+        return statistics.median(windows) if windows else None
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget earlier peaks of memory."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: VmHWM starts again from now
+    except OSError:
+        return
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Largest memory since `reset_peak`: of tensors on a GPU, of the process's own memory on a CPU; None where it
+    cannot be known.
+
+    On a CPU, pages of files (torch's libraries are hundreds of megabytes of them) are left out: the kernel takes them
+    back and reads them again as it likes, so that a peak with them depends on what else the machine does."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name in _OURS
+    }
+    if "VmHWM" not in kilobytes:
+        return None
+    return 1024 * (kilobytes["VmHWM"] - kilobytes.get("RssFile", 0) - kilobytes.get("RssShmem", 0))
+
 
 _WARM, _LEAST, _MOST = 3, 7, 25
 _SECONDS = 2.0  # per row
@@ -20,7 +82,7 @@ _SECONDS = 2.0  # per row
 def measure_in_turns(recipes: Mapping[str, Recipe], baseline: str) -> dict[str, dict[str, Any]]:
     """By row: median and quartiles of milliseconds per training step and of their ratio to the baseline's step in the
     same turn, parameters of encodings, and on a GPU the peak of memory above what was there before the row's model.
-    Rows take turns, one step each, so that a machine that grows slower or faster does so for all of them."""
+    Rows take turns, one step each, so that a machine that slows down or speeds up does so for all of them."""
     runs = {label: _Timed(recipe) for label, recipe in recipes.items()}
     began = time.perf_counter()
     while _wants_more(runs, time.perf_counter() - began):
@@ -39,6 +101,7 @@ class _Timed:
 
     def __init__(self, recipe: Recipe):
         from ..encoding import PositionEncoding
+        from .launch import accelerator_for, build
         from .loop import Run
 
         accelerator = accelerator_for(recipe)

@@ -3,11 +3,10 @@ import torch
 import torch.nn.functional as F
 
 from stringpe import tasks
-from stringpe.data.place import Place
+from stringpe.data.order import Place
 from stringpe.recipes.schema import Augment, Data, Loss, Model, Recipe
-from stringpe.tasks.backbone import backbone
-from stringpe.tasks.classification import Classification
-from stringpe.tasks.objective import cross_entropy, hits, mixup, soft_targets, weighted_sums
+from stringpe.tasks.build import backbone
+from stringpe.tasks.classification import Classification, cross_entropy, hits, mixup, soft_targets, weighted_sums
 
 
 def test_losses_are_torchs():

@@ -6,7 +6,7 @@ from accelerate.tracking import GeneralTracker, register_tracker_class
 
 from stringpe.io import checkpoint as checkpoints
 from stringpe.training import train
-from stringpe.training.trackers import check_tracker, start_tracker
+from stringpe.training.log import check_tracker, start_tracker
 
 
 def scalars(folder, name):

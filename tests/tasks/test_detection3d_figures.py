@@ -6,7 +6,7 @@ import torch
 from browser import results_in_browser
 from stringpe.cli.main import main
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.tasks.page3d import predict_val_frames
+from stringpe.tasks.detection3d_figures import predict_val_frames
 
 
 def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):

@@ -6,8 +6,8 @@ import pytest
 
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
-from stringpe.training.findings import conclusions, named_findings, open_questions, verdict
-from stringpe.training.sections import Section, as_markdown
+from stringpe.training.comparison_report import conclusions, find_contrasts, open_questions, verdict
+from stringpe.training.report import Section, as_markdown
 from stringpe.training.table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 
 
@@ -88,7 +88,7 @@ ASKED = Design(
 
 
 def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
-    found = named_findings(TABLE, ASKED)
+    found = find_contrasts(TABLE, ASKED)
     assert [(f.name, f.column, f.outcome, f.as_expected) for f in found] == [
         ("rotary − absolute", "first", "shown", True),
         ("Cayley − Mixed", "first", "equal", True),
@@ -111,14 +111,14 @@ def test_findings_say_what_was_shown_what_is_equal_and_what_is_open():
 
 def test_what_goes_against_theory_is_said():
     turned = Design(contrasts=(Contrast("absolute − rotary", ("absolute",), ("rope_mixed",), {"first": MORE}),))
-    (found,) = named_findings({"first": TABLE["first"]}, turned)
+    (found,) = find_contrasts({"first": TABLE["first"]}, turned)
     assert (found.outcome, found.as_expected) == ("shown", False)
     assert found.sentence().endswith("where theory expects a difference above zero")
 
 
 def test_two_seeds_are_never_enough():
     two = {column: {row: dict(list(v.items())[:2]) for row, v in rows.items()} for column, rows in TABLE.items()}
-    found = named_findings(two, ASKED)
+    found = find_contrasts(two, ASKED)
     assert {f.outcome for f in found} == {"open"}
     assert conclusions(found, 2) == []
     assert len(open_questions(found)) == len(found)

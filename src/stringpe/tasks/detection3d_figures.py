@@ -1,4 +1,5 @@
-"""The paper's figure of detection in 3D: frames as rows, runs as columns, ground truth green and predictions blue.
+"""What runs of detection in 3D find in frames of their validation sets: the paper's figure, and frames to look at from
+all sides.
 
 stringpe figure runs/d3/runs/absolute/seed0 runs/d3/runs/cayley/seed0 --out figure.png
 """
@@ -9,14 +10,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .. import viewer
 from ..data.boxes3d import BoxSet, load_boxes3d
-from ..data.prompts import prompt_tokens
+from ..data.queries import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
-from ..metrics.average_precision3d import paired_iou
+from ..metrics.average_precision3d import ScoredBoxes, paired_iou
 from ..models.owl3d import assign, detections
 from ..recipes.overrides import override
-from .build import load_run
+from .build import load_run, open_run
+from .detection3d import Detection3D
+from .predict import suppress
 
 _WIDE, _ABREAST = 1600, 4  # pixels and columns that a figure's pictures may take side by side, about
 
@@ -99,3 +103,39 @@ def name_run(text: str) -> tuple[str, Path]:
         return name, Path(folder)
     recipe = checkpoints.read_model(Path(text))[0]
     return f"{recipe.model.encoding}, {'RGB' if recipe.model.depth == 'none' else 'RGB-D'}", Path(text)
+
+
+_OVERLAP = 0.5  # of two predictions of one name that overlap by more, only the better is shown
+
+
+def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int = 8) -> list[viewer.Frame]:
+    """`count` validation frames of a run of detection3d, in turn from every family, with the true boxes and as many of
+    the best predictions. changes: overrides of the run's recipe, for data that has moved."""
+    task, model = open_run(run, changes)
+    if not isinstance(task, Detection3D):
+        raise ValueError(
+            f"--html and --rrd show boxes in 3D, or with --env rollouts; {run} holds a run of {task.recipe.task}"
+        )
+    kept = task.val_set
+    index = torch.tensor(spread_frames(kept, count))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch = kept.batch(index, device)
+    with torch.no_grad():
+        found = detections(task.predict(model.to(device).eval(), batch))
+    return [_frame(kept, int(i), best) for i, best in zip(index, found, strict=True)]
+
+
+def _frame(kept: BoxSet, i: int, found: ScoredBoxes) -> viewer.Frame:
+    there = (kept.label[i] >= 0).nonzero()[:, 0]
+    best = suppress(found, _OVERLAP)
+    truths = [viewer.Box(kept.box[i, j], kept.names[int(kept.label[i, j])]) for j in there]
+    guesses = [
+        viewer.Box(box, kept.names[int(label)], "predicted", float(score))
+        for box, label, score in zip(best.box, best.label, best.score, strict=True)
+    ]
+    group = f"{kept.groups[int(kept.group[i])]}: " if len(kept.groups) > 1 else ""
+    objects = "1 object" if len(there) == 1 else f"{len(there)} objects"
+    caption = f"{group}{objects}, and as many of the best predictions"
+    return viewer.Frame(
+        kept.rgb[i], kept.depth[i].float(), kept.intrinsics[i], [*truths, *guesses[: len(there)]], caption
+    )

@@ -1,0 +1,88 @@
+"""What a run carries from step to step beside its weights and optimiser: the average of the weights, and the state of
+every random generator."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+
+class Ema:
+    """average ← decay · average + (1 − decay) · weights, after every step.
+
+    The first steps use the smaller decay (1 + step) / (10 + step), so that the start is forgotten; with a power, as
+    diffusion policies have it (0.75), 1 − (1 + step)^−power."""
+
+    def __init__(self, model: nn.Module, decay: float, power: float = 0.0):
+        self.model, self.decay, self.power = model, decay, power
+        self.weights = dict(model.named_parameters())
+        self.average = {name: p.detach().clone() for name, p in self.weights.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the weights in after step `step`."""
+        early = 1 - (1 + step) ** -self.power if self.power else (1 + step) / (10 + step)
+        decay = min(self.decay, early)
+        torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in self.weights.values()], 1 - decay)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Inside, the model holds the average."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # an evaluation leaves whole weights behind, which the next step would take for new
+        for name, weight in self.weights.items():
+            other: Tensor = self.average[name].clone()
+            self.average[name].copy_(weight)
+            weight.copy_(other)
+
+
+def capture_generators(device: torch.device) -> dict[str, Tensor]:
+    """torch on the CPU and on the device, Python and NumPy (if it is there): uint8 and float64 vectors."""
+    version, words, gauss = random.getstate()
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor([version, *words, *([] if gauss is None else [gauss])], dtype=torch.float64),
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state(device)
+    numpy = _numpy()
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        assert name == "MT19937"
+        state["numpy"] = torch.tensor([*keys.tolist(), position, has_gauss, cached], dtype=torch.float64)
+    return state
+
+
+def restore_generators(state: dict[str, Tensor], device: torch.device) -> None:
+    """Put the generators back to where `capture_generators` found them."""
+    torch.set_rng_state(state["torch"].cpu())
+    version, *rest = state["python"].tolist()
+    words, gauss = rest[:625], rest[625:]
+    random.setstate((int(version), tuple(int(w) for w in words), gauss[0] if gauss else None))
+    if device.type != "cpu" and "device" in state:
+        torch.get_device_module(device).set_rng_state(state["device"].cpu(), device)
+    numpy = _numpy()
+    if numpy is not None and "numpy" in state:
+        *keys, position, has_gauss, cached = state["numpy"].tolist()
+        keys = numpy.array(keys, dtype=numpy.uint32)
+        numpy.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
+
+
+def _numpy():  # type: ignore[no-untyped-def]
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
