@@ -14,12 +14,11 @@ from stringpe import catalogue, hosts, robots, tasks
 from stringpe.data import labelled, sources
 from stringpe.data.order import Place
 from stringpe.robots.data import demos
-from stringpe.robots.sim import task_table
 from stringpe.tasks import check
 from stringpe.training import evaluate, train
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
-TABLES = (catalogue._ENTRIES, tasks._TASKS, sources.SOURCES, sources.SERVES, labelled._SETS, task_table.TASKS)
+TABLES = (catalogue._ENTRIES, tasks._TASKS, sources.SOURCES, sources.SERVES, labelled._SETS, robots._table())
 
 
 @contextmanager

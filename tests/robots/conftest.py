@@ -8,10 +8,10 @@ from stringpe import robots
 @pytest.fixture(scope="session")
 def eyes():
     """For tests that render."""
-    from stringpe.robots.sim.simulator import needs_rendering  # the tests of policies and data need no simulator
+    from stringpe.robots.sim.simulator import check_rendering  # the tests of policies and data need no simulator
 
     try:
-        needs_rendering()
+        check_rendering()
         env = robots.make("MugOnPlate", cameras=("overhead",), size=(8, 8))
         env.reset(seed=0)
         env.close()

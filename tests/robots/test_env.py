@@ -11,7 +11,7 @@ import torch
 
 from stringpe import robots
 from stringpe.coords import backproject
-from stringpe.robots.sim import render, simulator
+from stringpe.robots.sim import simulator
 
 
 @pytest.mark.parametrize("task", robots.tasks())
@@ -213,7 +213,7 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in ("mujoco", "gym_aloha") else real(name)
     )
-    for call in (simulator.load, lambda: simulator.asset_folder("gym_aloha", "assets")):
+    for call in (simulator.load_mujoco, lambda: simulator.asset_folder("gym_aloha", "assets")):
         with pytest.raises(ValueError, match=r"pip install 'stringpe\[robots\]'"):
             call()
 
@@ -236,7 +236,7 @@ def test_a_renderer_that_fails_gives_the_same_line(monkeypatch):
         raise RuntimeError("no display")
 
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    monkeypatch.setattr(render.mujoco, "Renderer", broken)
+    monkeypatch.setattr(simulator.mujoco, "Renderer", broken)
     env = robots.make("MugOnPlate", size=(8, 8))
     with pytest.raises(OSError, match=r"libegl1.*no display"):
         env.reset(seed=0)
@@ -248,7 +248,7 @@ def test_a_backend_that_cannot_load_gives_the_same_line(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(OSError, match=r"apt-get install .*glGetError"):
-        simulator.load()
+        simulator.load_mujoco()
 
 
 @pytest.mark.slow

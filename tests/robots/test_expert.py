@@ -4,8 +4,8 @@ import pytest
 from stringpe import robots
 from stringpe.robots.data import demos
 from stringpe.robots.sim import expert
-from stringpe.robots.sim.geometry import Pose, about, between, from_rotation_vector, grip_down, rotation_vector
-from stringpe.robots.sim.ik import Kinematics
+from stringpe.robots.sim.expert import Kinematics
+from stringpe.robots.sim.poses import Pose, between, from_rotation_vector, grip_down, rotation_about, rotation_vector
 
 
 @pytest.mark.parametrize("task", robots.tasks())
@@ -76,14 +76,14 @@ def test_rotations_and_their_vectors():
         turn = from_rotation_vector(vector)
         np.testing.assert_allclose(turn.T @ turn, np.eye(3), atol=1e-12)
         np.testing.assert_allclose(rotation_vector(turn), vector, atol=1e-9)
-    start, end = Pose(np.zeros(3), np.eye(3)), Pose(np.ones(3), about("z", 1.0))
+    start, end = Pose(np.zeros(3), np.eye(3)), Pose(np.ones(3), rotation_about("z", 1.0))
     half = between(start, end, 0.5)
     np.testing.assert_allclose(half.pos, 0.5)
-    np.testing.assert_allclose(half.turn, about("z", 0.5), atol=1e-12)
+    np.testing.assert_allclose(half.turn, rotation_about("z", 0.5), atol=1e-12)
 
 
 def test_fingers_are_alike():
     for axis in np.linspace(-4, 4, 17):
-        near = expert.closest_axis(axis, np.pi / 2)
+        near = expert.align_axis(axis, np.pi / 2)
         assert abs(near - np.pi / 2) <= np.pi / 2 + 1e-9
         assert abs(np.sin(near - axis)) < 1e-9

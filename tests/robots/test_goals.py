@@ -8,9 +8,9 @@ import pytest
 from stringpe import robots
 from stringpe.robots.sim import things
 from stringpe.robots.sim.expert import Expert
-from stringpe.robots.sim.geometry import Pose, about
 from stringpe.robots.sim.goals import HOLD, HandOver
-from stringpe.robots.sim.task_experts import Placement, deliver, insert
+from stringpe.robots.sim.poses import Pose, rotation_about
+from stringpe.robots.sim.scripts import Placement, deliver, insert
 
 # Where an item goes, relative to what it goes to: (item, onto, offset), all of a task.
 DONE = {
@@ -31,20 +31,20 @@ DONE = {
         ("yellow box", "bin", (0.0, 0.0, 0.006)),
     ],
 }
-OVER = about("x", np.pi)
-SIDE = about("x", np.pi / 2)
+OVER = rotation_about("x", np.pi)
+SIDE = rotation_about("x", np.pi / 2)
 # One item of a finished state somewhere else: (task, item, offset from what it belongs to, turn, why it is not done)
 NEARLY = [
     ("BowlOnRack", "bowl", (0.0, 0.2, 0.001), None, "beside the rack"),
     ("BowlOnRack", "bowl", (0.0, 0.0, 0.09), OVER, "upside down"),
     ("GlassOnRack", "glass", (0.0, 0.0, 0.068), SIDE, "lying"),
     ("GlassOnRack", "glass", (0.0, 0.16, 0.001), None, "on the table"),
-    ("PlateOnRack", "plate", (0.14, 0.0, 0.002), about("y", -0.45), "leaning on the rack"),
+    ("PlateOnRack", "plate", (0.14, 0.0, 0.002), rotation_about("y", -0.45), "leaning on the rack"),
     ("MugOnPlate", "mug", (0.1, 0.0, 0.001), None, "beside the plate"),
     ("MugOnPlate", "mug", (0.0, 0.0, 0.038), SIDE, "lying on the plate"),
-    ("FMB-1", "block", (0.0, 0.0, 0.0305), about("z", np.pi / 2), "across the recess"),
+    ("FMB-1", "block", (0.0, 0.0, 0.0305), rotation_about("z", np.pi / 2), "across the recess"),
     ("FMB-1", "block", (0.0, 0.03, 0.0305), None, "on the edge of the base"),
-    ("FMB-2", "tee", (0.0, 0.0, 0.0305), about("z", np.pi), "the wrong way round"),
+    ("FMB-2", "tee", (0.0, 0.0, 0.0305), rotation_about("z", np.pi), "the wrong way round"),
     ("FMB-2", "tee", (0.0, 0.0, 0.06), OVER, "upside down"),
     ("FruitBowl", "apple", (0.13, 0.0, 0.025), None, "one fruit beside the bowl"),
     ("StorageBin", "yellow box", (0.0, -0.13, 0.001), None, "one box in front of the bin"),
@@ -205,12 +205,12 @@ def test_a_peg_is_in_an_end_if_it_is_deep_and_straight(blind):
     env.reset(seed=0)
     deep = 0.05 + 0.04
     assert inserted(env, "peg", (0, deep - 0.035, 0)) == 1
-    assert inserted(env, "peg", (0, deep - 0.035, 0), about("z", np.pi)) == 1  # either end of the peg
+    assert inserted(env, "peg", (0, deep - 0.035, 0), rotation_about("z", np.pi)) == 1  # either end of the peg
     assert inserted(env, "peg", (0, 0.035 - deep, 0.002)) == -1
     assert inserted(env, "peg", (0, deep - 0.025, 0)) == 0  # not deep
     assert inserted(env, "peg", (0, deep + 0.03, 0)) == 0  # outside
     assert inserted(env, "peg", (0.012, deep - 0.035, 0)) == 0  # beside
-    assert inserted(env, "peg", (0, deep - 0.035, 0), about("z", 0.4)) == 0  # askew
+    assert inserted(env, "peg", (0, deep - 0.035, 0), rotation_about("z", 0.4)) == 0  # askew
     assert inserted(env, "peg", (0, deep - 0.035, 0.03)) == 0  # on top
 
 
@@ -254,12 +254,12 @@ def test_a_block_in_the_air_without_a_hand_is_not_picked(blind, home):
 
 def test_a_low_lift_and_the_wrong_thing_are_not_picked(blind):
     from stringpe.robots.sim.kuka_tasks import small_objects
-    from stringpe.robots.sim.task_experts import lift
+    from stringpe.robots.sim.scripts import pick_up
 
     env = robots.make("KukaPick", cameras=())
     pick = env.task
     block, can, *_ = small_objects()
-    for expert in (lift(block, 0.06), lift(can, 0.16)):
+    for expert in (pick_up(block, 0.06), pick_up(can, 0.16)):
         env.task = replace(pick, expert=expert)
         env.reset(seed=0)
         player = Expert(env, 0, noise=0.0)
@@ -284,8 +284,8 @@ def test_stages_count_up_and_the_reward_is_their_share(blind):
 
 def test_poses_compose():
     rng = np.random.default_rng(0)
-    a = Pose(rng.normal(size=3), about("x", 0.3) @ about("z", 1.0))
-    b = Pose(rng.normal(size=3), about("y", -2.0))
+    a = Pose(rng.normal(size=3), rotation_about("x", 0.3) @ rotation_about("z", 1.0))
+    b = Pose(rng.normal(size=3), rotation_about("y", -2.0))
     again = a.then(a.relative(b))
     np.testing.assert_allclose(again.pos, b.pos)
     np.testing.assert_allclose(again.turn, b.turn, atol=1e-12)

@@ -7,31 +7,31 @@
 `tasks()` lists the names. Needs the packages of `pip install 'stringpe[robots]'`.
 """
 
+import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..io.registry import look_up
+
+if TYPE_CHECKING:
+    from .sim.robot_task import TaskEntry
 
 __all__ = ["make", "register", "shifts", "tasks"]
 
 
 def tasks() -> tuple[str, ...]:
     """Names of all tasks."""
-    from .sim.task_table import TASKS
-
-    return tuple(TASKS)
+    return tuple(_table())
 
 
 def shifts(task: str) -> tuple[dict[str, Any], ...]:
     """Changes of the environment that a task's demonstrations do not show: options of `make`, one set per shift."""
-    from .sim.task_table import TASKS
-
-    found = look_up("task", task, TASKS).shifts
+    table = _table()
+    found = look_up("task", task, table).shifts
     if not found:
-        raise ValueError(
-            f"{task} has no shifts; these tasks have some: {', '.join(t for t in TASKS if TASKS[t].shifts)}"
-        )
+        some = ", ".join(name for name, entry in table.items() if entry.shifts)
+        raise ValueError(f"{task} has no shifts; these tasks have some: {some}")
     return found
 
 
@@ -63,9 +63,7 @@ def make(
         given["calibration"] = True
     if ":" in task:
         return _find_function(task)(**given)
-    from .sim.task_table import TASKS
-
-    entry = look_up("task", task, TASKS)
+    entry = look_up("task", task, _table())
     unknown = [key for key in options if key not in entry.options]
     if unknown:
         raise ValueError(f"{task} has no option {unknown[0]!r}: it has {', '.join(entry.options)}")
@@ -78,11 +76,19 @@ def register(name: str, make: Callable[..., Any], *, options: tuple[str, ...] = 
     make: its environment, called with the arguments of `make` by keyword. options: those that it takes of its own.
     """
     from .sim.robot_task import TaskEntry
-    from .sim.task_table import TASKS
 
-    if name in TASKS:
+    table = _table()
+    if name in table:
         raise ValueError(f"there is a task named {name!r} already: take another name")
-    TASKS[name] = TaskEntry(name, make, options)
+    table[name] = TaskEntry(name, make, options)
+
+
+@functools.cache
+def _table() -> "dict[str, TaskEntry]":
+    """All tasks by name. A task is defined in one place, the file of its robot, which lists its entries."""
+    from .sim import aloha_tasks, kuka_tasks
+
+    return {entry.name: entry for entry in (*aloha_tasks.ENTRIES, *kuka_tasks.ENTRIES)}
 
 
 def _find_function(name: str) -> Any:

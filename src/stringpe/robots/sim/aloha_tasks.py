@@ -13,7 +13,7 @@ from . import aloha, things
 from .env import RobotEnv
 from .goals import Delivery, HandOver, Insertion, lies_in, rests_on, sits_in
 from .robot_task import RobotTask, Start, TaskEntry
-from .task_experts import Placement, deliver, hand_over, insert
+from .scripts import Placement, deliver, hand_over, insert
 from .things import Thing
 
 FULL = float(np.pi)

@@ -7,13 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..calibration import intrinsics_key, pinhole, pose_key
-from .depth_sensor import DepthSensor
-from .geometry import Vector
-from .render import Cameras
+from .poses import Vector
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
-from .simulator import mujoco
+from .simulator import Cameras, DepthSensor, mujoco
 from .things import add
 from .world_state import World
 

@@ -1,8 +1,8 @@
-"""Scripted experts: phases of Cartesian way-points relative to things, played as joint targets.
+"""Experts that play a script: phases of Cartesian way-points relative to things, as joint targets.
 
-An expert is data. A `Phase` says where one or both hands go next, how far their fingers are open, and what they carry;
-way-points are looked up when their phase begins, so that a thing that moved is still found, and a thing that sits askew
-in the hand is still put down straight.
+A script (see `scripts`) is data. A `Phase` says where one or both hands go next, how far their fingers are open, and
+what they carry. Way-points are looked up when their phase begins, so that a thing that moved is still found, and a
+thing that sits askew in the hand is still put down straight.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import Pose, Vector, about, between, grip_down, heading
-from .ik import Kinematics
+from .poses import Pose, Vector, between, grip_down, heading, rotation_about, rotation_vector
 from .robot_model import Arm
 from .robot_task import RobotTask
+from .simulator import mujoco
 from .things import Grasp
 from .world_state import World
 
@@ -120,85 +120,77 @@ class Expert:
             here = self._kinematics.pose(arm, self._joints[arm.name])
             return Pose(here.pos + np.array([0.0, 0.0, way.lift]), here.turn)
         frame = self._world.pose(way.frame) if way.frame else Pose(np.zeros(3), np.eye(3))
-        level = Pose(frame.pos, about("z", heading(frame.turn)))
+        level = Pose(frame.pos, rotation_about("z", heading(frame.turn)))
         shake = self._noise * self._rng.normal(size=3) * way.jitter
         up = np.array([0.0, 0.0, way.lift]) + shake
         if way.carry:
             held = self._world.pose(way.carry)
             angle = heading(held.turn)
             if way.headings:
-                angle = nearest(angle, [heading(frame.turn) + option for option in way.headings])
-            goal = Pose(level.apply(way.offset) + up, about("z", angle))
+                angle = choose_heading(angle, [heading(frame.turn) + option for option in way.headings])
+            goal = Pose(level.apply(way.offset) + up, rotation_about("z", angle))
             return goal.then(held.relative(self._world.grip(arm.name)))
         assert way.grasp is not None, "a way-point is a grasp, or where something that is carried goes"
-        axis = closest_axis(heading(frame.turn) + way.grasp.fingers, arm.neutral)
+        axis = align_axis(heading(frame.turn) + way.grasp.fingers, arm.neutral)
         return Pose(frame.apply(way.grasp.offset) + np.array(way.offset) + up, grip_down(axis))
 
 
-def wrap(angle: float) -> float:
+class Kinematics:
+    """The arms of a model without their physics: from joints to grip poses, and back by damped least squares on the
+    Jacobian of the grip site."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._data = model, mujoco.MjData(model)
+
+    def pose(self, arm: Arm, joints: Vector) -> Pose:
+        """Where the grip site is for joint angles (j,)."""
+        self._set(arm, joints)
+        return self._read(arm)
+
+    def solve(
+        self, arm: Arm, target: Pose, start: Vector, steps: int = 30, damping: float = 0.03
+    ) -> tuple[Vector, float]:
+        """Joint angles near `start` that bring the grip site to a pose, and the distance left (a radian is 0.1 m)."""
+        adr = [int(self._model.joint(name).dofadr[0]) for name in arm.joints]
+        low, high = np.array([self._model.joint(name).range for name in arm.joints]).T
+        joints, jacobian = start.copy(), np.zeros((6, self._model.nv))
+        site = self._model.site(f"{arm.name}/grip").id
+        error = np.inf
+        for _ in range(steps):
+            self._set(arm, joints)
+            here = self._read(arm)
+            turn = here.turn @ rotation_vector(here.turn.T @ target.turn)
+            gap = np.concatenate([target.pos - here.pos, 0.1 * turn])
+            error = float(np.linalg.norm(gap))
+            if error < 1e-4:
+                break
+            mujoco.mj_jacSite(self._model, self._data, jacobian[:3], jacobian[3:], site)
+            part = jacobian[:, adr] * np.array([1, 1, 1, 0.1, 0.1, 0.1])[:, None]
+            step = part.T @ np.linalg.solve(part @ part.T + damping**2 * min(1.0, 10 * error) * np.eye(6), gap)
+            joints = np.clip(joints + np.clip(step, -0.3, 0.3), low, high)
+        return joints, error
+
+    def _set(self, arm: Arm, joints: Vector) -> None:
+        for name, angle in zip(arm.joints, joints, strict=True):
+            self._data.joint(name).qpos[0] = angle
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_comPos(self._model, self._data)
+
+    def _read(self, arm: Arm) -> Pose:
+        site = self._data.site(f"{arm.name}/grip")
+        return Pose(site.xpos.copy(), site.xmat.reshape(3, 3).copy())
+
+
+def wrap_angle(angle: float) -> float:
     """An angle in (−π, π]."""
     return float(np.arctan2(np.sin(angle), np.cos(angle)))
 
 
-def nearest(angle: float, options: Sequence[float]) -> float:
+def choose_heading(angle: float, options: Sequence[float]) -> float:
     """The option that is the smallest turn away."""
-    return min(options, key=lambda option: abs(wrap(option - angle)))
+    return min(options, key=lambda option: abs(wrap_angle(option - angle)))
 
 
-def closest_axis(axis: float, neutral: float) -> float:
+def align_axis(axis: float, neutral: float) -> float:
     """The finger axis, turned by π if that is nearer to the arm's neutral: the two fingers are alike."""
-    return neutral + (wrap(2 * (axis - neutral)) / 2)
-
-
-def near_arm(world: World, thing: str) -> str:
-    """The arm on whose side of the table a thing is."""
-    arms = world.robot.arms
-    return arms[0].name if len(arms) == 1 or world.pose(thing).pos[0] < 0 else arms[1].name
-
-
-def best_grasp(world: World, arm: str, thing: str, grasps: Sequence[Grasp], rng: np.random.Generator) -> Grasp:
-    """One of the grasps that turn the wrist least."""
-    robot = {each.name: each for each in world.robot.arms}
-    turn = heading(world.pose(thing).turn)
-
-    def cost(grasp: Grasp) -> float:
-        return abs(wrap(2 * (turn + grasp.fingers - robot[arm].neutral)) / 2)
-
-    least = min(cost(grasp) for grasp in grasps)
-    return grasps[int(rng.choice([i for i, grasp in enumerate(grasps) if cost(grasp) < least + 0.25]))]
-
-
-def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float = 0.12) -> list[Phase]:
-    """Over a thing, down, close, and up with it."""
-    return [
-        Phase({arm: WayPoint(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
-        Phase({arm: WayPoint(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
-        Phase({arm: WayPoint(thing, grasp)}, {arm: 0.0}, seconds=0.5),
-        Phase({arm: WayPoint(thing, carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
-    ]
-
-
-def place(
-    arm: str,
-    thing: str,
-    frame: str,
-    offset: tuple[float, float, float],
-    *,
-    above: float = 0.08,
-    headings: tuple[float, ...] = (),
-    opening: float = 0.6,
-    hover: float = 0.0,
-) -> list[Phase]:
-    """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
-
-    def over(lift: float, jitter: float = 0.0) -> dict[str, WayPoint]:
-        return {arm: WayPoint(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
-
-    wait = [Phase(over(hover), {arm: 0.0}, seconds=0.4), Phase(over(hover), {arm: 0.0}, seconds=0.3)] if hover else []
-    return [
-        Phase(over(above, 0.004), {arm: 0.0}),
-        *wait,
-        Phase(over(0.0), {arm: 0.0}, seconds=1.0 if hover else 0.5, speed=0.5),
-        Phase({}, {arm: opening}, seconds=0.5),
-        Phase({arm: WayPoint("up", lift=0.12)}, {arm: opening}, speed=0.7),
-    ]
+    return neutral + (wrap_angle(2 * (axis - neutral)) / 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .geometry import heading
+from .poses import heading
 from .world_state import World
 
 STILL = 0.03  # m/s

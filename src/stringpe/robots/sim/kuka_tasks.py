@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from . import kuka, things
-from .depth_sensor import DepthSensor
 from .env import RobotEnv
 from .expert import Script
-from .geometry import about
 from .goals import Delivery, Lifting, lies_in
+from .poses import rotation_about
 from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
-from .task_experts import Placement, deliver, lift
+from .scripts import Placement, deliver, pick_up
+from .simulator import DepthSensor
 from .things import Primitive, Thing
 
 FULL = float(np.pi)
@@ -70,7 +70,7 @@ def pick(target: Thing, distractors: int) -> RobotTask:
         (),
         distractors,
         lambda: Lifting(target.name, HEIGHT),
-        lift(target, 0.16),
+        pick_up(target, 0.16),
     )
 
 
@@ -106,13 +106,13 @@ def open_hand() -> Thing:
     skin = (0.85, 0.65, 0.52)
     palm = Primitive("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
     fingers = [
-        Primitive("capsule", (0.009, 0.03), (-0.066, y, 0.03), about("y", -0.6), skin)
+        Primitive("capsule", (0.009, 0.03), (-0.066, y, 0.03), rotation_about("y", -0.6), skin)
         for y in np.linspace(-0.036, 0.036, 4).tolist()
     ]
-    thumb = Primitive("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), about("x", -0.5), skin)
-    edge = Primitive("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), about("y", FULL / 2), skin)
-    heel = Primitive("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), about("x", FULL / 2), skin)
-    forearm = Primitive("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), about("y", FULL / 2), things.BLUE)
+    thumb = Primitive("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), rotation_about("x", -0.5), skin)
+    edge = Primitive("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), rotation_about("y", FULL / 2), skin)
+    heel = Primitive("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), rotation_about("x", FULL / 2), skin)
+    forearm = Primitive("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), rotation_about("y", FULL / 2), things.BLUE)
     return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
 
 

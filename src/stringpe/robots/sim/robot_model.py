@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .geometry import Vector
+from .poses import Vector
 from .simulator import mujoco
 
 

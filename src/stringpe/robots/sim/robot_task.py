@@ -1,4 +1,4 @@
-"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in `task_table`."""
+"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in the table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .geometry import about
+from .poses import rotation_about
 from .things import Thing
 from .world_state import World
 
@@ -50,7 +50,7 @@ class RobotTask:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in `task_table`. make(**options): its environment; options: names that it takes beside those of every
+    """A task in the table of `stringpe.robots`. make(**options): its environment; options: names that it takes beside those of every
     task; shifts: options that show what demonstrations do not."""
 
     name: str
@@ -81,7 +81,7 @@ def _draw(
     start, radii = task.starts[thing.name], {each.name: each.radius for each in task.things}
     for _ in range(200):
         pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height + start.above])
-        turn = about("z", start.heading + rng.uniform(-start.spin, start.spin))
+        turn = rotation_about("z", start.heading + rng.uniform(-start.spin, start.spin))
         gaps = [np.linalg.norm(pos[:2] - at[:2]) - radii[name] - thing.radius for name, (at, _) in found.items()]
         if all(gap >= task.gap for gap in gaps):
             found[thing.name] = (pos, turn)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .geometry import Vector, about
+from .poses import Vector, rotation_about
 from .simulator import mujoco
 
 SHAPES = {
@@ -105,7 +105,7 @@ def ring(
     parts = []
     for angle in np.arange(sides) * 2 * np.pi / sides:
         pos = (middle * np.cos(angle), middle * np.sin(angle), base + height / 2)
-        turn = about("z", angle) @ about("y", lean)
+        turn = rotation_about("z", angle) @ rotation_about("y", lean)
         parts.append(Primitive("box", (thick / 2, width, height / 2 / np.cos(lean)), pos, turn, colour))
     return tuple(parts)
 
@@ -182,7 +182,7 @@ def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height
 
 def pen(name: str = "pen", *, radius: float = 0.009, half: float = 0.08) -> Thing:
     """A thick marker, its axis along y."""
-    lying = about("x", np.pi / 2)
+    lying = rotation_about("x", np.pi / 2)
     body = Primitive("capsule", (radius, half - radius), turn=lying, colour=PURPLE)
     cap = Primitive("cylinder", (radius + 0.001, 0.018), (0.0, half - 0.02, 0.0), lying, WHITE)
     rest = radius + 0.001
@@ -196,7 +196,7 @@ def banana(name: str = "banana", *, radius: float = 0.014, half: float = 0.075, 
     parts = []
     for a, b in pairwise(nodes):
         way, length = b - a, float(np.linalg.norm(b - a))
-        turn = about("z", np.arctan2(-way[0], way[1])) @ about("x", -np.pi / 2)
+        turn = rotation_about("z", np.arctan2(-way[0], way[1])) @ rotation_about("x", -np.pi / 2)
         middle = (a + b) / 2
         parts.append(Primitive("capsule", (radius, length / 2), (middle[0], middle[1], 0.0), turn, YELLOW))
     ends = tuple(Grasp((bend * (1 - (0.05 / half) ** 2), end * 0.05, LOW - radius), -end * 0.2, 0.9) for end in (-1, 1))

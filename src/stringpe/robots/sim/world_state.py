@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .geometry import Pose
+from .poses import Pose
 from .robot_model import Arm, Robot
 from .simulator import mujoco
 

@@ -1,13 +1,68 @@
-"""The experts of the tasks: which phases bring which thing where."""
+"""Scripts of the experts: which phases bring which thing where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .expert import HOME, Phase, Script, WayPoint, best_grasp, near_arm, pick, place
+from .expert import HOME, Phase, Script, WayPoint, wrap_angle
+from .poses import heading
 from .things import Grasp, Thing
 from .world_state import World
+
+
+def choose_arm(world: World, thing: str) -> str:
+    """The arm on whose side of the table a thing is."""
+    arms = world.robot.arms
+    return arms[0].name if len(arms) == 1 or world.pose(thing).pos[0] < 0 else arms[1].name
+
+
+def choose_grasp(world: World, arm: str, thing: str, grasps: Sequence[Grasp], rng: np.random.Generator) -> Grasp:
+    """One of the grasps that turn the wrist least."""
+    robot = {each.name: each for each in world.robot.arms}
+    turn = heading(world.pose(thing).turn)
+
+    def cost(grasp: Grasp) -> float:
+        return abs(wrap_angle(2 * (turn + grasp.fingers - robot[arm].neutral)) / 2)
+
+    least = min(cost(grasp) for grasp in grasps)
+    return grasps[int(rng.choice([i for i, grasp in enumerate(grasps) if cost(grasp) < least + 0.25]))]
+
+
+def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float = 0.12) -> list[Phase]:
+    """Over a thing, down, close, and up with it."""
+    return [
+        Phase({arm: WayPoint(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
+        Phase({arm: WayPoint(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
+        Phase({arm: WayPoint(thing, grasp)}, {arm: 0.0}, seconds=0.5),
+        Phase({arm: WayPoint(thing, carry=thing, lift=lift, jitter=0.006)}, {arm: 0.0}, speed=0.7),
+    ]
+
+
+def place(
+    arm: str,
+    thing: str,
+    frame: str,
+    offset: tuple[float, float, float],
+    *,
+    above: float = 0.08,
+    headings: tuple[float, ...] = (),
+    opening: float = 0.6,
+    hover: float = 0.0,
+) -> list[Phase]:
+    """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
+
+    def over(lift: float, jitter: float = 0.0) -> dict[str, WayPoint]:
+        return {arm: WayPoint(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
+
+    wait = [Phase(over(hover), {arm: 0.0}, seconds=0.4), Phase(over(hover), {arm: 0.0}, seconds=0.3)] if hover else []
+    return [
+        Phase(over(above, 0.004), {arm: 0.0}),
+        *wait,
+        Phase(over(0.0), {arm: 0.0}, seconds=1.0 if hover else 0.5, speed=0.5),
+        Phase({}, {arm: opening}, seconds=0.5),
+        Phase({arm: WayPoint("up", lift=0.12)}, {arm: opening}, speed=0.7),
+    ]
 
 
 @dataclass(frozen=True)
@@ -29,8 +84,8 @@ def deliver(*placements: Placement) -> Script:
         phases: list[Phase] = []
         for each in placements:
             name = each.thing.name
-            arm = near_arm(world, name)
-            grasp = best_grasp(world, arm, name, each.thing.grasps, rng)
+            arm = choose_arm(world, name)
+            grasp = choose_grasp(world, arm, name, each.thing.grasps, rng)
             phases += pick(arm, name, grasp)
             opening = min(1.0, grasp.opening + 0.1)
             how = {"above": each.above, "hover": each.hover, "opening": opening}
@@ -41,12 +96,12 @@ def deliver(*placements: Placement) -> Script:
     return plan
 
 
-def lift(thing: Thing, height: float) -> Script:
+def pick_up(thing: Thing, height: float) -> Script:
     """Pick a thing up and keep it there."""
 
     def plan(world: World, rng: np.random.Generator) -> list[Phase]:
-        arm = near_arm(world, thing.name)
-        grasp = best_grasp(world, arm, thing.name, thing.grasps, rng)
+        arm = choose_arm(world, thing.name)
+        grasp = choose_grasp(world, arm, thing.name, thing.grasps, rng)
         return [*pick(arm, thing.name, grasp, lift=height), Phase({}, {}, seconds=1.2)]
 
     return plan

@@ -37,7 +37,7 @@ class Pose(NamedTuple):
         return found
 
 
-def about(axis: str, angle: Any) -> Vector:
+def rotation_about(axis: str, angle: Any) -> Vector:
     """Rotation by `angle` about the x, y or z axis."""
     first, second = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}[axis]
     turn = np.eye(3)
