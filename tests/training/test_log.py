@@ -82,6 +82,22 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_is_made(changed,
     assert not (tmp_path / "a").exists()
 
 
+class Refusing(Notebook):
+    """A tracker whose server says no."""
+
+    name = "refusing"
+
+    def start(self):
+        raise RuntimeError("set MAY_WRITE=true")
+
+
+def test_a_tracker_that_does_not_start_says_why_in_one_line(changed, tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "LOGGER_TYPE_TO_CLASS", dict(tracking.LOGGER_TYPE_TO_CLASS))
+    register_tracker_class(Refusing)
+    with pytest.raises(ValueError, match=r"loop.tracker=refusing could not start: set MAY_WRITE=true"):
+        train(changed(loop={"tracker": "refusing", "steps": 4}), tmp_path, quiet=True)
+
+
 def test_without_a_tracker_nothing_is_written(changed, tmp_path):
     assert start_tracker(changed(), tmp_path, "title", 0) is None
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
 
 # Colours that differ in hue and lightness, visible on light and dark ground (Tol's bright and vibrant schemes).
 COLOURS = ("#ee6677", "#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#0077bb", "#cc3311")
@@ -35,14 +36,20 @@ def draw_detections(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Imag
     draw = ImageDraw.Draw(picture)
     texts = list(dict.fromkeys(str(f["text"]) for f in found))
     width = max(1, round(max(picture.size) / 250))
-    size = max(10, round(max(picture.size) / 40))
     for one in reversed(found):  # the best on top
         colour = COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
         x0, y0, x1, y1 = one["box"]
         draw.rectangle([x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)], outline=colour, width=width)
-        label = f"{one['text']} {one['score']:.2f}"
-        place = (x0 + width, max(0.0, y0 - size - 2))
-        left, top, right, bottom = draw.textbbox(place, label, font_size=size)
-        draw.rectangle([left - 2, top - 1, right + 2, bottom + 1], fill=colour)
-        draw.text(place, label, fill="white", font_size=size)
+        write_label(draw, (x0 + width, y0), f"{one['text']} {one['score']:.2f}", colour)
     return picture
+
+
+def write_label(draw: "ImageDraw", corner: tuple[float, float], label: str, colour: str) -> None:
+    """A label in white on its colour above the corner (x, y) of a box, and inside the picture."""
+    picture = draw.im.size
+    size = max(10, round(max(picture) / 40))
+    left, top, right, bottom = draw.textbbox((0, 0), label, font_size=size)
+    x = min(max(2.0, corner[0]), max(2.0, picture[0] - right - 2))
+    y = min(max(0.0, corner[1] - size - 2), max(0.0, picture[1] - bottom - 1))
+    draw.rectangle([x + left - 2, y + top - 1, x + right + 2, y + bottom + 1], fill=colour)
+    draw.text((x, y), label, fill="white", font_size=size)

@@ -98,7 +98,8 @@ class Job:
         if not self.total:
             return self.line()
         waited = duration(time.monotonic() - self.moved)
-        return f"{self.line()}; {self.doing or 'the next one'} has taken {waited} so far"
+        news = f"{self.doing} has taken {waited} so far" if self.doing else f"last news {waited} ago"
+        return f"{self.line()}; {news}"
 
     def _may_speak(self, now: float) -> bool:
         return not self.quiet and not (self.late and now - self.start < LINE_EVERY)

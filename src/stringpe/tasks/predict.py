@@ -17,7 +17,7 @@ from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.boxes import nms
-from ..geometry.draw_boxes import COLOURS, draw_detections
+from ..geometry.draw_boxes import COLOURS, draw_detections, write_label
 from ..geometry.square import depth_to_square, from_square, to_square
 from ..io.files import new_file, write_json
 from ..io.pictures import BadSample, decode_picture
@@ -259,9 +259,8 @@ class Predictor3D(Predictor):
             for line in lines:
                 pen.line(line, fill=colour, width=width)
             if lines:
-                pen.text(
-                    (min(line[0] for line in lines), min(line[1] for line in lines)), str(one["text"]), fill=colour
-                )
+                left, top = (min(line[i] for line in lines) for i in (0, 1))
+                write_label(pen, (left, top), f"{one['text']} {one['score']:.2f}", colour)
         return picture
 
     def frame(self, image: "Image", wanted: Query, found: Sequence[Mapping[str, Any]]) -> Frame:

@@ -118,10 +118,14 @@ def start_tracker(recipe: Recipe, out: Path, title: str, step: int) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     known: Any = LOGGER_TYPE_TO_CLASS[name]
-    project, folder = ("tensorboard", out) if name == "tensorboard" else (PROJECT, Path())
+    project = {"tensorboard": "tensorboard", "aim": title}.get(name, PROJECT)  # Aim wants the run's name here
+    folder = out if name == "tensorboard" else Path()
     places = (project, str(folder)) if known.requires_logging_directory else (project,)
-    tracker = known(*places, **_options(name, out, title, step))
-    tracker.start()
+    try:
+        tracker = known(*places, **_options(name, out, title, step))
+        tracker.start()
+    except Exception as error:  # packages and servers of others, each with exceptions of its own
+        raise ValueError(f"loop.tracker={name} could not start: {error}") from error
     settings = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in _settings(recipe)}
     tracker.store_init_configuration(settings)
     return tracker
@@ -134,7 +138,7 @@ def _options(name: str, out: Path, title: str, step: int) -> dict[str, Any]:
     if name == "wandb":
         mark = hashlib.blake2b(str(out.resolve()).encode(), digest_size=8).hexdigest()
         return {"name": title, "dir": str(out), "id": mark, "resume": "allow"}
-    return {"run_name": title} if name == "mlflow" else {}
+    return {"mlflow": {"run_name": title}, "aim": {"experiment": PROJECT}}.get(name, {})
 
 
 def _settings(recipe: Recipe) -> list[tuple[str, Any]]:

@@ -50,8 +50,8 @@ class RobotTask:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in the table of `stringpe.robots`. make(**options): its environment; options: names that it takes beside those of every
-    task; shifts: options that show what demonstrations do not."""
+    """A task in the table of `stringpe.robots`. make(**options): its environment; options: names that it takes beside
+    those of every task; shifts: options that show what demonstrations do not."""
 
     name: str
     make: Callable[..., Any]
