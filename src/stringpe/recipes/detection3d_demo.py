@@ -16,7 +16,9 @@ from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 RECIPE = Recipe(
     name="detection3d_demo",
     task="detection3d",
-    model=Model(dim=64, layers=2, heads=4, patch_size=16, stem="conv", depth="lift+channel", registers=4),
+    model=Model(
+        dim=64, layers=2, heads=4, patch_size=8, stem="conv", depth="lift+channel", registers=4, box_centre="point"
+    ),
     text=Text(dim=32, layers=1, heads=2, width=32, vocab=300, context=24),
     data=Data(source="one_object", image_size=64, train_size=2000, val_size=100, queries=1),
     augment=Augment(flip=True),
@@ -24,11 +26,11 @@ RECIPE = Recipe(
     optim=Optim(lr=2e-3, weight_decay=0.05, warmup_steps=40),
     loop=Loop(
         batch_size=32,
-        steps=1500,
+        steps=3000,
         log_every=100,
-        eval_every=750,
+        eval_every=1500,
         eval_batch=100,
-        save_every=1500,
+        save_every=3000,
         keep=1,
     ),
 )

@@ -118,7 +118,7 @@ class Detection3D(TextTask):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         queries = self._queries(batch["image"].device)
         one = queries.index_select(1, batch["template"][:1])[:, 0]  # no value leaves the device
-        found = self._find(model, batch, one)
+        found = find_boxes(model, self.recipe, batch, one)
         return detection3d_loss(found, batch["label"], batch["box"]).total
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
@@ -173,14 +173,7 @@ class Detection3D(TextTask):
 
     def predict(self, model: nn.Module, batch: Batch) -> Found:
         """What the model finds in a batch of images when it is asked for every name of the set."""
-        return self._find(model, batch, self._queries(batch["image"].device))
-
-    def _find(self, model: nn.Module, batch: Batch, queries: Tensor) -> Found:
-        camera = {}
-        if self.recipe.model.box_centre == "point":
-            camera["calibration"] = Calibration(batch["intrinsics"], torch.eye(4, device=queries.device))
-        found: Found = model(batch["image"], batch["depth"] if self.depth else None, queries, **camera)
-        return found
+        return find_boxes(model, self.recipe, batch, self._queries(batch["image"].device))
 
     def _queries(self, device: torch.device) -> Tensor:
         if self.queries.device != device:
@@ -214,6 +207,16 @@ NAMES = "names.json"
 """In a checkpoint: the names that it was trained to find."""
 
 _COLUMNS = 10  # template, 8 for colour, flip
+
+
+def find_boxes(model: nn.Module, recipe: Recipe, batch: Batch, queries: Tensor) -> Found:
+    """What a model of this recipe finds in frames with depth and, where centres are relative to points, cameras."""
+    camera = {}
+    if recipe.model.box_centre == "point":
+        camera["calibration"] = Calibration(batch["intrinsics"], torch.eye(4, device=batch["intrinsics"].device))
+    depth = None if recipe.model.depth == "none" else batch["depth"]
+    found: Found = model(batch["image"], depth, queries, **camera)
+    return found
 
 
 def choose_objects(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from ..metrics.average_precision3d import ScoredBoxes, paired_iou
 from ..models.owl3d import assign, detections
 from ..recipes.overrides import override
 from .build import load_run, open_run
-from .detection3d import Detection3D
+from .detection3d import Detection3D, find_boxes
 from .predict import suppress
 
 _WIDE, _ABREAST = 1600, 4  # pixels and columns that a figure's pictures may take side by side, about
@@ -67,13 +67,12 @@ def predict_frames(
     model, recipe, parts = load_run(folder, "detection3d")
     assert parts.tokenizer is not None
     recipe = override(recipe, changes)
-    depth = recipe.model.depth != "none"
-    kept = load_boxes3d(recipe.data, "val", depth)
+    kept = load_boxes3d(recipe.data, "val", recipe.model.depth != "none")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
     queries = prompt_tokens(parts.tokenizer, kept.names, recipe.text.context).to(device)
     batch = kept.batch(index, device)
-    found = model(batch["image"], batch["depth"] if depth else None, queries)
+    found = find_boxes(model, recipe, batch, queries)
     label = batch["label"].masked_fill(batch["ignore"], -1)
     matched = assign(found, label, batch["box"])
     boxes = [found.boxes[b, row[row >= 0]] for b, row in enumerate(matched)]
