@@ -171,10 +171,10 @@ def _demos(out: Path) -> None:
             return torch.eye(3)
 
     demos._check_expert = lambda settings: None
-    demos.Settings.env = lambda self: Env()  # type: ignore[method-assign,assignment,return-value]
+    demos.DemoSettings.env = lambda self: Env()  # type: ignore[method-assign,assignment,return-value]
     demos.demonstrate = lambda env, seed, noise: None if seed % 7 == 3 else seed  # type: ignore[assignment,return-value]
     demos.replay = lambda env, seed, actions: demonstration(seed)  # type: ignore[assignment]
-    demos.write(out, 12, demos.Settings("Reach", quality=0))
+    demos.write(out, 12, demos.DemoSettings("Reach", quality=0))
 
 
 def _episodes(folder: Path) -> Mapping[str, str]:
@@ -229,10 +229,10 @@ def _simulate(out: Path) -> None:
     from actors import Expert
     from stand_in import Reach
 
-    from stringpe.robots.evaluate import Workers
+    from stringpe.robots.evaluate import TrialWorkers
     from stringpe.training.simulate import PolicyEvaluation, evaluate
 
-    with Workers(0) as workers:
+    with TrialWorkers(0) as workers:
         evaluate(PolicyEvaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
 
 
@@ -278,9 +278,9 @@ def _make_material(folder: Path) -> None:
 
 
 def _depth(source: Path, out: Path) -> None:
-    from stringpe.data.depth_lifting import Settings, lift
+    from stringpe.data.depth_lifting import LiftSettings, lift
 
-    lift(str(source), out, _Estimator(), Settings((), shard_size=4, batch=2))  # type: ignore[arg-type]
+    lift(str(source), out, _Estimator(), LiftSettings((), shard_size=4, batch=2))  # type: ignore[arg-type]
 
 
 def _hdf5(files: list[Path], out: Path) -> None:

@@ -194,11 +194,11 @@ def evaluate(folder: Path) -> list[tuple[int, bool]]:
     from actors import Expert
     from stand_in import Reach
 
-    from stringpe.robots.evaluate import Workers
+    from stringpe.robots.evaluate import TrialWorkers
     from stringpe.training.simulate import PolicyEvaluation
     from stringpe.training.simulate import evaluate as run
 
-    with Workers(0) as workers:
+    with TrialWorkers(0) as workers:
         found = run(PolicyEvaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
     return [(trial.seed, trial.success) for trial in found.trials]
 

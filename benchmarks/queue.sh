@@ -67,8 +67,9 @@ run_step() {
         --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
         cayley:model.depth=channel cayley:model.depth=lift ;;
     E6) compare scenes_detection3d boxes 6 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 4 --encodings absolute \
-        sincos rope:base=100,learnable=true rope_mixed circulant cayley absolute:model.depth=none cayley:model.depth=none ;;
-    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE $BOXES model.encoding=cayley loop.steps=24000 \
+        sincos rope:base=100,learnable=true rope_mixed circulant cayley absolute:model.depth=none cayley:model.depth=none \
+        cayley:model.box_centre=point ;;
+    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE $BOXES model.encoding=cayley model.box_centre=point loop.steps=24000 \
         loop.save_every=1000 --out "$OUT/boxes-long" ;;
     # Towers for VOC2007, then detection from them at two rates of the encodings.
     V-towers) for rate in 0.1 1; do

@@ -21,7 +21,7 @@ from PIL import Image
 
 from stringpe.data import tars
 from stringpe.data.depth_filters import FILTERS
-from stringpe.data.depth_lifting import Settings, lift
+from stringpe.data.depth_lifting import LiftSettings, lift
 from stringpe.data.labelled import LabelledBatches
 from stringpe.data.order import Place
 from stringpe.data.sharding import write_shards
@@ -52,7 +52,7 @@ def report(folder: Path, images: int, lifted: int, model: Path | None, device: s
     steps = images // 8
     rows.append(measure("stream: read, decode, crop, resize", 8 * steps, lambda: take(batches, 0, steps)))
     rows.append(measure_resume(batches, steps, size))
-    settings = Settings(filters=(), batch=8)
+    settings = LiftSettings(filters=(), batch=8)
     estimate = DepthEstimator(model or random_model(folder / "model", small), device=device)
     write_shards(folder / "photos", folder / "some", shard_size=lifted)
     place = f"{folder}/some/000000.tar"

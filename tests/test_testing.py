@@ -6,7 +6,7 @@ import torch
 import stringpe
 from cases import build
 from stringpe import testing
-from stringpe.basis import Given, Identity
+from stringpe.basis import GivenBasis, Identity
 from stringpe.frequencies import Frequencies, Mixed
 
 
@@ -25,7 +25,7 @@ class Drifting(Frequencies):
 
 
 def test_a_basis_that_is_not_orthogonal_is_found():
-    basis = Given(torch.eye(8)[None] * 1.01)
+    basis = GivenBasis(torch.eye(8)[None] * 1.01)
     with pytest.raises(AssertionError, match=r"PᵀP = I fails: relative error 2\.0e-02, more than 1\.0e-05"):
         testing.check(stringpe.Encoding(basis, Mixed(8, 1, 2)))
 

@@ -113,6 +113,15 @@ def test_a_file_name_says_which_file_is_meant():
     assert set(SAME_NAMES) <= set(twice)
 
 
+def test_a_class_name_says_which_class_is_meant():
+    where = defaultdict(list)
+    for path in python_files(SOURCE):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}
+
+
 def test_tests_are_named_after_what_they_test():
     """tests/data/test_cache.py is for src/stringpe/data/cache.py, or for a module or package deeper in data/."""
     known = defaultdict(set)

@@ -41,7 +41,7 @@ def run(*words):
 def recorded(tmp_path_factory):
     """Demonstrations of KUKA pick with depth, as stringpe data demos writes them."""
     folder = tmp_path_factory.mktemp("data") / "pick"
-    settings = demos.Settings("KukaPick", size=(SIZE, SIZE), cameras=("front",), depth=True)
+    settings = demos.DemoSettings("KukaPick", size=(SIZE, SIZE), cameras=("front",), depth=True)
     assert demos.write(folder, 2, settings)[0] == 2
     return folder
 

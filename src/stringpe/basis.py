@@ -262,7 +262,7 @@ class Fourier(Unlearned):
         return torch.cat([even, odd], dim=-1).to(x.dtype)
 
 
-class Given(Basis):
+class GivenBasis(Basis):
     """P as it was given, (h, d, d); fixed."""
 
     starts_at_identity = False

@@ -21,7 +21,7 @@ from .io.registry import look_up, suggest
 KINDS = ("string", "relative", "absolute")
 
 
-class Entry(NamedTuple):
+class CatalogueEntry(NamedTuple):
     """What a name stands for: a factory, or the place to import it from, "package.module:factory"; and its kind."""
 
     source: Callable[..., Any] | str
@@ -33,19 +33,19 @@ class Entry(NamedTuple):
 
 
 _ENTRIES = {
-    "rope": Entry("stringpe.named:rope", "string"),
-    "rope_mixed": Entry("stringpe.named:rope_mixed", "string"),
-    "cayley": Entry("stringpe.named:cayley", "string"),
-    "circulant": Entry("stringpe.named:circulant", "string"),
-    "general": Entry("stringpe.named:general", "string"),
-    "simplex": Entry("stringpe.named:simplex", "string"),
-    "golden": Entry("stringpe.named:golden", "string"),
-    "liere": Entry("stringpe.baselines:LieRE", "relative"),
-    "spherical": Entry("stringpe.baselines:Spherical", "relative"),
-    "harope": Entry("stringpe.named:harope", "relative"),
-    "outer": Entry("stringpe.outer_product:outer", "relative"),
-    "absolute": Entry("stringpe.baselines:learned_absolute", "absolute"),
-    "sincos": Entry("stringpe.baselines:sincos", "absolute"),
+    "rope": CatalogueEntry("stringpe.named:rope", "string"),
+    "rope_mixed": CatalogueEntry("stringpe.named:rope_mixed", "string"),
+    "cayley": CatalogueEntry("stringpe.named:cayley", "string"),
+    "circulant": CatalogueEntry("stringpe.named:circulant", "string"),
+    "general": CatalogueEntry("stringpe.named:general", "string"),
+    "simplex": CatalogueEntry("stringpe.named:simplex", "string"),
+    "golden": CatalogueEntry("stringpe.named:golden", "string"),
+    "liere": CatalogueEntry("stringpe.baselines:LieRE", "relative"),
+    "spherical": CatalogueEntry("stringpe.baselines:Spherical", "relative"),
+    "harope": CatalogueEntry("stringpe.named:harope", "relative"),
+    "outer": CatalogueEntry("stringpe.outer_product:outer", "relative"),
+    "absolute": CatalogueEntry("stringpe.baselines:learned_absolute", "absolute"),
+    "sincos": CatalogueEntry("stringpe.baselines:sincos", "absolute"),
 }
 
 
@@ -62,7 +62,7 @@ def register(name: str, factory: Callable[..., Any], *, kind: str = "string", re
     _check_kind(kind)
     if name in _ENTRIES and not replace:
         raise ValueError(f"there is an encoding named {name!r} already: take another name, or pass replace=True")
-    _ENTRIES[name] = Entry(factory, kind)
+    _ENTRIES[name] = CatalogueEntry(factory, kind)
 
 
 def names(*, baselines: bool = False, kind: str | None = None) -> list[str]:
@@ -96,11 +96,11 @@ def create(name: str, **options: Any) -> Any:
     return made
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> CatalogueEntry:
     """The entry of a name, or an error that lists the names."""
     if not isinstance(name, str):
         raise TypeError(f"an encoding is named by a string, got {type(name).__name__}: the names are {_all_names()}")
-    return Entry(_import_factory(name), "relative") if ":" in name else look_up("encoding", name, _ENTRIES)
+    return CatalogueEntry(_import_factory(name), "relative") if ":" in name else look_up("encoding", name, _ENTRIES)
 
 
 def _check_kind(kind: object) -> None:

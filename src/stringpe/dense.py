@@ -70,7 +70,7 @@ def from_generators(generators: Tensor, *, learnable: bool = False, name: str = 
     heads = [_planes(l) for l in exact]
     p = torch.stack([head[0] for head in heads]).to(generators)
     theta = torch.stack([head[1] for head in heads]).to(generators)
-    return Encoding(bases.Given(p), spectra.Given(theta, learnable=learnable), name=name)
+    return Encoding(bases.GivenBasis(p), spectra.GivenFrequencies(theta, learnable=learnable), name=name)
 
 
 def rebuild(family: Callable[[Tensor], Tensor], coord_dim: int, *, dtype: torch.dtype = torch.float64) -> Tensor:

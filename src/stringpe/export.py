@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .basis import Given
+from .basis import GivenBasis
 from .coords import Calibration
 from .encoding import Encoding
 from .hosts import attached_layers
@@ -96,7 +96,7 @@ def bake(model: nn.Module) -> nn.Module:
     except ValueError:
         for module in model.modules():
             if isinstance(module, Encoding):
-                module.basis = Given(module.basis().detach().contiguous())
+                module.basis = GivenBasis(module.basis().detach().contiguous())
         return model
 
 

@@ -350,7 +350,7 @@ FREQUENCIES: dict[str, type[Axial | Free]] = {
 }  # fmt: skip
 
 
-class Given(Frequencies):
+class GivenFrequencies(Frequencies):
     """Θ as it was given: (h, c, d/2)."""
 
     def __init__(self, theta: Tensor, *, learnable: bool = False):

@@ -18,7 +18,7 @@ SMALL = op.Shape(2, 3, 5, 8)
 
 def test_the_ways_have_the_scores_of_ours():
     """In their own layouts: what counts is q·k. The basis is the way's own; without one, all must agree."""
-    job = op.Inputs(SMALL, torch.float64, CPU)
+    job = op.OpInputs(SMALL, torch.float64, CPU)
     arguments = (job.q, job.k, job.coords, job.frequencies, job.skew)
     q, k = op.ours(*arguments)
     truth = q @ k.mT
@@ -35,7 +35,7 @@ def test_the_ways_have_the_scores_of_ours():
 
 @pytest.mark.parametrize("name", WAYS)
 def test_the_ways_keep_norms_and_give_gradients(name):
-    job = op.Inputs(SMALL, torch.float32, CPU)
+    job = op.OpInputs(SMALL, torch.float32, CPU)
     q, _ = WAYS[name](job.q, job.k, job.coords, job.frequencies, job.skew)
     torch.testing.assert_close(q.norm(dim=-1), job.q.norm(dim=-1), rtol=1e-4, atol=1e-4)
     row = job.row(name, WAYS[name], floor=1.0)
@@ -152,7 +152,7 @@ def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
     def full(shape, dtype, device):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(op, "Inputs", full)
+    monkeypatch.setattr(op, "OpInputs", full)
     why = "OutOfMemoryError: CUDA out of memory."
     assert list(op.rows(SMALL, torch.float32, CPU)) == [LeftOut("every way", str(SMALL), why)]
     assert {row for _, _, row in op.growth(torch.float32, CPU)} > {
@@ -179,7 +179,7 @@ def test_a_model_that_fails_is_left_out_and_the_next_is_the_base(monkeypatch):
 
 def test_nothing_measured_is_no_page_that_fails(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    monkeypatch.setattr(op, "Inputs", without_memory)
+    monkeypatch.setattr(op, "OpInputs", without_memory)
     results = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     assert "op" not in results
     assert "every way" in (tmp_path / "bench.md").read_text()
@@ -241,7 +241,7 @@ def test_memory_is_given_back_between_ways(monkeypatch):
 
 
 def test_the_floor_is_the_faster_of_a_call_and_a_replay(monkeypatch):
-    job = op.Inputs(SMALL, torch.float32, CPU)
+    job = op.OpInputs(SMALL, torch.float32, CPU)
     for replay, call in ((0.777, 0.507), (0.006, 0.013)):
         timings = tuple(Timing(t, t, t, 1) for t in (replay, call))
         monkeypatch.setattr(job, "_time", lambda run, timings=timings: timings)

@@ -12,7 +12,7 @@ from image_text_model import TEXTS, write_image_text_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captions import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
-from stringpe.data.depth_lifting import Settings, lift, to_millimetres
+from stringpe.data.depth_lifting import LiftSettings, lift, to_millimetres
 from stringpe.data.order import Launch, read_launch
 from stringpe.io import files
 from stringpe.io.files import _HOST
@@ -20,7 +20,7 @@ from stringpe.io.pictures import encode_png
 from stringpe.models.depth_estimator import DepthEstimator
 from stringpe.models.image_classifier import ImageClassifier, check_classes
 
-ALL = Settings(filters=(), shard_size=2, batch=2)
+ALL = LiftSettings(filters=(), shard_size=2, batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_what_is_dropped_is_counted_by_reason_and_what_is_corrupt_is_named(estim
     samples = {str(i): {"png": picture(20 * i), "json": words("a")} for i in range(3)}  # of one colour: framed
     samples["bad"] = {"png": b"nothing", "json": words("a")}
     path = shard(tmp_path / "in.tar", samples)
-    found = lift(str(path), tmp_path / "out", estimate, Settings(batch=2))
+    found = lift(str(path), tmp_path / "out", estimate, LiftSettings(batch=2))
     assert found["kept"] == 0
     assert found["dropped"] == {"overlay: a frame of one colour": 3}
     assert found["corrupt"] == 1
@@ -149,7 +149,7 @@ def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_pa
     before = ShardCaptions(str(path))
     wanted = classify([depth_data.to_tensor(before.picture(i)) for i in range(12)])
     assert 0 < wanted.count("") < 12
-    settings = Settings(filters=("illusion",), batch=2)
+    settings = LiftSettings(filters=("illusion",), batch=2)
     found = lift(str(path), tmp_path / "out", estimate, settings, classify=classify)
     assert found["kept"] == wanted.count("")
     assert found["dropped"] == {f"illusion: {name}": wanted.count(name) for name in sorted(set(wanted)) if name}
@@ -157,7 +157,7 @@ def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_pa
     assert told["classifier"]["classes"] == classes
     for filters, given in (((), classify), (("illusion",), None)):
         with pytest.raises(ValueError, match="the filter illusion and an image–text model go together"):
-            lift(str(path), tmp_path / "other", estimate, Settings(filters=filters), classify=given)
+            lift(str(path), tmp_path / "other", estimate, LiftSettings(filters=filters), classify=given)
     from stringpe.cli.main import main
 
     (tmp_path / "classes.json").write_text(json.dumps(classes))
@@ -188,13 +188,13 @@ def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
     with pytest.raises(
         ValueError, match=r"holds another set of lifted images \(filters=\[\] there, \['outdoor'\] asked for\)"
     ):
-        lift(source, tmp_path / "out", estimate, Settings(filters=("outdoor",), shard_size=2))
+        lift(source, tmp_path / "out", estimate, LiftSettings(filters=("outdoor",), shard_size=2))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
     with pytest.raises(ValueError, match=r"several shards are called in-0.tar"):
         lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
     with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, illusion, got sky"):
-        Settings(filters=("sky",))
+        LiftSettings(filters=("sky",))
 
 
 def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():
@@ -239,9 +239,9 @@ def test_launchers_say_which_share_is_ours(monkeypatch):
 
 
 def test_threads_and_windows_change_nothing(source, estimate, tmp_path, monkeypatch):
-    lift(source, tmp_path / "a", estimate, Settings(filters=(), shard_size=2, batch=1, threads=1))
+    lift(source, tmp_path / "a", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=1))
     monkeypatch.setattr(depth_data, "_WINDOW", 1)
-    lift(source, tmp_path / "b", estimate, Settings(filters=(), shard_size=2, batch=1, threads=3))
+    lift(source, tmp_path / "b", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=3))
     for path in (tmp_path / "a").glob("*.tar"):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
@@ -251,10 +251,10 @@ def test_drafts_of_killed_processes_go_even_if_their_shard_is_there(estimate, tm
     ended.wait()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.png").write_bytes(picture())
-    lift(str(tmp_path / "in"), tmp_path / "out", estimate, Settings(()))
+    lift(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
     names = ("000000.tar", "000000.tar.summary.json", "summary.json")
     left = [tmp_path / "out" / f".{name}.{_HOST}.{ended.pid}.0123abcd" for name in names]
     for draft in left:
         draft.write_bytes(b"half")
-    lift(str(tmp_path / "in"), tmp_path / "out", estimate, Settings(()))
+    lift(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
     assert not [draft.name for draft in left if draft.exists()]

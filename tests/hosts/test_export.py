@@ -78,7 +78,7 @@ def test_what_is_exported_has_nothing_to_solve(tmp_path):
     normed = stringpe.attach(family.model(qk_norm=True), "cayley")
     before = normed(torch.ones(1, 3, 32, 32))
     baked = bake(normed)
-    assert all(isinstance(layer.encoding.basis, stringpe.basis.Given) for _, layer in attached_layers(baked))
+    assert all(isinstance(layer.encoding.basis, stringpe.basis.GivenBasis) for _, layer in attached_layers(baked))
     torch.testing.assert_close(baked(torch.ones(1, 3, 32, 32)), before)
 
 

@@ -6,7 +6,7 @@ import torch
 import stringpe
 from stringpe.basis import Identity
 from stringpe.encoding import Encoding
-from stringpe.frequencies import Given
+from stringpe.frequencies import GivenFrequencies
 from stringpe.kv_cache import KVCache
 
 SECTIONS = [2, 3, 3]  # planes of time, rows and columns
@@ -46,7 +46,7 @@ def test_decoding_token_by_token_is_their_attention(qwen):
     expected = theirs(x, attention_mask=seen, position_embeddings=qwen.rotary_emb(x, where))[0]
 
     theta = mrope(qwen.rotary_emb.inv_freq, SECTIONS, heads=2)
-    encoding = Encoding(Identity(16, 2), Given(theta, learnable=False), name="mrope")
+    encoding = Encoding(Identity(16, 2), GivenFrequencies(theta, learnable=False), name="mrope")
     ours = stringpe.Attention(64, 4, encoding=encoding, num_kv_heads=2).double()
     with torch.no_grad():
         parts = (theirs.q_proj, theirs.k_proj, theirs.v_proj)
@@ -68,8 +68,10 @@ def test_decoding_token_by_token_is_their_attention(qwen):
 def test_a_learned_basis_starts_there_and_moves_nothing_else(qwen):
     """Cayley-STRING on M-RoPE's frequencies: the same function at first, and still exactly invariant."""
     theta = mrope(qwen.rotary_emb.inv_freq, SECTIONS, heads=2)
-    plain = Encoding(Identity(16, 2), Given(theta), name="mrope")
-    learned = Encoding(stringpe.cayley(head_dim=16, num_heads=2, coord_dim=3).basis, Given(theta), name="cayley")
+    plain = Encoding(Identity(16, 2), GivenFrequencies(theta), name="mrope")
+    learned = Encoding(
+        stringpe.cayley(head_dim=16, num_heads=2, coord_dim=3).basis, GivenFrequencies(theta), name="cayley"
+    )
     q, k = torch.randn(2, 1, 2, 19, 16, dtype=torch.float64)
     coords = positions()[:, 0].mT.double()
     for one, other in zip(plain(q, k, coords), learned(q, k, coords), strict=True):

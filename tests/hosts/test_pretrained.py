@@ -10,7 +10,7 @@ import stringpe
 from cases import perturbed
 from stringpe.basis import Identity, Interleaved, convert_layout
 from stringpe.encoding import Encoding
-from stringpe.frequencies import Given
+from stringpe.frequencies import GivenFrequencies
 from stringpe.hosts import attached_layers
 from stringpe.hosts.description import mixed_theta
 from stringpe.pretrained import from_pretrained, load_rope_mixed, save_pretrained
@@ -110,7 +110,7 @@ def test_rope_vit_frequencies_give_the_scores_of_its_formula():
         turn = torch.polar(torch.ones(()).double(), x[:, None] * own[0] + y[:, None] * own[1])
         rotated = [torch.view_as_complex(t.unflatten(-1, (-1, 2))) * turn for t in (q, k)]
         expected = (rotated[0] @ rotated[1].mH).real
-        encoding = Encoding(Interleaved(Identity(d, heads)), Given(theta))
+        encoding = Encoding(Interleaved(Identity(d, heads)), GivenFrequencies(theta))
         coords = stringpe.coords.grid(size, size)
         torch.testing.assert_close(stringpe.testing.scores(encoding, q, k, coords), expected, atol=1e-5, rtol=0)
         matrix = encoding.matrix(coords)

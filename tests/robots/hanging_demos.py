@@ -20,7 +20,7 @@ class Env(Reach):
 
 
 @dataclass(frozen=True)
-class Hanging(demos.Settings):
+class Hanging(demos.DemoSettings):
     """Seed 1 hangs in Python, seed 2 in a C function that keeps the interpreter to itself."""
 
     def env(self):
@@ -29,7 +29,7 @@ class Hanging(demos.Settings):
 
 
 @dataclass(frozen=True)
-class NeverOpen(demos.Settings):
+class NeverOpen(demos.DemoSettings):
     """The environment is never ready."""
 
     def env(self):

@@ -13,11 +13,11 @@ from hanging_demos import Hanging, NeverOpen
 from stringpe.cli import main as cli
 from stringpe.robots.data import demos, video
 from stringpe.robots.data.dataset import Dataset
-from stringpe.robots.data.demos import Settings
+from stringpe.robots.data.demos import DemoSettings
 
 pytestmark = pytest.mark.slow
 
-TINY = Settings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
+TINY = DemoSettings("KukaPick", size=(16, 16), cameras=("front",), depth=True)
 
 
 def test_a_folder_is_filled_resumed_and_read_back(tmp_path, eyes, capsys):
@@ -52,7 +52,7 @@ def test_other_settings_do_not_mix(tmp_path, eyes):
     with pytest.raises(
         ValueError, match=r"another set of demonstrations \(size=\[16, 16\] there, \[24, 16\] asked for\)"
     ):
-        demos.write(tmp_path, 2, Settings("KukaPick", size=(24, 16), cameras=("front",), depth=True))
+        demos.write(tmp_path, 2, DemoSettings("KukaPick", size=(24, 16), cameras=("front",), depth=True))
 
 
 def test_failed_seeds_are_counted_left_out_and_replaced(tmp_path, eyes, monkeypatch):
@@ -77,15 +77,19 @@ def test_what_does_not_replay_is_not_stored(tmp_path, eyes, monkeypatch):
 def test_an_expert_that_never_succeeds_ends_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(demos, "demonstrate", lambda *_: None)
     with pytest.raises(ValueError, match="the expert of KukaPick failed on 21 of 21 seeds"):
-        demos.write(tmp_path, 1, Settings("KukaPick", size=(8, 8)))
+        demos.write(tmp_path, 1, DemoSettings("KukaPick", size=(8, 8)))
 
 
 @pytest.mark.parametrize(
     ("settings", "episodes", "words"),
     [
-        (Settings("KukaPik"), 1, "did you mean 'KukaPick'?"),
+        (DemoSettings("KukaPik"), 1, "did you mean 'KukaPick'?"),
         (TINY, 0, "episodes must be at least 1"),
-        (Settings("KukaPick", options={"lighting": "neon"}), 1, "no lighting named 'neon'.*The names are normal, dim"),
+        (
+            DemoSettings("KukaPick", options={"lighting": "neon"}),
+            1,
+            "no lighting named 'neon'.*The names are normal, dim",
+        ),
     ],
 )
 def test_bad_requests_write_nothing(tmp_path, settings, episodes, words):
@@ -108,7 +112,7 @@ def start(folder, episodes, jobs=1):
     code = (
         "from stringpe.robots.data import demos; from pathlib import Path\n"
         "if __name__ == '__main__':\n"
-        "    tiny = demos.Settings('KukaPick', size=(16, 16), cameras=('front',), depth=True)\n"
+        "    tiny = demos.DemoSettings('KukaPick', size=(16, 16), cameras=('front',), depth=True)\n"
         f"    demos.write(Path({str(folder / 'data set')!r}), {episodes}, tiny, jobs={jobs})"
     )
     script = folder / "work.py"
@@ -187,7 +191,7 @@ def test_the_children_end_with_a_killed_parent(tmp_path, eyes):
 
 def test_the_name_of_the_robot_is_the_robots(tmp_path, eyes):
     for task, robot in (("KukaPick", "kuka"), ("MugOnPlate", "aloha")):
-        demos.write(tmp_path / task, 1, Settings(task, size=(8, 8)))
+        demos.write(tmp_path / task, 1, DemoSettings(task, size=(8, 8)))
         assert json.loads((tmp_path / task / "meta/info.json").read_text())["robot_type"] == robot
 
 

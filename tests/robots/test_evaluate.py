@@ -15,7 +15,7 @@ from policy_toy import policy
 from stand_in import Reach
 
 from browser import results_in_browser
-from stringpe.robots.evaluate import FIRST_SEED, Workers, run_trials
+from stringpe.robots.evaluate import FIRST_SEED, TrialWorkers, run_trials
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.rollout import ENVIRONMENTS, Setting
 from stringpe.training.simulate import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
@@ -93,7 +93,7 @@ def test_a_trial_does_not_depend_on_the_trials_beside_it(one_by_one, kind, order
 
 def test_processes_give_the_same_trials(one_by_one):
     setting = Setting(Reach, toy)
-    with Workers(2) as workers:
+    with TrialWorkers(2) as workers:
         assert outcomes(workers.run(setting, range(4))) == {s: one_by_one["diffusion"][s] for s in range(4)}
         assert len(workers._workers) == 1  # four trials are one call of the network per round
         assert outcomes(workers.run(setting, range(12))) == one_by_one["diffusion"]
@@ -202,12 +202,12 @@ def test_nothing_is_rendered_between_observations():
 def test_an_evaluation_is_written_and_resumed(tmp_path):
     what = PolicyEvaluation(Expert, partial(Reach, crash=(FIRST_SEED + 1,)), tmp_path, "Reach", "abc", videos=1)
     seeds = range(FIRST_SEED, FIRST_SEED + 4)
-    first = evaluate(what, seeds, Workers(0))
+    first = evaluate(what, seeds, TrialWorkers(0))
     path = tmp_path / "trials.jsonl"
     whole = path.read_text().splitlines(True)
     for cut in (1, 20, len(whole[2]) - 1):  # killed while writing the third line
         path.write_text("".join(whole[:2]) + whole[2][:cut])
-        again = evaluate(what, seeds, Workers(0))
+        again = evaluate(what, seeds, TrialWorkers(0))
         assert [(t.seed, t.success, t.crashed) for t in again.trials] == [
             (t.seed, t.success, t.crashed) for t in first.trials
         ]
@@ -227,26 +227,26 @@ def test_an_evaluation_is_written_and_resumed(tmp_path):
 
 def test_other_weights_or_another_setting_are_refused(tmp_path):
     what = PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0)
-    evaluate(what, range(2), Workers(0))
+    evaluate(what, range(2), TrialWorkers(0))
     for other in (
         PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0),
         PolicyEvaluation(Expert, Reach, tmp_path, "Reach, noise=1", "abc", videos=0),
     ):
         with pytest.raises(ValueError, match="holds another evaluation"):
-            evaluate(other, range(2), Workers(0))
+            evaluate(other, range(2), TrialWorkers(0))
     (tmp_path / "evaluation.json").unlink()
     with pytest.raises(ValueError, match=r"trials of other weights \(abc, not def\)"):
-        evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), Workers(0))
+        evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), TrialWorkers(0))
 
 
 def test_two_evaluations_do_not_share_a_folder(tmp_path):
     class Slow(Reach):
         def reset(self, **given):
             with pytest.raises(ValueError, match=r"the evaluation in .* is in use by process \d+"):
-                evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
+                evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0))
             return super().reset(**given)
 
-    result = evaluate(PolicyEvaluation(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), Workers(0))
+    result = evaluate(PolicyEvaluation(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0))
     assert not any(t.crashed for t in result.trials)
 
 
@@ -260,7 +260,7 @@ def test_videos_show_successes_and_failures(tmp_path):
 def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
     env = partial(Reach, cameras=("top", "side"))
     what = PolicyEvaluation(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
-    trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), Workers(0)).trials
+    trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), TrialWorkers(0)).trials
     (video,) = {t.video for t in trials if t.video}
     page = (tmp_path / "videos" / video).with_suffix(".html").read_text()
     data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])

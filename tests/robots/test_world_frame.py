@@ -223,7 +223,7 @@ def test_a_pose_that_is_not_a_matrix_is_refused(tmp_path):
 def test_from_the_simulation_to_demonstrations_and_back(tmp_path, eyes):
     """Calibration is recorded with depth, trained with, and asked for in simulation."""
     options = {"table_height": "-0.03..0.03", "pedestal_height": "-0.03..0.03"}
-    settings = demos.Settings("KukaPick", size=(16, 16), depth=True, options=options)
+    settings = demos.DemoSettings("KukaPick", size=(16, 16), depth=True, options=options)
     demos.write(tmp_path / "demos", 2, settings)
     data = Dataset(tmp_path / "demos")
     env = settings.env()

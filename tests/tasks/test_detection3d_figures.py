@@ -6,7 +6,9 @@ import torch
 from browser import results_in_browser
 from stringpe.cli.main import main
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.tasks.detection3d_figures import predict_val_frames
+from stringpe.recipes import override
+from stringpe.tasks.detection3d_figures import predict_frames, predict_val_frames
+from stringpe.training import train
 
 
 def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):
@@ -23,6 +25,16 @@ def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):
         assert torch.equal(torch.stack([box.box for box in truths]), kept.box[i][there])
         assert 0 < len(guesses) <= len(truths)
         assert [box.score for box in guesses] == sorted((box.score for box in guesses), reverse=True)
+
+
+def test_runs_whose_centres_are_relative_to_points_are_shown_too(recipe3d, tmp_path):
+    recipe = override(recipe3d, ["model.box_centre=point", "loop.steps=2", "loop.eval_every=0"])
+    outcome = train(recipe, tmp_path / "run", quiet=True)
+    assert len(predict_val_frames(tmp_path / "run", count=3)) == 3
+    every = torch.arange(len(load_boxes3d(recipe.data, "val", True)))
+    boxes, iou = predict_frames(tmp_path / "run", every, 0.0)
+    assert len(boxes) == len(every)
+    assert iou == pytest.approx(outcome["metrics"]["iou"], abs=1e-4)
 
 
 @pytest.mark.slow

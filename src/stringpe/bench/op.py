@@ -48,7 +48,7 @@ class OpRow:
     both_call: Timing | None = None
 
 
-class Inputs:
+class OpInputs:
     """Random q and k as views of a packed projection, coordinates, frequencies and S, and the copy for the floor."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device):
@@ -122,8 +122,8 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         yield row(name, way, gradient=False)
 
 
-def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Inputs, float]:
-    job = Inputs(shape, dtype, device)
+def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[OpInputs, float]:
+    job = OpInputs(shape, dtype, device)
     return job, job.floor()
 
 

@@ -226,7 +226,7 @@ def demos(
     from ..robots.data.video import show_episode
 
     out = out or Path("data") / task
-    settings = demos.Settings(task, size, cameras, depth, seed, noise, quality, demos.parse_options(changes))
+    settings = demos.DemoSettings(task, size, cameras, depth, seed, noise, quality, demos.parse_options(changes))
     with progress(task, episodes, unit="episodes") as advance:
         shown = 0
 

@@ -44,7 +44,7 @@ _WINDOW = 16  # batches whose images are decoded at a time; those of one size go
 
 
 @dataclass(frozen=True)
-class Settings:
+class LiftSettings:
     """filters: names of `FILTERS`, applied in this order, and ILLUSION, which comes last. shard_size: images per shard,
     if a folder is the input. batch: images that the model takes at a time. threads: that decode, filter and encode; 0
     is one per core."""
@@ -63,7 +63,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """One output shard: which samples of which set go into it."""
 
     name: str
@@ -75,14 +75,14 @@ def lift(
     source: str,
     out: str | Path,
     estimate: DepthEstimator,
-    settings: Settings | None = None,
+    settings: LiftSettings | None = None,
     launch: Launch | None = None,
     *,
     classify: ImageClassifier | None = None,
 ) -> dict[str, Any]:
     """Make this process's share of the shards that are not there yet; returns the summary of all that are,
     and the "rate" of this process, in images per second. classify: the model of the filter ILLUSION."""
-    settings, launch = settings or Settings(), launch or Launch()
+    settings, launch = settings or LiftSettings(), launch or Launch()
     if (classify is None) == (ILLUSION in settings.filters):
         raise ValueError(
             f"the filter {ILLUSION} and an image–text model go together: name both, --filters … {ILLUSION} and "
@@ -109,19 +109,19 @@ def lift(
     return found | {"rate": made / max(time.monotonic() - began, 1e-9)}  # not in a file: equal input, equal bytes
 
 
-def plan_jobs(source: str, shard_size: int) -> list[Job]:
+def plan_jobs(source: str, shard_size: int) -> list[ShardJob]:
     """The output shards of a folder or of a pattern of shards, in order."""
     if Path(source).is_dir():
         found = FolderCaptions(source)
         spans = [range(i, min(i + shard_size, len(found))) for i in range(0, len(found), shard_size)]
-        return [Job(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
+        return [ShardJob(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
     paths = expand(source)
     names = [path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar") + ".tar" for path in paths]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"several shards are called {twice[0]}, which is one name in the output: lift them apart")
     return [
-        Job(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
+        ShardJob(name, lambda path=path: ShardCaptions(str(path)), None)  # type: ignore[misc]
         for name, path in zip(names, paths, strict=True)
     ]
 
@@ -144,7 +144,7 @@ def add_up(out: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _lift_shard(
-    job: Job, out: Path, estimate: DepthEstimator, settings: Settings, classify: ImageClassifier | None
+    job: ShardJob, out: Path, estimate: DepthEstimator, settings: LiftSettings, classify: ImageClassifier | None
 ) -> None:
     """Make one shard: threads decode the next images, filter and encode the last ones, while the model works."""
     found = job.open()
@@ -262,7 +262,7 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _claim(
-    out: Path, estimate: DepthEstimator, settings: Settings, source: str, classify: ImageClassifier | None
+    out: Path, estimate: DepthEstimator, settings: LiftSettings, source: str, classify: ImageClassifier | None
 ) -> None:
     """Write down what makes this folder, or refuse to mix two ways in one folder."""
     out.mkdir(parents=True, exist_ok=True)
@@ -288,7 +288,7 @@ def run(
     launch = read_launch()
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     where = f"cuda:{launch.local % torch.cuda.device_count()}" if where == "cuda" else where
-    settings = Settings(tuple(filters), shard_size, batch)
+    settings = LiftSettings(tuple(filters), shard_size, batch)
     if classes is not None and classifier is None:
         raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)

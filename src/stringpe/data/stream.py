@@ -18,7 +18,7 @@ from . import loader as loading
 from .loader import Columns, Prepare, Row
 from .order import Batch, Place, derive
 from .sources import check_stream, open_shard
-from .tars import DAMAGE, Entry, ShardReader, StaleIndex, count_samples, find_entries, stream_samples
+from .tars import DAMAGE, ShardReader, StaleIndex, TarEntry, count_samples, find_entries, stream_samples
 
 BUFFER = 2000
 """Samples that a stream shuffles among."""
@@ -116,7 +116,7 @@ class _Sample:
     key: str
     shard: str
     files: dict[str, bytes] | None
-    entry: Entry | None = None
+    entry: TarEntry | None = None
 
 
 class Samples:

@@ -192,7 +192,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TarEntry:
     """A sample: its key and its files."""
 
     key: str
@@ -204,18 +204,18 @@ def index_path(shard: str) -> str:
     return shard.removesuffix(".tar") + ".idx"
 
 
-def scan(path: Path) -> list[Entry]:
+def scan(path: Path) -> list[TarEntry]:
     """The samples of a plain tar, from its headers. Of a damaged tar, those before the damage."""
-    entries: list[Entry] = []
+    entries: list[TarEntry] = []
     for name, member in read_members(path, Problems("files", str(path))):
         key, kind = split_name(name)
         if not kind:
             continue
         span = Span(kind, member.offset, member.size, name)
         if entries and entries[-1].key == key:
-            entries[-1] = Entry(key, (*entries[-1].files, span))
+            entries[-1] = TarEntry(key, (*entries[-1].files, span))
         else:
-            entries.append(Entry(key, (span,)))
+            entries.append(TarEntry(key, (span,)))
     return entries
 
 
@@ -236,7 +236,7 @@ def write_index(path: Path) -> Path:
     return place
 
 
-def read_index(text: str, name: str) -> list[Entry]:
+def read_index(text: str, name: str) -> list[TarEntry]:
     """The samples that the text of an index names."""
     head, *lines = text.splitlines() or [""]
     count = _count(head, name)
@@ -250,13 +250,13 @@ def read_index(text: str, name: str) -> list[Entry]:
             spans = ()
         if not spans or len(words) % 4 or any(not 0 <= s.size <= MAX_BYTES or s.offset < _BLOCK for s in spans):
             raise StaleIndex(f"{name} has a line that is not that of an index, {line[:60]!r}: {_REMEDY}")
-        entries.append(Entry(split_name(spans[0].name)[0], spans))
+        entries.append(TarEntry(split_name(spans[0].name)[0], spans))
     if len(entries) != count:
         raise StaleIndex(f"{name} says that it names {count} samples, and names {len(entries)}: {_REMEDY}")
     return entries
 
 
-def find_entries(shard: str) -> list[Entry] | None:
+def find_entries(shard: str) -> list[TarEntry] | None:
     """The samples of a shard, by its index or else by its headers; None if it cannot be read by offsets."""
     text = _read_text(shard, whole=True)
     if text is not None:
@@ -289,7 +289,7 @@ class ShardReader:
         if self._file is not None:
             self._file.close()
 
-    def read_sample(self, entry: Entry) -> dict[str, bytes]:
+    def read_sample(self, entry: TarEntry) -> dict[str, bytes]:
         """The files of a sample by kind; the first, where two have the same kind."""
         found: dict[str, bytes] = {}
         for span in entry.files:

@@ -26,7 +26,7 @@ _OBLIQUE = 0.1  # below this sine of the angle between two columns, orthogonalit
 _CHUNK = 512  # pairs of boxes at a time: their temporaries stay in a CPU's cache
 
 
-class Estimate(NamedTuple):
+class MonteCarloIoU(NamedTuple):
     """A Monte-Carlo value and its standard error."""
 
     value: Tensor
@@ -136,7 +136,7 @@ def iou(a: Tensor, b: Tensor, *, method: str = "exact", points: int = 100_000, s
 
 
 @torch.no_grad()
-def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 0) -> Estimate:
+def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 0) -> MonteCarloIoU:
     """The paper's estimate: r, the share of points drawn in a that lie in b, gives r V_a / (V_b + (1 − r) V_a)."""
     if points < 1:
         raise ValueError(f"points is the number of points drawn in each box, got {points}: pass at least 1")
@@ -153,7 +153,7 @@ def monte_carlo_iou(a: Tensor, b: Tensor, *, points: int = 100_000, seed: int = 
     va, vb = volume(a), volume(b)
     union = (vb + (1 - r) * va).clamp_min(1e-300)
     slope = va * (va + vb) / union.square()
-    return Estimate(r * va / union, slope * (r * (1 - r) / points).sqrt())
+    return MonteCarloIoU(r * va / union, slope * (r * (1 - r) / points).sqrt())
 
 
 def _check_shape(box: Tensor) -> Tensor:

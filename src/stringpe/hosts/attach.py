@@ -15,7 +15,7 @@ from ..catalogue import create, find, names
 from ..checks import check_module
 from ..composed_frequencies import Gated, with_depth
 from ..encoding import Encoding
-from ..frequencies import Given, Spectrum
+from ..frequencies import GivenFrequencies, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..own_projections import owned_layers
@@ -180,7 +180,7 @@ def _carry_over(found: hosts.FoundTower, rope: Rope, encoding: str, options: dic
             )
         basis = Interleaved(one.basis) if rope.interleaved else one.basis
         given = theta.expand(sizes["num_heads"], -1, -1).clone()
-        frequencies = Given(given, learnable=one.frequencies.learnable)
+        frequencies = GivenFrequencies(given, learnable=one.frequencies.learnable)
         encodings.append(Encoding(basis, frequencies, name=encoding))
     return encodings
 

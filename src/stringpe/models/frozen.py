@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..basis import Given
+from ..basis import GivenBasis
 from ..catalogue import create
 from ..composed_frequencies import Gated
 from ..encoding import Encoding
@@ -104,5 +104,5 @@ def _gated(
     made = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=vit.coord_dim, **(options or {}))
     if not isinstance(made, Encoding):
         raise ValueError(f"a frozen ViT takes encodings of a basis and frequencies; {name!r} is not one")
-    basis = Given(random_frames(num_heads, head_dim)) if random_basis else made.basis
+    basis = GivenBasis(random_frames(num_heads, head_dim)) if random_basis else made.basis
     return Encoding(basis, Gated(made.frequencies, start=START), name=name)

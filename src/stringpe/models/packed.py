@@ -21,7 +21,7 @@ class Features(NamedTuple):
     size: tuple[int, int]
 
 
-class Inputs(NamedTuple):
+class BlockInputs(NamedTuple):
     """What goes into the blocks of a ViT: tokens (b, t, dim) at places (t, c) or (b, t, c), which are a prefix, patches
     and, in models that read normals, as many tokens of normals; and coordinates and grid size of the patches alone."""
 
@@ -49,9 +49,9 @@ class _Model(Protocol):
     blocks: nn.ModuleList
     norm: nn.LayerNorm
 
-    def tokenise(self, image: Tensor, depth: Tensor | None = None) -> Inputs: ...
+    def tokenise(self, image: Tensor, depth: Tensor | None = None) -> BlockInputs: ...
 
-    def read_out(self, x: Tensor, inputs: Inputs) -> Features: ...
+    def read_out(self, x: Tensor, inputs: BlockInputs) -> Features: ...
 
 
 def pack_features(
@@ -77,20 +77,20 @@ def pack_features(
 
 def _tokenise_by_size(
     model: _Model, images: Sequence[Tensor] | Tensor, depths: Sequence[Tensor] | Tensor | None
-) -> list[Inputs]:
-    """`Inputs` of each image as a batch of one; images of one size are embedded together."""
-    found: dict[int, Inputs] = {}
+) -> list[BlockInputs]:
+    """`BlockInputs` of each image as a batch of one; images of one size are embedded together."""
+    found: dict[int, BlockInputs] = {}
     for members in _group([tuple(image.shape) for image in images]):
         depth = None if depths is None else torch.stack([depths[i] for i in members])
         tokens, places, coords, size = model.tokenise(torch.stack([images[i] for i in members]), depth)
         b = tokens.shape[0]
         places, coords = (t.expand(b, *t.shape[-2:]) for t in (places, coords))
         for j, i in enumerate(members):
-            found[i] = Inputs(tokens[j : j + 1], places[j : j + 1], coords[j : j + 1], size)
+            found[i] = BlockInputs(tokens[j : j + 1], places[j : j + 1], coords[j : j + 1], size)
     return [found[i] for i in range(len(images))]
 
 
-def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], each: Sequence[Inputs]) -> PackedFeatures:
+def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], each: Sequence[BlockInputs]) -> PackedFeatures:
     """Images of as many tokens are pooled together."""
     tokens: dict[int, Tensor] = {}
     pooled: dict[int, Tensor] = {}
@@ -108,13 +108,13 @@ def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], each: Sequence[
     )
 
 
-def _select(one: Inputs, mask: Tensor, front: int) -> Inputs:
+def _select(one: BlockInputs, mask: Tensor, front: int) -> BlockInputs:
     """These inputs without the patches, and their normals, that the mask leaves out."""
     kept = mask.flatten()
     copies = (one.tokens.shape[1] - front) // kept.numel()  # 2 with normals
     always = kept.new_ones(front)
     index = torch.cat([always, *[kept] * copies]).nonzero()[:, 0]
-    return Inputs(one.tokens[:, index], one.places[:, index], one.coords[:, kept.nonzero()[:, 0]], one.size)
+    return BlockInputs(one.tokens[:, index], one.places[:, index], one.coords[:, kept.nonzero()[:, 0]], one.size)
 
 
 def _group(kinds: Sequence[tuple[int, ...]]) -> list[list[int]]:

@@ -40,7 +40,7 @@ from .depth import (
     world_normals,
 )
 from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
-from .packed import Features, Inputs, PackedFeatures, pack_features
+from .packed import BlockInputs, Features, PackedFeatures, pack_features
 from .stem import build_stem
 
 SIZES = {  # dim, layers, heads
@@ -202,7 +202,7 @@ class ViT(nn.Module):
         *,
         coords: Tensor | None = None,
         calibration: Calibration | None = None,
-    ) -> Inputs:
+    ) -> BlockInputs:
         """What goes into the blocks: patches, prefix and normals at their coordinates."""
         check_frame(self.frame, image, depth, calibration)
         pictures, metres = merge_views(image, 3), None if depth is None else merge_views(depth, 2)
@@ -222,9 +222,9 @@ class ViT(nn.Module):
         if self.prefix is not None:
             prefix = self.prefix.expand(tokens.shape[0], -1, -1).to(tokens.dtype)
             tokens, places = torch.cat([prefix, tokens], dim=1), with_prefix(places, prefix.shape[1])
-        return Inputs(tokens, places, coords, size)
+        return BlockInputs(tokens, places, coords, size)
 
-    def read_out(self, x: Tensor, inputs: Inputs) -> Features:
+    def read_out(self, x: Tensor, inputs: BlockInputs) -> Features:
         """Patch tokens and pooled vector, from what came out of the blocks and the last norm."""
         front, x = x.tensor_split([self.front], dim=1)
         if self.fuse is not None:

@@ -1,6 +1,6 @@
 """Trials of policies in supervised processes: one that dies or hangs costs one trial and no other.
 
-    with Workers(jobs=2) as workers:
+    with TrialWorkers(jobs=2) as workers:
         for trial in workers.run(Setting(make_env, make_policy), seeds=range(FIRST_SEED, FIRST_SEED + 50)):
             print(trial.seed, trial.success)
 
@@ -34,7 +34,7 @@ _ATTEMPTS = 2  # a simulation whose process dies is tried again once: the proces
 _LOSSES = 3  # deaths of processes outside of a simulation after which an evaluation gives up
 
 
-class Workers:
+class TrialWorkers:
     """Processes for trials, kept from one setting to the next. jobs=0 runs everything in this process, without
     protection against simulations that hang or end the process."""
 
@@ -95,7 +95,7 @@ class _Worker:
 class _Supervisor:
     """Hands out the seeds of one setting and watches over the processes that run them."""
 
-    def __init__(self, workers: Workers, setting: Setting, seeds: Sequence[int]):
+    def __init__(self, workers: TrialWorkers, setting: Setting, seeds: Sequence[int]):
         self.workers, self.setting = workers, setting
         self.left = deque(seeds)
         self.deaths: dict[int, int] = {}
@@ -188,8 +188,8 @@ class _Supervisor:
 
 
 def run_trials(setting: Setting, seeds: Sequence[int], jobs: int = 0, patience: float = PATIENCE) -> Iterator[Trial]:
-    """One trial per seed; see `Workers`."""
-    with Workers(jobs, patience) as workers:
+    """One trial per seed; see `TrialWorkers`."""
+    with TrialWorkers(jobs, patience) as workers:
         yield from workers.run(setting, seeds)
 
 

@@ -63,7 +63,7 @@ class Setting:
     html: bool = False
 
 
-class Rollout:
+class RunningTrial:
     """One trial under way. Exceptions of the environment end it as crashed; `trial` is its result, None before the end.
 
     For a video it notes the simulator's state at every step where the environment can give it (`snapshot`), else the
@@ -171,7 +171,7 @@ class Lockstep:
 
     def __init__(self, setting: Setting, policy: Planner, report: Callable[[int | None], None] = lambda seed: None):
         self.setting, self.policy, self.report = setting, policy, report
-        self.under_way: list[Rollout] = []
+        self.under_way: list[RunningTrial] = []
         self._idle: list[Any] = []
 
     @property
@@ -186,7 +186,7 @@ class Lockstep:
             env = self._idle.pop() if self._idle else self.setting.env()
         except Exception as error:
             return crash(seed, f"{type(error).__name__}: {error}", 0, time.monotonic())
-        rollout = Rollout(env, seed, self.setting)
+        rollout = RunningTrial(env, seed, self.setting)
         self.report(None)
         if rollout.trial is not None:
             return self._end(rollout)
@@ -212,7 +212,7 @@ class Lockstep:
             _close(env)
         self._idle, self.under_way = [], []
 
-    def _end(self, rollout: Rollout) -> Trial:
+    def _end(self, rollout: RunningTrial) -> Trial:
         """The result of a trial. Its environment is used again, unless it crashed."""
         assert rollout.trial is not None
         if rollout.trial.crashed:

@@ -19,7 +19,7 @@ from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, find_mismatch, hold_lock, write_json, write_text
 from ..io.progress import progress
-from ..robots.evaluate import FIRST_SEED, PATIENCE, Workers
+from ..robots.evaluate import FIRST_SEED, PATIENCE, TrialWorkers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
 from ..tasks.policy import load_policy
@@ -65,7 +65,7 @@ def simulate(
     candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
     plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
     results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
-    with Workers(jobs or os.cpu_count() or 1, patience) as workers:
+    with TrialWorkers(jobs or os.cpu_count() or 1, patience) as workers:
         for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
             policy = partial(load_policy, candidate.folder)
             what = PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
@@ -143,7 +143,7 @@ class PolicyEvaluation:
     html: bool = False
 
 
-def evaluate(what: PolicyEvaluation, seeds: range, workers: Workers, quiet: bool = True) -> Result:
+def evaluate(what: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet: bool = True) -> Result:
     """One trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
     if not len(seeds):
         raise ValueError("an evaluation needs at least one trial")

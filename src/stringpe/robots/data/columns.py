@@ -30,7 +30,7 @@ Kind = Literal["numbers", "image", "depth"]
 
 
 @dataclass(frozen=True)
-class Column:
+class StoredColumn:
     """A column. key: in memory; stored: in files. unit: metres per step of stored depth, None where the files do not
     say. info: what they say beside it; `video.dequantise` reads the range of depth in a video there."""
 
@@ -52,9 +52,9 @@ def stored_key(key: str) -> str:
     return f"{IMAGES}{key.removeprefix(DEPTH)}_depth" if key.startswith(DEPTH) else key
 
 
-def read_columns(features: Mapping[str, Any]) -> dict[str, Column]:
+def read_columns(features: Mapping[str, Any]) -> dict[str, StoredColumn]:
     """The columns that the features of meta/info.json declare, by their keys in memory. Text is left out."""
-    found: dict[str, Column] = {}
+    found: dict[str, StoredColumn] = {}
     for stored, feature in features.items():
         if feature["dtype"] in ("string", "language"):
             continue
@@ -65,23 +65,23 @@ def read_columns(features: Mapping[str, Any]) -> dict[str, Column]:
     return found
 
 
-def _numbers(stored: str) -> Column:
-    return Column(stored, stored, "numbers")
+def _numbers(stored: str) -> StoredColumn:
+    return StoredColumn(stored, stored, "numbers")
 
 
-def _picture(stored: str, feature: Mapping[str, Any]) -> Column:
+def _picture(stored: str, feature: Mapping[str, Any]) -> StoredColumn:
     info = (feature.get("info") or {}) | (feature.get("video_info") or {})
     video = feature["dtype"] == "video"
     camera = stored.removeprefix("observation.").removeprefix("images.")
     if stored.startswith(DEPTH):  # as stringpe wrote it in LeRobot's format 2.1: millimetres
-        return Column(stored, stored, "depth", video, MILLIMETRE, info)
+        return StoredColumn(stored, stored, "depth", video, MILLIMETRE, info)
     if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
-        return Column(IMAGES + camera, stored, "image", video, info=info)
+        return StoredColumn(IMAGES + camera, stored, "image", video, info=info)
     name = camera.removesuffix("_depth").removeprefix("depth_")
     unit = info.get("depth_unit")
     if unit is not None and unit not in UNITS:
         raise ValueError(f"{stored} is stored in the unit {unit!r}; only {' and '.join(UNITS)} can be read")
-    return Column(DEPTH + name, stored, "depth", video, None if unit is None else UNITS[unit], info)
+    return StoredColumn(DEPTH + name, stored, "depth", video, None if unit is None else UNITS[unit], info)
 
 
 def describe(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...io.problems import Problems
 from . import parquet, video
-from .columns import ACTION, COUNTERS, DEPTH, IMAGES, MILLIMETRE, STATE, Array, Column, read_columns
+from .columns import ACTION, COUNTERS, DEPTH, IMAGES, MILLIMETRE, STATE, Array, StoredColumn, read_columns
 from .episodes import Episode, find_episodes, read_info
 from .parquet import BrokenEpisode
 
@@ -101,12 +101,12 @@ class Dataset:
                     f"ask for those, or record the data again"
                 )
 
-    def _choose(self, keys: list[str] | None) -> list[Column]:
+    def _choose(self, keys: list[str] | None) -> list[StoredColumn]:
         if keys is None:
             return [column for key, column in self.columns.items() if key not in COUNTERS]
         return [self.columns[key] for key in keys]
 
-    def _read_rows(self, episode: Episode, wanted: Iterable[Column]) -> dict[str, Any]:
+    def _read_rows(self, episode: Episode, wanted: Iterable[StoredColumn]) -> dict[str, Any]:
         """What the episode's Parquet file holds of these columns."""
         columns = [column for column in wanted if not column.video]
         one = episode.number if episode.shared else None
@@ -122,7 +122,7 @@ class Dataset:
             raise BrokenEpisode(f"{episode.name} has {len(found[wrong[0]])} steps, not {episode.length}")
         return found
 
-    def _read_video(self, episode: Episode, column: Column) -> Iterator[Array]:
+    def _read_video(self, episode: Episode, column: StoredColumn) -> Iterator[Array]:
         clip = episode.videos[column.stored]
         deep = column.kind == "depth"
         for picture in video.read_frames(clip.path, clip.start, episode.length, self.fps, deep=deep):
@@ -135,7 +135,7 @@ class Dataset:
         problems.warn(total, stacklevel=3)
 
 
-def _decode_all(column: Column, encoded: list[bytes]) -> Iterator[Array]:
+def _decode_all(column: StoredColumn, encoded: list[bytes]) -> Iterator[Array]:
     for data in encoded:
         yield parquet.decode(column.key, data, column.unit)
 
@@ -147,6 +147,6 @@ def _stack(key: str, pictures: Iterator[Array]) -> Array:
     return np.stack(found)
 
 
-def _is_png(encoded: list[bytes], column: Column) -> bool:
+def _is_png(encoded: list[bytes], column: StoredColumn) -> bool:
     """Whether depth is stored as `encoded` gives it already."""
     return column.unit in (MILLIMETRE, None) and all(data.startswith(b"\x89PNG") for data in encoded)

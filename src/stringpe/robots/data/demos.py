@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What all episodes of a folder have in common. options: of the environment, for example its lighting."""
 
     task: str
@@ -95,7 +95,7 @@ def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict
 def write(
     out: Path,
     episodes: int,
-    settings: Settings,
+    settings: DemoSettings,
     *,
     jobs: int = 0,
     patience: float = PATIENCE,
@@ -136,7 +136,7 @@ class _SeedsThere:
         return self._writer.seeds
 
 
-def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int, patience: float) -> Iterator[bool]:
+def _outcomes(out: Path, episodes: int, settings: DemoSettings, jobs: int, patience: float) -> Iterator[bool]:
     """Whether each seed that was tried gave an episode, until the folder holds enough. When a process hangs, its seed
     has failed, and new processes take over."""
     if not jobs:
@@ -166,7 +166,7 @@ def _outcomes(out: Path, episodes: int, settings: Settings, jobs: int, patience:
                 yield False
 
 
-def _outcomes_of_pool(jobs: int, arguments: tuple[Path, int, Settings, float]) -> Iterator[bool]:
+def _outcomes_of_pool(jobs: int, arguments: tuple[Path, int, DemoSettings, float]) -> Iterator[bool]:
     """The same from processes; BrokenProcessPool if one of them ends."""
     context = multiprocessing.get_context("spawn")  # a rendering context does not survive a fork
     with ProcessPoolExecutor(jobs, context, _open, arguments) as pool:
@@ -187,7 +187,7 @@ class _Worker:
     """An environment and a writer, which make one episode after the other. patience: seconds for one of them, after
     which the whole process ends; 0 is no limit."""
 
-    def __init__(self, out: Path, episodes: int, settings: Settings, patience: float = 0.0):
+    def __init__(self, out: Path, episodes: int, settings: DemoSettings, patience: float = 0.0):
         self.settings, self.env, self.patience = settings, settings.env(), patience
         robot = self.env.robot.name
         cameras = {camera: {"intrinsics": self.env.intrinsics(camera).tolist()} for camera in self.env.cameras}
@@ -218,7 +218,7 @@ class _Worker:
 _worker: _Worker | None = None
 
 
-def _open(out: Path, episodes: int, settings: Settings, patience: float) -> None:
+def _open(out: Path, episodes: int, settings: DemoSettings, patience: float) -> None:
     """Begin a process of the pool; it ends if its environment cannot be made in time."""
     global _worker
     end_with_parent()
@@ -231,7 +231,7 @@ def _make_episode() -> bool | None:
     return _worker.make_episode()
 
 
-def _check_expert(settings: Settings) -> None:
+def _check_expert(settings: DemoSettings) -> None:
     """Refuse a task without an expert before any process is started."""
     from ..sim.expert import Expert
 
