@@ -282,3 +282,30 @@ class TestBadInput:
         }.items():
             with pytest.raises(ValueError, match=match):
                 call()
+
+
+class TestARefusedCallLeavesTheCacheAsItWas:
+    x = torch.randn(2, 5, 32)
+
+    def filled(self):
+        attn, cache = Attention(32, num_heads=4), KVCache()
+        with torch.no_grad():
+            attn(self.x, cache=cache)
+        return attn, cache
+
+    def test_wrong_mask(self):
+        attn, cache = self.filled()
+        with torch.no_grad(), pytest.raises(ValueError, match="mask"):
+            attn(self.x[:, :2], mask=torch.ones(2, 6, dtype=torch.bool), cache=cache)
+        assert len(cache) == 5
+
+    @pytest.mark.parametrize("other", [Attention(32, num_heads=2), Attention(32, num_heads=4).double()])
+    def test_another_layer_or_dtype(self, other):
+        _, cache = self.filled()
+        with torch.no_grad(), pytest.raises(ValueError, match="use one cache per layer"):
+            other(self.x.to(next(other.parameters()).dtype), cache=cache)
+        assert len(cache) == 5
+
+    def test_what_is_not_a_cache(self):
+        with pytest.raises(TypeError, match=r"cache must be a stringpe\.KVCache, got list"):
+            Attention(32, num_heads=4)(self.x, cache=[])

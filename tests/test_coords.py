@@ -385,3 +385,16 @@ class TestGroups:
     def test_refuses_points_of_another_dimension(self):
         with pytest.raises(ValueError, match=r"points must be \(…, 2\) floats, got torch.float32 \(4, 3\)"):
             coords.polar(torch.zeros(4, 3))
+
+
+def test_cameras_that_cannot_be_are_refused():
+    def refuse(words, k=(30.0, 30.0), pose=None):
+        with pytest.raises(ValueError, match=words):
+            coords.backproject(torch.ones(1, 8, 8), torch.diag(torch.tensor([*k, 1.0])), pose)
+
+    for k in ((0.0, 30.0), (30.0, -30.0)):
+        refuse("focal lengths fx and fy", k)
+    refuse("intrinsics must be finite", (30.0, math.nan))
+    refuse("pose must be finite", pose=torch.full((4, 4), math.inf))
+    for pose in (torch.ones(4, 4), torch.diag(torch.tensor([-1.0, 1, 1, 1])), torch.eye(4) + torch.eye(4).flip(0)):
+        refuse("pose must be rigid", pose=pose)

@@ -224,3 +224,19 @@ class TestCache:
             cache.append(torch.zeros(3, 1, 1, 2), torch.zeros(3, 1, 1, 2))
         with pytest.raises(ValueError, match="capacity must be at least 0"):
             KVCache(-1)
+
+
+@pytest.mark.parametrize("offsets", [[2, 5, 8], [0, 5, 10], [0, 5, 5, 8], [0, 6, 4, 8], [8], [], [0.0, 8.0]])
+def test_offsets_that_cannot_be_are_refused(offsets):
+    with pytest.raises(ValueError, match="offsets must"):
+        Packing.from_offsets(torch.tensor(offsets), total=8)
+
+
+def test_lengths_of_numpy_are_whole_numbers_too():
+    import numpy as np
+
+    assert Packing(np.array([2, 3])).lengths == (2, 3)
+    assert Packing([np.int64(2), 3]).lengths == (2, 3)
+    for wrong in (3, None, "abc", torch.tensor(4)):
+        with pytest.raises(TypeError, match="lengths must be a sequence"):
+            Packing(wrong)

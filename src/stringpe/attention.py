@@ -235,6 +235,8 @@ class Attention(MultiHead):
         self.check_inputs(x, coords, context, context_coords)
         if causal and context is not None:
             raise ValueError("causal is for self attention: drop it or the context")
+        if cache is not None and not isinstance(cache, KVCache):
+            raise TypeError(f"cache must be a stringpe.KVCache, got {type(cache).__name__}")
         packed = lengths is not None or context_lengths is not None
         packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
         q, k, v = self._encode(x, coords, context, context_coords, prepared)
@@ -242,11 +244,11 @@ class Attention(MultiHead):
         scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
         if packings is not None:
             return self.merge(attend_packed(q, k, v, *packings, scale=scale, causal=causal, dropout=dropout))
-        if cache is not None:
-            k, v = cache.append(k, v)
-        n, m = q.shape[2], k.shape[2]
+        n, m = q.shape[2], k.shape[2] + (0 if cache is None else len(cache))
         if mask is not None:
             mask = broadcast_mask(mask, q.shape[0], self.num_heads, n, m)
+        if cache is not None:  # last: a call that is refused leaves the cache as it was
+            k, v = cache.append(k, v)
         if causal and (mask is not None or n != m):  # the last n of m tokens ask: query i is token m − n + i
             seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
             mask, causal = seen if mask is None else mask & seen, False

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 def check_count(what: str, value: Any, least: int = 1) -> None:
     """Refuse anything but a whole number of at least `least`. Symbolic sizes of a traced model pass."""
-    if isinstance(value, bool) or not (isinstance(value, (int, torch.SymInt)) or _is_numpy_integer(value)):
+    if isinstance(value, bool) or not (isinstance(value, (int, torch.SymInt)) or is_numpy_integer(value)):
         raise ValueError(f"{what} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{what} must be at least {least}, got {value}")
 
 
-def _is_numpy_integer(value: Any) -> bool:
+def is_numpy_integer(value: Any) -> bool:
     return type(value).__module__ == "numpy" and hasattr(value, "__index__") and getattr(value, "ndim", 1) == 0
 
 
@@ -71,11 +71,17 @@ def check_module(what: str, value: Any) -> None:
         )
 
 
-def check_finite(what: str, value: Tensor) -> None:
-    """Refuse NaN and infinity, where looking is free: on a CPU, outside of compilation and functional transforms.
-    Elsewhere it would stop the device, and what is not finite goes on into the result."""
+def can_look(value: Tensor) -> bool:
+    """Whether reading values is free: on a CPU, outside of compilation and functional transforms. Elsewhere it would
+    stop the device."""
     looks = value.device.type == "cpu" and type(value) is Tensor and not torch.compiler.is_compiling()
-    if not looks or torch._C._get_tracing_state() or torch._C._functorch.is_functorch_wrapped_tensor(value):
+    wrapped = torch._C._get_tracing_state() or torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return looks and not wrapped
+
+
+def check_finite(what: str, value: Tensor) -> None:
+    """Refuse NaN and infinity, where looking is free; elsewhere what is not finite goes on into the result."""
+    if not can_look(value):
         return
     if not value.isfinite().all():
         bad = int((~value.isfinite()).sum())

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import check_choice, check_count, check_number, check_tensor
+from .checks import can_look, check_choice, check_count, check_finite, check_number, check_tensor
 
 UNITS = ("index", "centred", "normalised")
 
@@ -233,6 +233,26 @@ def _check_camera(depth: Tensor, intrinsics: Tensor, pose: Tensor | None) -> Non
             raise ValueError(f"{what} must be floats, got {matrix.dtype}")
     if not depth.is_floating_point():
         raise ValueError(f"depth must be floats, in metres, got {depth.dtype}")
+    check_finite("intrinsics", intrinsics)
+    if pose is not None:
+        check_finite("pose", pose)
+    _check_values(intrinsics, pose)
+
+
+def _check_values(intrinsics: Tensor, pose: Tensor | None) -> None:
+    """Refuse cameras that cannot be, where looking is free (see `checks.can_look`)."""
+    if can_look(intrinsics) and not (intrinsics.diagonal(dim1=-2, dim2=-1)[..., :2] > 0).all():
+        raise ValueError(
+            "focal lengths fx and fy must be positive: intrinsics are [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]"
+        )
+    if pose is None or not can_look(pose):
+        return
+    turn, last = pose[..., :3, :3], pose[..., 3, :]
+    rigid = (turn @ turn.mT - torch.eye(3, dtype=pose.dtype)).abs().max() < 1e-2 and (torch.linalg.det(turn) > 0).all()
+    if not rigid or not (last == last.new_tensor([0, 0, 0, 1])).all():
+        raise ValueError(
+            "pose must be rigid, world from camera: a rotation and a translation in metres, with the last row 0 0 0 1"
+        )
 
 
 def _patch(patch_size: int | tuple[int, int]) -> tuple[int, int]:

@@ -35,9 +35,7 @@ class KVCache:
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add (b, h_kv, n, d) and return everything so far."""
-        if self._room is not None and keys.shape[0] != self._room[0].shape[0]:
-            held, given = self._room[0].shape[0], keys.shape[0]
-            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
+        self._check_fit(keys, values)
         recorded = torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad)
         held = self._room is not None and torch.is_grad_enabled() and any(t.requires_grad for t in self._room)
         length = self._length + keys.shape[2]
@@ -61,6 +59,21 @@ class KVCache:
         assert self.values is not None
         return self.keys, self.values
 
+    def _check_fit(self, keys: Tensor, values: Tensor) -> None:
+        """Refuse tokens of another batch, another layer or another type than those it holds."""
+        if self._room is None:
+            return
+        if keys.shape[0] != self._room[0].shape[0]:
+            held, given = self._room[0].shape[0], keys.shape[0]
+            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
+        for what, new, old in zip(("keys", "values"), (keys, values), self._room, strict=True):
+            there, here = ((t.shape[1], t.shape[3], t.dtype, t.device) for t in (old, new))
+            if there != here:
+                raise ValueError(
+                    f"this cache holds {what} of {_describe(there)}, got {_describe(here)}: use one cache per layer, "
+                    f"and a new one after a change of dtype or device"
+                )
+
     def _make_room(self, keys: Tensor, values: Tensor, length: int) -> None:
         """Tensors that hold `length` tokens, with those of before in them."""
         if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
@@ -71,3 +84,8 @@ class KVCache:
             for new, old in zip(fresh, self._room, strict=True):
                 new[:, :, : self._length] = old[:, :, : self._length].detach()
         self._room = (fresh[0], fresh[1])
+
+
+def _describe(kind: tuple[int, int, torch.dtype, torch.device]) -> str:
+    heads, width, dtype, device = kind
+    return f"{heads} heads × {width}, {dtype}, on {device}"

@@ -11,11 +11,14 @@ nothing of it; only attention does (`attend_packed`). In half precision on CUDA 
 import inspect
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .checks import check_count, check_tensor, is_numpy_integer
 
 
 class Packing:
@@ -25,7 +28,10 @@ class Packing:
     """
 
     def __init__(self, lengths: "Sequence[int] | Tensor"):
-        listed = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+        listed = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+        if not isinstance(listed, Sequence) or isinstance(listed, str):
+            raise TypeError(f"lengths must be a sequence of whole numbers, or such a tensor, got {lengths!r:.60}")
+        listed = [int(n) if is_numpy_integer(n) else n for n in listed]
         if not listed or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in listed):
             raise ValueError(f"lengths must be whole numbers of at least 1, one per sequence, got {_shorten(listed)}")
         self._lengths: tuple[int, ...] | None = tuple(listed)
@@ -37,6 +43,17 @@ class Packing:
         """From where each sequence starts and where the last one ends, (sequences + 1,), as other libraries pass them
         (cu_seqlens). The host does not wait for a GPU where `longest`, or a bound of it, is given and torch's kernel
         for packed sequences is used."""
+        check_tensor("offsets", offsets)
+        check_count("total", total)
+        if offsets.ndim != 1 or len(offsets) < 2 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+            raise ValueError(
+                f"offsets must be whole numbers (sequences + 1,), from 0 to the number of tokens, got "
+                f"{tuple(offsets.shape)} {offsets.dtype}"
+            )
+        if offsets.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the host would have to wait
+            listed = offsets.tolist()
+            if listed[0] != 0 or listed[-1] != total or any(b <= a for a, b in pairwise(listed)):
+                raise ValueError(f"offsets must rise from 0 to the {total} tokens, got {_shorten(listed)}")
         packing = cls.__new__(cls)
         packing._lengths = None
         packing._offsets = {offsets.device: offsets.to(torch.int32)}

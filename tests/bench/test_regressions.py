@@ -89,3 +89,23 @@ def test_the_command_lists_what_got_worse_and_fails(earlier, tmp_path, monkeypat
     assert "loop × plain loop: 1.050 → 1.500 (+43 %)" in capsys.readouterr().out
     monkeypatch.setattr("stringpe.bench.run", lambda *args, **options: earlier)
     assert not main(["bench", "op", "--check", str(file)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept.pop("runs"),
+        lambda kept: kept.update(runs=[]),
+        lambda kept: kept["op"][0].update(floor=0.0),
+        lambda kept: kept["op"][0].pop("way"),
+        lambda kept: kept["op"][0]["forward"].update(median=float("nan")),
+        lambda kept: kept["vit"][1].update(train=3),
+        lambda kept: kept["train"][0]["loop"].update(ratio=None),
+    ],
+)
+def test_a_damaged_file_to_check_against_is_refused_before_anything_is_measured(earlier, damage, tmp_path):
+    damage(earlier)
+    (tmp_path / "bench.json").write_text(json.dumps(earlier))
+    with pytest.raises(SystemExit, match=r"bench.json.*(damaged|NaN|not valid JSON)"):
+        main(["bench", "--check", str(tmp_path / "bench.json"), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

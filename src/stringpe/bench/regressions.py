@@ -4,9 +4,12 @@ Ratios, not times: multiples of the memory floor, of the model without an encodi
 sides of a ratio are measured in one run, so it says the same on a machine that is busier or clocked lower.
 """
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..io.files import read_record
 from .results import BOTH
 
 TOLERANCE = 0.05
@@ -35,6 +38,23 @@ class Check(NamedTuple):
     def worse(self, tolerance: float = TOLERANCE) -> list[Change]:
         """The changes that are more than noise."""
         return [change for change in self.changes if change.growth > tolerance]
+
+
+def read_earlier(path: Path) -> dict[str, Any]:
+    """A bench.json to check against, once every ratio in it was found to be a positive number: a run takes minutes, and
+    should not end in a file that cannot be compared with."""
+    advice = "give the bench.json of another run"
+    results: dict[str, Any] = read_record(path, {"runs": [{"device": str}]}, advice)
+    try:
+        ratios = read_ratios(results)
+        wrong = [f"{what} is {ratio}" for what, ratio in ratios.items() if not (ratio > 0 and math.isfinite(ratio))]
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ZeroDivisionError) as error:
+        wrong = [f"its rows are not those of a run: {type(error).__name__} {error}"]
+    if not results["runs"]:
+        wrong = ["it holds no run"]
+    if wrong:
+        raise ValueError(f"{path} is damaged ({wrong[0]}): {advice}")
+    return results
 
 
 def compare_runs(results: Mapping[str, Any], earlier: Mapping[str, Any]) -> Check:

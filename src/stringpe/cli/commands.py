@@ -315,13 +315,12 @@ def bench(
             and the exit status is 1 if there are any.
     """
     from ..bench import run
-    from ..bench.regressions import compare_runs, describe
+    from ..bench.regressions import compare_runs, describe, read_earlier
     from ..bench.results import PARTS
-    from ..io.files import read_json
 
     if wrong := [mode for mode in modes if mode not in ("eager", "compiled")]:
         raise ValueError(f"there is no mode {wrong[0]!r}: modes are eager and compiled")
-    earlier = None if check is None else read_json(check)
+    earlier = None if check is None else read_earlier(check)
     results = run(parts or PARTS, out=out, device=check_device(device) or None, ways=ways or None, modes=modes)
     if earlier is not None:
         outcome = compare_runs(results, earlier)
