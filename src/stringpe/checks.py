@@ -74,9 +74,9 @@ def check_module(what: str, value: Any) -> None:
 def can_look(value: Tensor) -> bool:
     """Whether reading values is free: on a CPU, outside of compilation and functional transforms. Elsewhere it would
     stop the device."""
-    looks = value.device.type == "cpu" and type(value) is Tensor and not torch.compiler.is_compiling()
-    wrapped = torch._C._get_tracing_state() or torch._C._functorch.is_functorch_wrapped_tensor(value)
-    return looks and not wrapped
+    if value.device.type != "cpu" or type(value) is not Tensor or torch.compiler.is_compiling():
+        return False  # first of all: the compiler cannot trace what comes next
+    return not (torch._C._get_tracing_state() or torch._C._functorch.is_functorch_wrapped_tensor(value))
 
 
 def check_finite(what: str, value: Tensor) -> None:
