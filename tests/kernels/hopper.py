@@ -10,15 +10,15 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 
-from stringpe.kernels import fused, fused_projection, fused_rotation
+from stringpe.kernels import fused_projection, fused_rotation
 
 ALIGNED = [["tt.divisibility", 16]]
 
 
 def main(d: int) -> None:
     for kernel, planes in (
-        (fused.forward, fused_rotation.FORWARD_PLANES),
-        (fused.backward, fused_rotation.BACKWARD_PLANES),
+        (fused_rotation.forward_kernel, fused_rotation.FORWARD_PLANES),
+        (fused_rotation.backward_kernel, fused_rotation.BACKWARD_PLANES),
     ):
         tile = fused_rotation.tile(d // 2, 1024, 32, 12, shared=True, program_planes=planes)
         sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}

@@ -171,3 +171,36 @@ def test_a_page_needs_nothing_from_outside():
 def test_bad_calls_are_refused_in_words(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_what_cannot_be_shown_is_refused():
+    rgb, depth, k = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.ones(4, 4), torch.eye(3)
+    for wrong in (torch.full((3, 3), torch.nan), torch.eye(4), torch.zeros(3, 3), -torch.eye(3)):
+        with pytest.raises(ValueError, match="with positive focal lengths"):
+            viewer.Frame(rgb, depth, wrong)
+    with pytest.raises(TypeError, match="rgb must be a torch tensor, got ndarray"):
+        viewer.Frame(rgb.numpy(), depth, k)
+    with pytest.raises(ValueError, match="the score of a box must be a finite number"):
+        viewer.Box(torch.zeros(12), "a", "predicted", float("nan"))
+    with pytest.raises(ValueError, match=r"a picture of 'front' must be \(3, h, w\) uint8"):
+        viewer.show_rollout({"front": [torch.rand(3, 4, 4)]})
+    with pytest.raises(ValueError, match="the map of 'a' must be finite"):
+        viewer.show_attention(rgb, {"a": torch.full((4, 4), torch.nan)}, (2, 2))
+    with pytest.raises(ValueError, match="needs at least one map"):
+        viewer.show_attention(rgb, {}, (2, 2))
+
+
+def test_points_too_far_to_be_written_are_holes():
+    points, _ = viewer.Frame(
+        torch.zeros(3, 1, 2, dtype=torch.uint8), torch.tensor([[1e300, 1]]).double(), torch.eye(3)
+    ).points()
+    assert len(points) == 1
+    assert points.isfinite().all()
+
+
+def test_any_name_of_a_camera_and_any_title_is_shown(tmp_path):
+    picture = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    page = viewer.show_rollout({"__proto__": [picture], "front": [picture]}, title="half \ud800 a pair")
+    viewer.save(page, tmp_path / "page.html")
+    script = "report(Object.keys(data.rollouts[0].cameras).join(' '))"
+    assert results_in_browser(page.encode(errors="replace").decode(), script, tmp_path) == ["__proto__ front"]

@@ -20,9 +20,8 @@ from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..own_projections import owned_layers
 from .attention import ATTENTION_KINDS, HostAttention
-from .description import Grid, Layer, Rope
-from .rotary import CoordsForAngles, find_rotaries, read_rotary
-from .token_coords import DropPatches, TokenCoords
+from .description import Grid, Layer, Rope, find_rotaries, read_rotary
+from .token_coords import CoordsForAngles, DropPatches, TokenCoords
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -117,8 +118,8 @@ class Tower:
     blocks: where the self-attention layers are; "" is the whole tower.
     dropout: patch dropout; "" where there is none.
     rope: reads the host's RoPE. rope_path: what to remove once it is ours; "" to leave it, unused.
-    rotary: the name of the module, or modules, that turn position ids into cosines and sines for attention, as
-        `stringpe.hosts.rotary` says; "" where there is none. Then nothing is asked of `patches`.
+    rotary: the attribute name of the module, or modules, that turn position ids into cosines and sines for attention;
+        "" where there is none. `token_coords.CoordsForAngles` takes their place, and `patches` is not read.
     axes: coordinates that position ids have.
     """
 
@@ -166,3 +167,33 @@ def mixed_theta(freqs: Tensor, num_heads: int, *, columns_first: bool = True) ->
 def inverse_periods(periods: Tensor) -> Tensor:
     """Radians per unit, from periods in units."""
     return 2 * math.pi / periods.detach().float()
+
+
+def find_rotaries(tower: nn.Module, name: str) -> dict[str, nn.Module]:
+    """The rotary modules of a tower, by path: those whose attribute is called `name`."""
+    return {path: m for path, m in tower.named_modules() if path.rpartition(".")[2] == name}
+
+
+def read_rotary(rotary: nn.Module, head_dim: int, axes: int, layers: int) -> Rope:
+    """The RoPE that a rotary module holds, found by asking it: at position 1 on one axis, every channel turns by its
+    frequency of that axis."""
+    known: Any = rotary
+    bands = known.inv_freq.detach().float().flatten()
+    if getattr(known, "attention_scaling", 1.0) != 1.0:
+        raise ValueError("this model's RoPE scales queries and keys, which no rotation does: use start='replace'")
+    ids = torch.cat([torch.zeros(1, axes), torch.eye(axes)]).to(bands.device)  # the origin, then one step per axis
+    with torch.no_grad():
+        cos, sin = (t.float().reshape(axes + 1, -1) for t in rotary(bands.new_zeros(1), ids))
+    angle = torch.atan2(sin, cos)[1:]  # (axes, d)
+    if angle.shape[-1] != head_dim:
+        raise ValueError(
+            f"this model's RoPE turns {angle.shape[-1]} of {head_dim} channels of a head, and attach can carry over "
+            f"one that turns all: use start='replace' for a new encoding in its place"
+        )
+    halves = torch.equal(angle[:, : head_dim // 2], angle[:, head_dim // 2 :])
+    if not halves and not torch.equal(angle[:, ::2], angle[:, 1::2]):
+        raise ValueError("this model's RoPE turns the two channels of a plane differently: use start='replace'")
+    planes = angle[:, : head_dim // 2] if halves else angle[:, ::2]
+    nearest = bands[(planes[..., None] - bands).abs().argmin(-1)]  # the frequency itself: its angle was rounded
+    theta = torch.where(planes.abs() > 0, nearest, 0)
+    return Rope([theta[None]] * layers, not halves, Grid())

@@ -170,6 +170,23 @@ class TokenCoords:
         return self.__dict__ | {"coords": None, "depth": None, "size": None, "image_size": None}
 
 
+class CoordsForAngles(nn.Module):
+    """Takes the place of a host's rotary module, which turns position ids into cosines and sines for every attention
+    layer, and hands on coordinates instead. Whatever the host does on the way (packing, windows, permutations of
+    tokens) it then does to coordinates, and attention receives those of its own tokens.
+
+    Called with x and position_ids (…, N, c), it returns the coordinates (N, c) twice, where the host expects cosines
+    and sines. With depth, one value per patch, they have one column more."""
+
+    def __init__(self, token_coords: TokenCoords):
+        super().__init__()
+        self.token_coords = (token_coords,)  # of the tower, and not one of our own modules
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        coords = self.token_coords[0].place(position_ids.to(x.device).float(), windows=x.ndim == 4)
+        return coords, coords
+
+
 class DropPatches(nn.Module):
     """Patch dropout that says which patches are left; otherwise the one that it takes the place of."""
 

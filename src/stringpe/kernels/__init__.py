@@ -20,10 +20,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from . import inverse
-from .ops import heads_of as heads_of  # both modules register operators
+from .ops import heads_of as heads_of  # the module registers the operators
 
-LARGEST_INVERSE = inverse.LARGEST
+LARGEST_INVERSE = 128  # rows of a matrix that the registers of a program hold
 _TRITON = find_spec("triton") is not None
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

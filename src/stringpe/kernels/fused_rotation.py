@@ -1,16 +1,32 @@
-"""How the fused rotation is cut into programs, and its two launches. Imports triton.
+# mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator"
+"""The fused rotation: its two Triton kernels, how the work is cut into programs, and the two launches. Imports triton.
 
 A program owns one key head, a block of tokens, and, where the batch shares its coordinates, several batch entries. It
-forms its angles once and turns the key head and the query heads of its group with them.
+forms its angles once and turns the key head and the query heads of its group with them. Its blocks are (TOKENS, WIDTH):
+some tokens by all planes of a head, padded to a power of two.
+
+Angles. Σ_k r_k θ_k is formed in float64, in quarter turns (θ · 2/π), where subtracting the nearest integer is exact:
+what is left, at most 1/2, keeps its precision in float32 whatever the coordinate. Sine and cosine of it are polynomials
+of ours, not libdevice's: they need no second range reduction, no slow path and no local memory, and are within 2e-7.
+Hopper does float64 at half the rate of float32, and a plane of q and k moves 16 bytes for its c + 3 float64
+operations, so that this hides behind memory. The fused multiply-adds are written out because Triton counts operations:
+with more of them it would no longer form sine and cosine in the threads that need them, but send them there through
+shared memory.
+
+Offsets are 64-bit, by way of the indices that `_place` returns. Loops have constant bounds; entries past the end of the
+batch are masked. A kernel that gets None in place of a pointer is compiled without that part.
 """
 
 from functools import partial
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from . import fused
+QUARTER_TURNS = tl.constexpr(0.6366197723675814)  # 2/π, of a radian
+ROUNDER = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²: adding it to a float64 leaves an integer in the low bits
 
 
 class Tile(NamedTuple):
@@ -25,6 +41,145 @@ class Tile(NamedTuple):
 FORWARD_PLANES, BACKWARD_PLANES, THREAD_PLANES = 2048, 1024, 16
 # Enough programs for four rounds on 132 multiprocessors that hold eight each: only then may they grow along the batch.
 ENOUGH_PROGRAMS, MOST_ENTRIES = 4096, 8
+
+
+@triton.jit
+def sin_cos(coords, theta, row, column, rows, columns, r_c, t_c, C, TOKENS, WIDTH):
+    """sin and cos of a = Σ_k r_k θ_k: (TOKENS, WIDTH) in float32. r_0 of a token is at coords + row and θ_0 of a plane
+    at theta + column, where `rows` and `columns` say that there is one."""
+    turns = tl.zeros((TOKENS, WIDTH), tl.float64)
+    for k in tl.static_range(C):
+        r = tl.load(coords + row + k * r_c, mask=rows, other=0.0).to(tl.float64)
+        t = tl.load(theta + column + k * t_c, mask=columns, other=0.0).to(tl.float64) * QUARTER_TURNS
+        turns = tl.fma(r[:, None], t[None, :], turns)
+    rounded = turns + ROUNDER
+    f = (turns - (rounded - ROUNDER)).to(tl.float32)  # in [−1/2, 1/2], of a quarter turn
+    quadrant = rounded.to(tl.int64, bitcast=True).to(tl.int32)
+    z = f * f
+    # sin(π f / 2) and cos(π f / 2): minimax polynomials, off by 2e-9 and 1e-10 before rounding
+    sin = f * tl.fma(tl.fma(tl.fma(z, -0.0045923316, 0.07967592), z, -0.64596295), z, 1.5707963)
+    cos = tl.fma(tl.fma(tl.fma(tl.fma(z, 0.00090402557, -0.02086029), z, 0.25366923), z, -1.2337005), z, 1.0)
+    odd = (quadrant & 1) != 0
+    turned_sin, turned_cos = tl.where(odd, cos, sin), tl.where(odd, sin, cos)
+    return (
+        tl.where((quadrant & 2) != 0, -turned_sin, turned_sin),
+        tl.where(((quadrant + 1) & 2) != 0, -turned_cos, turned_cos),
+    )
+
+
+@triton.jit
+def _load(x, x_n, x_d, token, plane, mask, PLANES):
+    """The two channels of every plane of one head, in float32."""
+    x += token[:, None] * x_n
+    first = tl.load(x + plane[None, :] * x_d, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + (plane + PLANES)[None, :] * x_d, mask=mask, other=0.0).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _store(y, y_n, token, plane, mask, first, second, PLANES):
+    """Their inverse, for a tensor whose channels are contiguous; rounds to its dtype."""
+    y += token[:, None] * y_n + plane[None, :]
+    tl.store(y, first, mask=mask)
+    tl.store(y + PLANES, second, mask=mask)
+
+
+@triton.jit
+def _turn_back(g, y, dx, g_n, g_d, y_n, dx_n, token, plane, mask, sin, cos, da, ANGLES, PLANES):
+    """dx = RoPE(−a) g for one head; returns da with g_{j+d/2} y_j − g_j y_{j+d/2} added if ANGLES."""
+    g_first, g_second = _load(g, g_n, g_d, token, plane, mask, PLANES)
+    if ANGLES:
+        y_first, y_second = _load(y, y_n, 1, token, plane, mask, PLANES)
+        da += g_second * y_first - g_first * y_second
+    dx_first, dx_second = g_first * cos + g_second * sin, g_second * cos - g_first * sin
+    _store(dx, dx_n, token, plane, mask, dx_first, dx_second, PLANES)
+    return da
+
+
+@triton.jit
+def _place(n, heads, PLANES, TOKENS, WIDTH):
+    """What this program owns: a head, a block of tokens and a chunk of the batch; then the tokens and planes of its
+    block and which of them exist. Heads run side by side, as they lie side by side in a packed projection."""
+    program = tl.program_id(0)
+    blocks = tl.cdiv(n, TOKENS)
+    head = (program % heads).to(tl.int64)
+    block = (program // heads % blocks).to(tl.int64)
+    chunk = (program // heads // blocks).to(tl.int64)
+    token, plane = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, WIDTH).to(tl.int64)
+    return head, block, chunk, token, plane, (token < n)[:, None] & (plane < PLANES)[None, :]
+
+
+@triton.jit(do_not_specialize=["batch", "n", "heads"])
+def forward_kernel(
+    q, k, q_out, k_out, coords, theta,
+    q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d,
+    qo_b, qo_h, qo_n, ko_b, ko_h, ko_n,
+    r_b, r_n, r_c, t_h, t_c, t_d,
+    batch, n, heads,
+    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
+    BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `forward`."""
+    head, _, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
+    coords += chunk * BATCH * r_b
+    theta += head * t_h
+    known, real = token < n, plane < PLANES
+    sin, cos = sin_cos(coords, theta, token * r_n, plane * t_d, known, real, r_c, t_c, C, TOKENS, WIDTH)
+    for entry in range(BATCH):
+        b = chunk * BATCH + entry
+        mask = inside & (b < batch)
+        if k is not None:  # loaded before and stored after q, to have more bytes on their way
+            k1, k2 = _load(k + b * k_b + head * k_h, k_n, k_d, token, plane, mask, PLANES)
+        for member in range(GROUPS):
+            i = head * GROUPS + member
+            q1, q2 = _load(q + b * q_b + i * q_h, q_n, q_d, token, plane, mask, PLANES)
+            at = q_out + b * qo_b + i * qo_h
+            _store(at, qo_n, token, plane, mask, q1 * cos - q2 * sin, q1 * sin + q2 * cos, PLANES)
+        if k is not None:
+            at = k_out + b * ko_b + head * ko_h
+            _store(at, ko_n, token, plane, mask, k1 * cos - k2 * sin, k1 * sin + k2 * cos, PLANES)
+
+
+@triton.jit(do_not_specialize=["batch", "n", "heads"])
+def backward_kernel(
+    grad_q, grad_k, q, k, dq, dk, coords, theta, coord_sums, theta_sums,
+    gq_b, gq_h, gq_n, gq_d, gk_b, gk_h, gk_n, gk_d,
+    q_b, q_h, q_n, k_b, k_h, k_n,
+    dq_b, dq_h, dq_n, dk_b, dk_h, dk_n,
+    r_b, r_n, r_c, t_h, t_c, t_d,
+    batch, n, heads,
+    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr,
+    BATCH: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dq, dk, and this program's share of dr in coord_sums (h, chunks, n, c) and of dΘ in theta_sums (chunks · blocks,
+    h, c, d/2); see `backward`. q and k are the outputs of `forward`."""
+    ANGLES: tl.constexpr = coord_sums is not None or theta_sums is not None
+    head, block, chunk, token, plane, inside = _place(n, heads, PLANES, TOKENS, WIDTH)
+    coords += chunk * BATCH * r_b
+    theta += head * t_h
+    known, real = token < n, plane < PLANES
+    sin, cos = sin_cos(coords, theta, token * r_n, plane * t_d, known, real, r_c, t_c, C, TOKENS, WIDTH)
+    da = tl.zeros((TOKENS, WIDTH), tl.float32)
+    for entry in range(BATCH):
+        b = chunk * BATCH + entry
+        mask = inside & (b < batch)
+        if k is not None:
+            g_at, at, to = grad_k + b * gk_b + head * gk_h, k + b * k_b + head * k_h, dk + b * dk_b + head * dk_h
+            da = _turn_back(g_at, at, to, gk_n, gk_d, k_n, dk_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+        for member in range(GROUPS):
+            i = head * GROUPS + member
+            g_at, at, to = grad_q + b * gq_b + i * gq_h, q + b * q_b + i * q_h, dq + b * dq_b + i * dq_h
+            da = _turn_back(g_at, at, to, gq_n, gq_d, q_n, dq_n, token, plane, mask, sin, cos, da, ANGLES, PLANES)
+    if coord_sums is not None:
+        coord_sums += ((head * tl.cdiv(batch, BATCH) + chunk) * n + token) * C
+        for i in tl.static_range(C):
+            t = tl.load(theta + i * t_c + plane * t_d, mask=plane < PLANES, other=0.0).to(tl.float32)
+            tl.store(coord_sums + i, tl.sum(da * t[None, :], axis=1), mask=token < n)
+    if theta_sums is not None:
+        theta_sums += ((chunk * tl.cdiv(n, TOKENS) + block) * heads + head) * (C * PLANES) + plane
+        for i in tl.static_range(C):
+            r = tl.load(coords + token * r_n + i * r_c, mask=token < n, other=0.0).to(tl.float32)
+            tl.store(theta_sums + i * PLANES, tl.sum(da * r[:, None], axis=0), mask=plane < PLANES)
 
 
 def tile(planes: int, n: int, batch: int, heads: int, shared: bool, program_planes: int) -> Tile:
@@ -63,7 +218,7 @@ def forward(
         return
     choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, FORWARD_PLANES)
     with torch.cuda.device_of(q):
-        fused.forward[(heads * _blocks(n, choice.tokens) * _blocks(batch, choice.batch),)](
+        forward_kernel[(heads * _blocks(n, choice.tokens) * _blocks(batch, choice.batch),)](
             q, k, q_out, k_out, coords, frequencies,
             *_strides(q), *_strides(k), *_strides(q_out)[:3], *_strides(k_out)[:3],
             *_strides(coords), *frequencies.stride(),
@@ -104,7 +259,7 @@ def backward(
     coord_sums = empty((heads, chunks, n, c)) if need_coords else None
     theta_sums = empty((chunks * blocks, heads, c, planes)) if need_frequencies else None
     with torch.cuda.device_of(q):
-        fused.backward[(heads * blocks * chunks,)](
+        backward_kernel[(heads * blocks * chunks,)](
             grad_q, grad_k, q, k, dq, dk, coords, frequencies, coord_sums, theta_sums,
             *_strides(grad_q), *_strides(grad_k), *_strides(q)[:3], *_strides(k)[:3],
             *_strides(dq)[:3], *_strides(dk)[:3],

@@ -1,11 +1,13 @@
 # mypy: disable-error-code="untyped-decorator"
-"""The rotation as PyTorch operators: schemas, implementations, fake tensors and derivatives.
+"""Every kernel as a PyTorch operator: schemas, implementations, fake tensors and derivatives.
 
 With y = RoPE(a) x, a = r Θ and g the gradient at y, for plane j = (j, j + d/2):
 
     dx = RoPE(−a) g        da_j = g_{j+d/2} y_j − g_j y_{j+d/2}        dΘ = Σ_tokens r da        dr = Σ_planes Θ da
 
-so backward asks for the outputs and not the inputs. That costs no memory: attention keeps rotated queries and keys too.
+so backward needs the outputs and not the inputs. That costs no memory: attention keeps rotated queries and keys too.
+For x = A⁻¹, d(A⁻¹) = −A⁻¹ dA A⁻¹.
+
 With create_graph=True the derivative is computed by the torch formula instead, which can be differentiated again.
 Forward mode and torch.func never come here: `stringpe.rotate.backend` sends them to the torch formula.
 """
@@ -36,7 +38,8 @@ library.define(
     "(Tensor x, Tensor weight, Tensor? bias, Tensor coords, Tensor frequencies) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
-# The derivatives that nobody asked for come back as tensors of no elements: a schema has no optional results.
+library.define("stringpe::inverse", "(Tensor a) -> Tensor", tags=_TAGS)
+# Derivatives that are not needed come back as tensors without elements: a schema has no optional results.
 library.define(
     "stringpe::rotate_pair_backward",
     "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
@@ -168,6 +171,13 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencie
     return q.transpose(1, 2), k.transpose(1, 2)
 
 
+@library.impl("stringpe::inverse", "default")
+def _(a: Tensor) -> Tensor:
+    from . import inverse
+
+    return inverse.invert(a)
+
+
 # Fake results: shapes, dtypes and strides ---------------------------------------------------------------------------
 
 
@@ -199,6 +209,11 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencie
     h, _, planes = frequencies.shape
     shape = (*x.shape[:2], h, 2 * planes)
     return x.new_empty(shape).transpose(1, 2), x.new_empty(shape).transpose(1, 2)
+
+
+@library.register_fake("stringpe::inverse")
+def _(a: Tensor) -> Tensor:
+    return a.new_empty(a.shape)
 
 
 def _packed_like(q: Tensor, k: Tensor) -> Tensor:
@@ -289,6 +304,15 @@ def _project_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor 
     )
 
 
+def _save_inverse(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _inverse_backward(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    return -(x.mT @ grad @ x.mT)
+
+
 def _packed_gradients(
     saved: Sequence[Tensor], groups: int, grad_q: Tensor, grad_k: Tensor, needs: Sequence[bool]
 ) -> tuple[Tensor, Sequence[Tensor]]:
@@ -326,6 +350,7 @@ library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context
 library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
 library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
 library.register_autograd("stringpe::project", _project_backward, setup_context=_save_project)
+library.register_autograd("stringpe::inverse", _inverse_backward, setup_context=_save_inverse)
 library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
 library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
 library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import check_finite, check_number, check_tensor
 from ..geometry import box3d
 from ..io.files import write_text
 from ..io.pictures import encode_png
 
 KINDS = ("true", "predicted")
+_FARTHEST = 1e9  # metres; what is farther counts as a hole
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Box:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"the kind of a box is one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.score is not None:
+            check_number("the score of a box", self.score)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,17 @@ class Frame:
 
     def __post_init__(self) -> None:
         rgb, depth = self.rgb, self.depth
-        if rgb.ndim != 3 or rgb.shape[0] != 3 or rgb.dtype != torch.uint8:
-            raise ValueError(f"rgb must be (3, h, w) uint8, got {tuple(rgb.shape)} {rgb.dtype}")
+        _check_picture("rgb", rgb)
+        check_tensor("depth", depth)
+        check_tensor("intrinsics", self.intrinsics)
         if depth.shape != rgb.shape[1:] or not depth.is_floating_point():
             raise ValueError(f"depth must be {tuple(rgb.shape[1:])} in metres, got {tuple(depth.shape)} {depth.dtype}")
+        k = self.intrinsics.detach().cpu()
+        if k.shape != (3, 3) or not (k.isfinite().all() and k[0, 0] > 0 and k[1, 1] > 0 and k[2, 2] > 0):
+            raise ValueError(
+                "intrinsics must be [[fx, 0, cx], [0, fy, cy], [0, 0, 1]] with positive focal lengths, got "
+                f"{k.tolist()}"
+            )
 
     def points(self) -> tuple[Tensor, Tensor]:
         """Points (n, 3) float32 in the camera frame and their colours (n, 3) uint8, without holes."""
@@ -66,7 +77,7 @@ class Frame:
             indexing="ij",
         )
         rays = torch.stack([u, v, torch.ones_like(u)], -1) @ torch.linalg.inv(self.intrinsics.cpu().double()).T
-        there = depth.isfinite() & (depth > 0)
+        there = depth.isfinite() & (depth > 0) & (depth < _FARTHEST)
         return (rays[there] * depth[there][:, None]).float(), rgb.permute(1, 2, 0)[there].contiguous()
 
 
@@ -81,6 +92,15 @@ class Rollout:
         lengths = {name: len(pictures) for name, pictures in self.cameras.items()}
         if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
             raise ValueError(f"every camera needs the same number of pictures, at least one; got {lengths}")
+        for name, pictures in self.cameras.items():
+            for picture in pictures:
+                _check_picture(f"a picture of {name!r}", picture)
+
+
+def _check_picture(what: str, picture: Tensor) -> None:
+    check_tensor(what, picture)
+    if picture.ndim != 3 or picture.shape[0] != 3 or picture.dtype != torch.uint8 or not picture.numel():
+        raise ValueError(f"{what} must be (3, h, w) uint8, got {tuple(picture.shape)} {picture.dtype}")
 
 
 def show_scene(
@@ -113,9 +133,14 @@ def show_attention(
     patches (rows, columns). variants: with v > 1 of them, maps are (v, n, n), and a slider chooses the variant by its
     name, for example by how far all coordinates were moved. note: a line below the pictures.
     """
+    _check_picture("image", image)
+    if not maps:
+        raise ValueError("a page of attention needs at least one map")
     patches = grid[0] * grid[1]
     wanted = (patches, patches) if len(variants) == 1 else (len(variants), patches, patches)
     for name, weights in maps.items():
+        check_tensor(f"the map of {name!r}", weights)
+        check_finite(f"the map of {name!r}", weights.detach().cpu())
         if weights.shape != wanted:
             raise ValueError(
                 f"the map of {name!r} must be {wanted} for {grid[0]} × {grid[1]} patches, got {tuple(weights.shape)}"
@@ -192,9 +217,11 @@ def _page(title: str, kind: str, data: dict[str, Any]) -> str:
     folder = files(__package__)
     style = (folder / "style.css").read_text(encoding="utf-8")
     script = (folder / f"{kind}.js").read_text(encoding="utf-8")
-    content = json.dumps(data).replace("<", "\\u003c")  # a label must not end the script
+    # Data and not a literal, in which a camera named __proto__ would vanish; and a label must not end the script.
+    content = json.dumps(json.dumps(data, allow_nan=False)).replace("<", "\\u003c")
+    title = title.encode(errors="replace").decode()  # half a surrogate pair cannot be written
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<link rel="icon" href="data:,"><style>{style}</style></head>\n<body><h1>{html.escape(title)}</h1>'
-        f'<main id="main"></main>\n<script>const data = {content};\n{script}</script></body></html>\n'
+        f'<main id="main"></main>\n<script>const data = JSON.parse({content});\n{script}</script></body></html>\n'
     )
