@@ -22,9 +22,10 @@ ROWS="absolute sincos rope rope:base=100 rope:base=100,learnable=true rope_mixed
 MORE="cayley:frequencies=axial,share_basis=true harope simplex liere"
 BOXES="model.dim=384 model.layers=8 model.heads=6 loop.batch_size=256 optim.lr=7e-4 data.train_size=100000"
 FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
+SIX="BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate"
 ENDED=$(( $(date +%s) + LIMIT ))
 
-STEPS="S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-heights E8 E8-eval"
+STEPS="S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
 stringpe_() {  # run a command of stringpe, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
@@ -91,6 +92,13 @@ run_step() {
     E7-eval) for pair in MugOnPlate:mug HandOverPen:pen; do
             stringpe_ eval "$OUT/${pair#*:}"/runs/*/seed* --env "${pair%:*}" --trials 50 --out "$OUT/${pair#*:}/trials"
         done ;;
+    demos-multi) for task in $SIX; do
+            stringpe_ data demos "$task" --episodes 400 --out "$DATA/$task"
+            stringpe_ data pack "$DATA/$task" "$DATA/$task.safetensors" --stride 5
+        done ;;
+    E7-multi) compare aloha_multi multi 9 "data.train=$(printf "$DATA/%s.safetensors," $SIX | sed 's/,$//')" --seeds 3 \
+        --encodings absolute rope_mixed cayley ;;
+    E7-multi-eval) stringpe_ eval "$OUT"/multi/runs/*/seed* --env $SIX --trials 50 --out "$OUT/multi/trials" ;;
     demos-heights) stringpe_ data demos KukaPick table_height=-0.03..0.03 pedestal_height=-0.03..0.03 depth_noise=true \
             --cameras front --episodes 1200 --depth --out "$DATA/heights"
         stringpe_ data pack "$DATA/heights" "$DATA/heights.safetensors" --stride 5 --depth-step 4 ;;
