@@ -7,7 +7,7 @@
         --env BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate
 
 The text of the task says which one is meant. The policy is that of `aloha_small`, trained six times as long on six
-tasks, because 4,200 steps were too few for three: results/2026-11-16-aloha.
+tasks. How many steps it needs is not known.
 Time and expected number: the recipe has not been run.
 """
 
