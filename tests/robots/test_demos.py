@@ -209,10 +209,7 @@ def test_a_worker_that_dies_is_told_in_words(tmp_path, monkeypatch):
         def submit(self, *_):
             raise BrokenProcessPool
 
-        def shutdown(self, cancel_futures):
-            assert cancel_futures
-
-    monkeypatch.setattr(demos, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(demos, "WorkerPool", Pool)
     with pytest.raises(
         OSError, match=r"a process was killed or .*: its episode is lost, the others are kept, run it again"
     ):

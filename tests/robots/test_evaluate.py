@@ -263,7 +263,7 @@ def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
     trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), TrialWorkers(0)).trials
     (video,) = {t.video for t in trials if t.video}
     page = (tmp_path / "videos" / video).with_suffix(".html").read_text()
-    data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
+    data = json.loads(json.loads(page.split("const data = JSON.parse(", 1)[1].split(");\n", 1)[0]))
     (rollout,) = data["rollouts"]
     steps = next(t.steps for t in trials if t.video)
     assert {name: len(pictures) for name, pictures in rollout["cameras"].items()} == {

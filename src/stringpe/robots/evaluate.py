@@ -12,7 +12,6 @@ demonstrations, so that no policy is tried on an initial state that it was shown
 import multiprocessing
 import os
 import pickle
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Any, Self
 
 import torch
 
+from ..io.processes import accept_interrupts, end_with_parent, hold_interrupts
 from .rollout import ENVIRONMENTS, Lockstep, Planner, Setting, Trial, crash
 
 FIRST_SEED = 1_000_000
@@ -75,7 +75,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # rendering contexts and thread pools do not survive a fork
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        self.process.start()
+        with hold_interrupts():
+            self.process.start()
         theirs.close()
         self.seeds: list[int] = []
         self.inside: int | None = None
@@ -193,19 +194,6 @@ def run_trials(setting: Setting, seeds: Sequence[int], jobs: int = 0, patience: 
         yield from workers.run(setting, seeds)
 
 
-def end_with_parent() -> None:
-    """Let this process end when its parent does, whatever ended the parent and whatever this process is doing."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _run_here(setting: Setting, seeds: Sequence[int]) -> Iterator[Trial]:
     left, lockstep = deque(seeds), Lockstep(setting, setting.policy())
     try:
@@ -227,6 +215,7 @@ def _serve(pipe: Connection, threads: int) -> None:
     lockstep: Lockstep | None = None
     policies: dict[bytes, Planner] = {}  # the last one, for settings that differ in their environment
     try:
+        accept_interrupts()
         while True:
             while lockstep is None or not lockstep.under_way or pipe.poll():
                 message = pipe.recv()

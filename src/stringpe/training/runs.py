@@ -2,27 +2,22 @@
 
 import os
 import re
-import signal
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..io.processes import WorkerPool
 from ..io.progress import progress
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from .launch import read_result, train
 
 Outcome = dict[str, Any] | Exception
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -123,42 +118,17 @@ def row_changes(row: str) -> list[str]:
 
 
 @contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
+def workers(jobs: int) -> Iterator[WorkerPool | None]:
     """Processes for `jobs` runs side by side, which keep their data from run to run; None for one run at a time."""
     if jobs <= 1:
         yield None
         return
     threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
-    # Spawned, not forked: CUDA and thread pools do not survive a fork.
-    spawn = get_context("spawn")
-    alive, held = spawn.Pipe(duplex=False)  # this process holds one end; when it ends, the other end closes
-    with ProcessPoolExecutor(jobs, spawn, _prepare_worker, (threads, os.getpid(), alive)) as pool, held:
+    with WorkerPool(jobs, torch.set_num_threads, (threads,)) as pool:
         yield pool
 
 
-def _prepare_worker(threads: int, parent: int, alive: Connection) -> None:
-    """Set the worker up so that it ends with its parent, whatever ended that: by a signal of the kernel on Linux, and
-    everywhere by a thread that waits for the parent's end of a pipe to close."""
-    torch.set_num_threads(threads)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the signal was asked for
-            os._exit(1)
-    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-
-
-def _end_with(alive: Connection) -> None:
-    try:
-        alive.recv()
-    except (EOFError, OSError):
-        os._exit(1)
-
-
-def run_all(
-    todo: Sequence[PlannedRun], pool: ProcessPoolExecutor | None, quiet: bool
-) -> list[tuple[PlannedRun, Outcome]]:
+def run_all(todo: Sequence[PlannedRun], pool: WorkerPool | None, quiet: bool) -> list[tuple[PlannedRun, Outcome]]:
     """Run them all; one that fails does not stop the others."""
     outcomes = []
     with progress("runs", len(todo), unit="runs", quiet=quiet or not todo) as job:
@@ -176,9 +146,7 @@ def _describe(outcome: Outcome) -> str:
     return f"{outcome['metric']} {score:.2f} % ({outcome['seconds']:.0f} s)"
 
 
-def _outcomes(
-    todo: Sequence[PlannedRun], pool: ProcessPoolExecutor | None, quiet: bool
-) -> Iterator[tuple[PlannedRun, Outcome]]:
+def _outcomes(todo: Sequence[PlannedRun], pool: WorkerPool | None, quiet: bool) -> Iterator[tuple[PlannedRun, Outcome]]:
     if pool is None:
         for run in todo:
             try:
@@ -229,7 +197,7 @@ def tune(
     out: Path,
     tuning: Tuning,
     examples: int,
-    pool: ProcessPoolExecutor | None,
+    pool: WorkerPool | None,
     quiet: bool,
 ) -> dict[str, dict[str, float]]:
     """Scores by row and rate. A rate that diverges scores 0; a row that no rate trains is an error."""

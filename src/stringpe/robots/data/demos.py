@@ -1,11 +1,10 @@
 """Demonstrations: a scripted expert acts, its commands are replayed from the same seed, and successes are stored."""
 
 import ast
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...io.files import claim_folder
+from ...io.processes import WorkerPool
 from .. import make
-from ..evaluate import end_with_parent
 from .claims import Claims, end_process_after
 from .writer import Writer, write_meta
 
@@ -168,19 +167,15 @@ def _outcomes(out: Path, episodes: int, settings: DemoSettings, jobs: int, patie
 
 def _outcomes_of_pool(jobs: int, arguments: tuple[Path, int, DemoSettings, float]) -> Iterator[bool]:
     """The same from processes; BrokenProcessPool if one of them ends."""
-    context = multiprocessing.get_context("spawn")  # a rendering context does not survive a fork
-    with ProcessPoolExecutor(jobs, context, _open, arguments) as pool:
-        try:
-            running: set[Future[bool | None]] = {pool.submit(_make_episode) for _ in range(jobs)}
-            while running:
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-                for each in finished:
-                    outcome = each.result()
-                    if outcome is not None:
-                        running.add(pool.submit(_make_episode))
-                        yield outcome
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with WorkerPool(jobs, _open, arguments) as pool:
+        running: set[Future[bool | None]] = {pool.submit(_make_episode) for _ in range(jobs)}
+        while running:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in finished:
+                outcome = each.result()
+                if outcome is not None:
+                    running.add(pool.submit(_make_episode))
+                    yield outcome
 
 
 class _Worker:
@@ -221,7 +216,6 @@ _worker: _Worker | None = None
 def _open(out: Path, episodes: int, settings: DemoSettings, patience: float) -> None:
     """Begin a process of the pool; it ends if its environment cannot be made in time."""
     global _worker
-    end_with_parent()
     with open(os.devnull, "w") as nowhere, end_process_after(patience, nowhere):
         _worker = _Worker(out, episodes, settings, patience)
 
