@@ -1,5 +1,6 @@
 """Sets of labelled images, and the samples that do not arrive."""
 
+import itertools
 import json
 import sys
 import tarfile
@@ -19,6 +20,8 @@ from stringpe.data.cache import forget_all
 from stringpe.data.images import to_tensor
 from stringpe.data.labelled import FolderSet, LabelledBatches, ShardSet, image_set, load_labelled
 from stringpe.data.order import Place
+from stringpe.data.sources import PIPES
+from stringpe.data.stream import BUFFER
 from stringpe.data.transforms import to_unit
 from stringpe.io.pictures import BadSample, decode_picture
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
@@ -143,6 +146,7 @@ def shards(tmp_path_factory):
     return folder
 
 
+LARGE = BUFFER + 1  # as data.train_size: a stream that is not kept
 HOW = [Augment(), Augment(shift=4), Augment(crop=0.3, flip=True), Augment(flip=True, colour=0.3, shift=2), STRONG]
 
 
@@ -163,11 +167,35 @@ def test_memory_and_workers_give_equal_batches(shards, how, workers):
 
 
 @pytest.mark.parametrize("how", [Augment(crop=0.3, flip=True), STRONG])
+@pytest.mark.parametrize("shards_of", ["{}", "pipe:cat {}"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_makes_of_an_example_what_memory_makes_of_it_at_the_same_place(shards, how, workers):
-    """The order of a stream is its own: it is read off the stream and given to memory."""
+def test_a_small_stream_gives_the_batches_of_memory(shards, monkeypatch, how, shards_of, workers):
+    monkeypatch.setenv(PIPES, "1")
     asked = recipe(shards / "t-{0..1}.tar", shards / "v.tar", augment=how)
-    streamed = with_data(asked, source="stream", train_size=24, workers=workers)
+    where = shards_of.format(asked.data.train)
+    memory = LabelledBatches(asked)
+    stream = LabelledBatches(with_data(asked, source="stream", train=where, train_size=24, workers=workers))
+    assert stream.examples == 24
+    for start, place in ((0, Place()), (5, Place()), (2, Place(1, 2))):
+        for _, a, b in zip(range(8), memory.train(start, place), stream.train(start, place), strict=False):
+            assert torch.equal(a["label"], b["label"])
+            assert torch.equal(a["image"], b["image"])
+
+
+def test_a_small_stream_takes_the_first_samples_as_other_sources_do(shards):
+    asked = recipe(shards / "t-{0..1}.tar", shards / "v.tar", train_size=10)
+    memory, stream = LabelledBatches(asked), LabelledBatches(with_data(asked, source="stream"))
+    assert memory.examples == stream.examples == 10
+    for _, a, b in zip(range(6), memory.train(0, Place()), stream.train(0, Place()), strict=False):
+        assert torch.equal(a["image"], b["image"])
+
+
+@pytest.mark.parametrize("how", [Augment(crop=0.3, flip=True), STRONG])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_large_stream_makes_of_an_example_what_memory_makes_of_it_at_the_same_place(shards, how, workers):
+    """The order of a large stream is its own: it is read off the stream and given to memory."""
+    asked = recipe(shards / "t-{0..1}.tar", shards / "v.tar", augment=how)
+    streamed = with_data(asked, source="stream", train_size=LARGE, workers=workers)
     plain = LabelledBatches(replace(streamed, augment=Augment()))
     memory = LabelledBatches(asked)
     whole = LabelledBatches(replace(asked, augment=Augment()))
@@ -246,7 +274,7 @@ def test_a_set_of_nothing_but_corrupt_images_is_refused(shard):
 def test_streams_take_every_image_once_and_skip_corrupt_ones(shard, tmp_path):
     shard("s-0.tar", count=8, corrupt=(2,))
     shard("s-1.tar", count=8, first=8)
-    asked = recipe(tmp_path / "s-{0..1}.tar", shard("v.tar"), source="stream", train_size=16)
+    asked = recipe(tmp_path / "s-{0..1}.tar", shard("v.tar"), source="stream", train_size=LARGE)
     stream = LabelledBatches(asked)
     batches = stream.train(0, Place())
     with pytest.warns(RuntimeWarning, match=r"1 images of .*s-.* cannot be used and are left out: 000002: "):
@@ -260,7 +288,7 @@ def test_streams_take_every_image_once_and_skip_corrupt_ones(shard, tmp_path):
 def test_streams_resume_at_any_step(shard, tmp_path, workers):
     for i in range(4):
         shard(f"s-{i}.tar", count=6, first=6 * i)
-    options = {"source": "stream", "train_size": 24, "workers": workers, "augment": Augment(crop=0.5, flip=True)}
+    options = {"source": "stream", "train_size": LARGE, "workers": workers, "augment": Augment(crop=0.5, flip=True)}
     asked = recipe(tmp_path / "s-{0..3}.tar", shard("v.tar"), **options)
     batches = LabelledBatches(asked).train(0, Place())
     steps = [next(batches) for _ in range(8)]  # beyond the first epoch
@@ -280,25 +308,26 @@ def test_a_stream_without_a_usable_sample_ends_and_names_its_shards(shard, tmp_p
         tarfile.open(path, "w").close()
     else:
         shard("s-0.tar", count=3, corrupt=(0, 1, 2))
-    stream = LabelledBatches(recipe(path, shard("v.tar"), source="stream", train_size=3, workers=workers))
+    stream = LabelledBatches(recipe(path, shard("v.tar"), source="stream", train_size=LARGE, workers=workers))
     with pytest.raises(ValueError, match=r"the stream has no usable sample in .*s-0\.tar.*: check data.train"):
         next(stream.train(0, Place()))
 
 
 @pytest.mark.parametrize("cut", [12288, 12289, 12900])  # between two files, in a header, in a file
-def test_of_a_stream_that_is_cut_off_the_samples_before_the_cut_are_used(shard, tmp_path, cut):
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_of_a_stream_that_is_cut_off_the_samples_before_the_cut_are_used(shard, tmp_path, cut, size):
     content = shard("whole.tar", count=8).read_bytes()
     (tmp_path / "s.tar").write_bytes(content[:cut])
-    stream = LabelledBatches(recipe(tmp_path / "s.tar", tmp_path / "whole.tar", source="stream", train_size=8))
-    batches = stream.train(0, Place())
-    with pytest.warns(RuntimeWarning, match=r"s\.tar is damaged \(.*\): only the samples before the damage are used"):
-        steps = [next(batches) for _ in range(3)]
+    asked = recipe(tmp_path / "s.tar", tmp_path / "whole.tar", source="stream", train_size=size)
+    damaged = r"s\.tar is damaged \(.*\): only the (samples|\d+ files) before the damage are used"
+    with pytest.warns(RuntimeWarning, match=damaged):
+        steps = list(itertools.islice(LabelledBatches(asked).train(0, Place()), 3))
     seen = torch.cat([step["image"][:, 0, 0, 0] for step in steps]).unique()
     assert 3 <= len(seen) < 8
 
 
 def test_streams_that_cannot_work_are_refused(shard, tmp_path):
-    asked = recipe(shard("s-0.tar"), shard("v.tar"), source="stream", train_size=12)
+    asked = recipe(shard("s-0.tar"), shard("v.tar"), source="stream", train_size=LARGE)
     with pytest.raises(ValueError, match=r"1 shards cannot be shared by 2 workers"):
         next(LabelledBatches(asked).train(0, Place(0, 2)))
     with pytest.raises(ValueError, match=r"set data.train_size"):
@@ -313,7 +342,7 @@ def test_classes_that_do_not_fit_are_said_in_words(shard, tmp_path):
         ValueError, match=r"t\.tar/000002 is of class 2, but data.num_classes=2 .*: set data.num_classes"
     ):
         LabelledBatches(recipe(path, path, num_classes=2))
-    stream = LabelledBatches(recipe(path, shard("v.tar", count=2), source="stream", train_size=12, num_classes=2))
+    stream = LabelledBatches(recipe(path, shard("v.tar", count=2), source="stream", train_size=LARGE, num_classes=2))
     with pytest.raises(ValueError, match=r"is of class 2, but data.num_classes=2: set data.num_classes"):
         next(stream.train(0, Place()))
     for split, names in (("train", ("ant", "bee", "cat")), ("val", ("ant", "cat"))):

@@ -9,6 +9,8 @@ from captioned_files import depth, shard, words
 from data_fixtures import noise, train_in_order
 from stringpe.data.order import Place
 from stringpe.data.pairs import PairBatches, encode_captions, mirror_caption
+from stringpe.data.sources import PIPES
+from stringpe.data.stream import BUFFER
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.schema import Augment, Data, Loop, Recipe, Text
 
@@ -70,12 +72,29 @@ def test_memory_and_workers_give_equal_batches(asked, with_depth, workers):
             assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("with_depth", [False, True])
+@pytest.mark.parametrize("shards_of", ["{}", "pipe:cat {}"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_place(asked, workers):
-    """The order of a stream is its own: it is read off the stream's images and given to memory. Tokens of a stream have
+def test_a_small_stream_gives_the_batches_of_memory(asked, monkeypatch, with_depth, shards_of, workers):
+    """Without a tokeniser of its own: it is trained on the same captions."""
+    monkeypatch.setenv(PIPES, "1")
+    asked = replace(asked, text=replace(asked.text, tokenizer=""))
+    where = shards_of.format(asked.data.train)
+    memory = PairBatches(asked, with_depth)
+    stream = PairBatches(with_data(asked, source="stream", train=where, train_size=16, workers=workers), with_depth)
+    assert stream.examples == 16
+    for start, place in ((0, Place()), (5, Place()), (1, Place(1, 2))):
+        for _, a, b in zip(range(6), memory.train(start, place), stream.train(start, place), strict=False):
+            assert set(a) == set(b)
+            assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_large_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_place(asked, workers):
+    """The order of a large stream is its own: it is read off the stream's images and given to memory. Its tokens have
     as many columns as the context, those of memory as many as they need."""
     plain = replace(asked, augment=Augment())
-    streamed = {"source": "stream", "train_size": 16, "workers": workers}
+    streamed = {"source": "stream", "train_size": BUFFER + 1, "workers": workers}
     memory = PairBatches(asked, True)
     known = memory.loader.columns["image"]
     orders = []
@@ -95,6 +114,6 @@ def test_a_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_place(aske
 
 def test_a_stream_of_nothing_but_bad_samples_ends(asked, tmp_path):
     path = shard(tmp_path / "s.tar", {"0": {"png": noise(0), "json": words("")}, "1": {"json": words("a")}})
-    stream = PairBatches(with_data(asked, source="stream", train_size=2, train=str(path)), False)
+    stream = PairBatches(with_data(asked, source="stream", train_size=BUFFER + 1, train=str(path)), False)
     with pytest.raises(ValueError, match=r"no usable sample in .*s\.tar; [01]: it has no (caption|picture)"):
         next(stream.train(0, Place()))

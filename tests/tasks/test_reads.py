@@ -20,6 +20,7 @@ from captioned_files import picture, shard, words
 from detection_toy import toy_recipe
 from stringpe import recipes, scenes, tasks
 from stringpe.data import omni3d, sources
+from stringpe.data.stream import BUFFER
 from stringpe.recipes import check
 from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import keys, override
@@ -87,7 +88,8 @@ def classified(folder):
     files = replace(made, source="shards", train=str(folder / "a.tar"), val=str(folder / "a.tar"))
     pictures = replace(made, source="folder", train=str(folder / "folder"), val=str(folder / "folder"))
     augment = replace(TOY.augment, randaugment=1, mixup=0.2, colour=0.1, flip=True, crop=0.5)
-    for data in (made, files, pictures, replace(files, source="stream", val_size=0)):
+    small = replace(files, source="stream", val_size=0)
+    for data in (made, files, pictures, small, replace(small, train_size=BUFFER + 1)):
         for in_memory in (True, False) if data.source in ("shards", "folder") else (True,):
             yield replace(BASE, augment=augment, data=replace(data, in_memory=in_memory))
 
@@ -118,7 +120,9 @@ def paired(folder):
     Tokenizer.train(["a 1"], vocab=300).save(folder / "tokenizer.json")
     text = replace(TEXT, tokenizer=str(folder / "tokenizer.json"))
     path = str(shard(folder / "more.tar", samples))
-    yield replace(asked, text=text, data=replace(data, source="stream", train=path, val=path))
+    stream = replace(asked, data=replace(data, source="stream", train=path, val=path))
+    yield stream
+    yield replace(stream, text=text, data=replace(stream.data, train_size=BUFFER + 1))
 
 
 def boxed(folder):
@@ -224,7 +228,6 @@ UNREAD = {
     ("policy", "diffusion"): {"policy.trials"},  # needs policy.simulate
     ("policy", "energy"): {"policy.trials"},
     ("relations", "points"): {"loop.epochs", "optim.ema_power"},  # of runs without loop.steps, and with optim.ema
-    ("retrieval", "stream"): {"text.vocab"},  # a stream needs text.tokenizer, and then no vocabulary is made
 }
 
 

@@ -183,10 +183,16 @@ def test_streams_feed_the_same_batches_again_and_name_what_they_skip(recipe, tmp
     some["000010"] |= {"png": b"no image"}
     path = shard(tmp_path / "s-0.tar", some)
     with pytest.raises(ValueError, match=r"give text.tokenizer=tokenizer.json"):
-        Retrieval(override(recipe, ["data.source=stream", "data.train_size=12"]))
+        Retrieval(override(recipe, ["data.source=stream", "data.train_size=2001"]))
     (tmp_path / "tokenizer.json").write_text(Retrieval(recipe).files()["tokenizer.json"])
     val = shard(tmp_path / "v.tar", samples(7, **{"depth.png": depth()}))
-    changes = [f"data.train={path}", "data.source=stream", "data.train_size=12", "model.depth=lift", f"data.val={val}"]
+    changes = [
+        f"data.train={path}",
+        "data.source=stream",
+        "model.depth=lift",
+        f"data.val={val}",
+        "data.train_size=2001",
+    ]
     task = Retrieval(override(recipe, [*changes, f"text.tokenizer={tmp_path / 'tokenizer.json'}"]))
     told = "1 samples of .*s-0.tar cannot be used and are left out: 000010: not a picture"
     batches = task.batches(0, Place())

@@ -8,6 +8,7 @@ says (a text chunk "depth_step", see `io.pictures`), else "depth_step" of the sa
 
 import csv
 import io
+import itertools
 import json
 import math
 from abc import ABC, abstractmethod
@@ -21,8 +22,8 @@ from torch import Tensor
 from ..io.files import read_json
 from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture, read_depth_step
 from ..io.problems import Problems
-from .sources import expand
-from .tars import Member, picture_kind, read_samples
+from .stream import read_shards
+from .tars import picture_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,14 +66,11 @@ class CaptionSet(ABC):
 
 
 class ShardCaptions(CaptionSet):
-    """Captioned images in tars."""
+    """Captioned images in tars. limit: read so many samples at most, 0 for all. stream: shards may be addresses."""
 
-    def __init__(self, pattern: str, depth_step: float = 0.001):
+    def __init__(self, pattern: str, depth_step: float = 0.001, limit: int = 0, *, stream: bool = False):
         self.depth_step, self.problems = depth_step, Problems("samples", pattern)
-        self.samples: list[tuple[str, dict[str, Member]]] = []
-        for path in expand(pattern):
-            for key, kinds in read_samples(path, self.problems).items():
-                self.samples.append((f"{path.name}/{key}", kinds))
+        self.samples = list(itertools.islice(read_shards(pattern, self.problems, stream=stream), limit or None))
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -24,8 +24,8 @@ from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, 
 from .order import Batch, Order, Place
 from .randaugment import augment_pixels
 from .sources import SERVES, SOURCES, check_source, expand
-from .stream import Stream
-from .tars import Member, picture_kind, read_samples
+from .stream import Stream, keeps_stream, read_shards
+from .tars import Member, picture_kind
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
 
 if TYPE_CHECKING:
@@ -52,22 +52,23 @@ class ImageSet(ABC):
 
 
 class ShardSet(ImageSet):
-    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label"."""
+    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label". limit: read
+    so many usable samples at most, 0 for all. stream: shards may be addresses."""
 
-    def __init__(self, pattern: str):
+    def __init__(self, pattern: str, limit: int = 0, *, stream: bool = False):
         self.entries: list[tuple[str, int, Member]] = []
         problems = Problems("samples", pattern)
         count = 0
-        for path in expand(pattern):
-            for key, kinds in read_samples(path, problems).items():
-                count += 1
-                name = f"{path.name}/{key}"
-                try:
-                    texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
-                    image = kinds[picture_kind(kinds, name)]
-                    self.entries.append((name, read_label(texts, name), image))
-                except BadSample as error:
-                    problems.add(str(error))
+        for name, kinds in read_shards(pattern, problems, stream=stream):
+            count += 1
+            try:
+                texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
+                image = kinds[picture_kind(kinds, name)]
+                self.entries.append((name, read_label(texts, name), image))
+            except BadSample as error:
+                problems.add(str(error))
+            if len(self.entries) == limit > 0:
+                break
         if not self.entries:
             raise ValueError(f"no sample of {pattern} can be used: {problems.describe(count)}")
         problems.warn(count)
@@ -252,7 +253,7 @@ class LabelledBatches:
         check_source("classification", recipe.data)
         self.recipe, data = recipe, recipe.data
         self.problems = {split: Problems("images", getattr(data, split)) for split in ("train", "val")}
-        streamed = data.source == "stream"
+        streamed = data.source == "stream" and not keeps_stream(data)
         if streamed and data.train_size < 1:
             raise ValueError("a stream cannot be counted: set data.train_size to the number of its images")
         self.stream = self._stream() if streamed else None
@@ -353,7 +354,8 @@ def _count(loader: Memory | Workers) -> int:
 
 def _examples(data: Data, split: str) -> LabelledImages:
     source = "shards" if data.source == "stream" else data.source
-    found = image_set(source, getattr(data, split))
+    kept = split == "train" and keeps_stream(data)
+    found = ShardSet(data.train, data.train_size, stream=True) if kept else image_set(source, getattr(data, split))
     if split == "val" and found.classes and found.classes != (other := image_set(source, data.train).classes):
         extra = sorted(set(found.classes) ^ set(other))
         raise ValueError(

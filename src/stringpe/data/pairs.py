@@ -13,12 +13,12 @@ from ..io.problems import Problems
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Data, Recipe
 from .cache import remember
-from .captions import CaptionSet, caption_set, captions_of, check_aspect, depth_of, picture_of
+from .captions import CaptionSet, ShardCaptions, caption_set, captions_of, check_aspect, depth_of, picture_of
 from .images import Ragged, stretch_depth, stretch_image
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, training_requests
 from .order import Batch, Order, Place
 from .sources import check_source
-from .stream import Stream
+from .stream import Stream, keeps_stream
 from .transforms import augment_rgbd, flips, to_unit, uniforms
 
 _COLUMNS = 9  # those of the image, and which caption
@@ -125,8 +125,8 @@ def encode_captions(captions: Sequence[Sequence[str]], tokenizer: Tokenizer, con
 class PairBatches:
     """A recipe's captioned images: batches for training, and the validation set `val`, which is in memory.
 
-    group: so many images in a row belong together. texts: the training captions, or None for a stream, whose captions
-    come with its images."""
+    group: so many images in a row belong together. texts: the training captions, or None for a large stream, whose
+    captions come with its images."""
 
     tokenizer: Tokenizer
     texts: Texts | None
@@ -183,9 +183,9 @@ class PairBatches:
         recipe, data = self.recipe, self.recipe.data
         self.group, self.texts = 1, None
         loader: Memory | Workers
-        if data.source == "stream":
+        if data.source == "stream" and not keeps_stream(data):
             return self._stream()
-        if data.in_memory or data.source == "scenes":
+        if data.source == "scenes" or (data.source != "stream" and data.in_memory):
             kept = load_pairs(data, "train", self.depth)
             self.group, captions, loader = kept.group, kept.captions, Memory(kept.columns())
             self.problems.extend(kept.problems)
@@ -210,7 +210,9 @@ class PairBatches:
         if recipe.data.train_size < 1:
             raise ValueError("a stream cannot be counted: set data.train_size to the number of its images")
         if not recipe.text.tokenizer:
-            raise ValueError("a stream cannot train a tokeniser before it is read: give text.tokenizer=tokenizer.json")
+            raise ValueError(
+                "a large stream cannot train a tokeniser before it is read: give text.tokenizer=tokenizer.json"
+            )
         self.tokenizer = Tokenizer.load(recipe.text.tokenizer)
         return Stream(
             recipe.data.train,
@@ -317,6 +319,8 @@ def _request_groups(order: Order, group: int, start: int, place: Place) -> Itera
 
 
 def _find(data: Data, split: str) -> CaptionSet:
+    if split == "train" and keeps_stream(data):
+        return ShardCaptions(data.train, data.depth_step, data.train_size, stream=True)
     return caption_set(data.source, getattr(data, split), data.depth_step)
 
 

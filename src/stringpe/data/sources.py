@@ -44,7 +44,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
         "shards": ("num_classes", *_FILES, *_READ, "cache"),
         "folder": ("num_classes", *_FILES, *_READ),
         "huggingface": ("num_classes", *_FILES, *_READ),
-        "stream": ("num_classes", *_FILES, *_READ),  # in_memory or not, it is never kept
+        "stream": ("num_classes", *_FILES, *_READ),  # never kept decoded, in_memory or not
     },
     "objects": {"scenes": (*_MADE, "queries", "cameras")},
     "retrieval": {

@@ -1,31 +1,73 @@
-"""Samples of tars that are read from end to end, epoch after epoch: data.train of data.source=stream.
+"""Samples of tars that are read from end to end: data.train of data.source=stream.
 
-The order is a function of seed, step, number of processes and number of workers: shards are shuffled by seed and epoch,
-and samples within a buffer of 2,000. So it can be replayed without the samples: to go on at step k, the numbers of the
-samples go through the buffer, and only what step k and later ones need is read, by its offset in the tar.
+A stream of at most `BUFFER` samples, by data.train_size, is read once and kept as encoded bytes (`keeps_stream`,
+`read_shards`). Its samples then have numbers, and are served in the same order as those of data.source=shards.
+
+A larger one is read anew in every epoch (`Stream`). Its order is a function of seed, step, number of processes and
+number of workers: shards are shuffled by seed and epoch, and samples within a buffer of 2,000. So it can be replayed
+without the samples: to go on at step k, the numbers of the samples go through the buffer, and only what step k and
+later ones need is read, by its offset in the tar.
 """
 
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..io.pictures import BadSample
 from ..io.problems import Problems
+from ..recipes.schema import Data
 from . import loader as loading
 from .loader import Columns, Prepare, Row
 from .order import Batch, Place, derive
-from .sources import check_stream, open_shard
-from .tars import DAMAGE, ShardReader, StaleIndex, TarEntry, count_samples, find_entries, stream_samples
+from .sources import check_stream, expand, open_shard
+from .tars import (
+    DAMAGE,
+    Member,
+    Sample,
+    ShardReader,
+    StaleIndex,
+    TarEntry,
+    count_samples,
+    find_entries,
+    read_samples,
+    stream_samples,
+)
 
 BUFFER = 2000
-"""Samples that a stream shuffles among."""
+"""Samples that a stream shuffles among, and the size of the largest stream that is kept in memory instead."""
+
+
+def keeps_stream(data: Data) -> bool:
+    """Whether the training set is a stream of at most `BUFFER` samples, which is read once and kept."""
+    return data.source == "stream" and 0 < data.train_size <= BUFFER
+
+
+def read_shards(pattern: str, problems: Problems, *, stream: bool = False) -> Iterator[tuple[str, Sample]]:
+    """Name and files of the samples of shards, in the order of the pattern.
+
+    The files of a plain local tar are read when they are wanted. A compressed tar, and in a stream what comes from an
+    address or a command, is kept as encoded bytes."""
+    for shard in check_stream(pattern) if stream else map(str, expand(pattern)):
+        short = shard.rpartition("/")[2]
+        if not shard.startswith(("http:", "https:", "pipe:")):
+            for key, kinds in read_samples(Path(shard), problems).items():
+                yield f"{short}/{key}", kinds
+            continue
+        try:
+            with open_shard(shard) as file:
+                for key, files in stream_samples(file):
+                    kept = {kind: Member(Path(short), 0, len(content), content) for kind, content in files.items()}
+                    yield f"{short}/{key}", kept
+        except DAMAGE as error:
+            problems.add(f"{shard} is damaged ({error}): only the samples before the damage are used")
 
 
 class Stream:
-    """Batches of a stream.
+    """Batches of a stream that is too large to be kept.
 
     pattern: the shards, as `data.train` names them. parse: from key and files of a sample to an example, or BadSample.
     stack: examples side by side. Resuming at step k skips as many samples as the steps before had examples: each bad

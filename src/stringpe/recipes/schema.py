@@ -106,6 +106,8 @@ class Data:
     train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
     one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:
     an .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
+    train_size, val_size: take the first so many samples, 0 for all. A stream of more than 2,000 is not cut off; there
+    train_size says how many samples an epoch has.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
