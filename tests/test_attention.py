@@ -309,3 +309,9 @@ class TestARefusedCallLeavesTheCacheAsItWas:
     def test_what_is_not_a_cache(self):
         with pytest.raises(TypeError, match=r"cache must be a stringpe\.KVCache, got list"):
             Attention(32, num_heads=4)(self.x, cache=[])
+
+    def test_a_context(self):
+        attn, cache = self.filled()
+        with torch.no_grad(), pytest.raises(ValueError, match="cache is for self attention"):
+            attn(self.x, None, self.x, cache=cache)
+        assert len(cache) == 5

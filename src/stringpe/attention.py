@@ -229,7 +229,7 @@ class Attention(MultiHead):
         causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
         lengths: of sequences packed end to end in x (1, N, dim); each attends to itself alone, as `stringpe.packing`
             says. context_lengths: likewise of the context, one per sequence of x.
-        cache: append these tokens to it and attend to all of it.
+        cache: append these tokens to it and attend to all of it; for self attention.
         prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
         self.check_inputs(x, coords, context, context_coords)
@@ -237,6 +237,11 @@ class Attention(MultiHead):
             raise ValueError("causal is for self attention: drop it or the context")
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a stringpe.KVCache, got {type(cache).__name__}")
+        if cache is not None and context is not None:
+            raise ValueError(
+                "cache is for self attention: each call would append the context to it once more. Leave the cache out, "
+                "and pass the whole context in every call"
+            )
         packed = lengths is not None or context_lengths is not None
         packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
         q, k, v = self._encode(x, coords, context, context_coords, prepared)

@@ -6,7 +6,7 @@ import torch
 
 from cloud_files import write_clouds
 from stringpe.data.cache import forget_all
-from stringpe.data.clouds import draw_rotations, load_clouds, principal_axes, stretch, turn
+from stringpe.data.clouds import class_names, draw_rotations, load_clouds, principal_axes, stretch, turn
 from stringpe.recipes.schema import Data
 
 
@@ -104,3 +104,19 @@ def test_damaged_files_are_named(data, tmp_path, damage):
     path.write_bytes(damage((tmp_path / "shapes.npz").read_bytes()))
     with pytest.raises(ValueError, match=r"damaged\.npz is not a file of point clouds"):
         load_clouds(replace(data, train=str(path)), "train")
+    if damage is not _scribble:  # which leaves the list of arrays whole
+        with pytest.raises(ValueError, match=r"damaged\.npz is not a file of point clouds"):
+            class_names(replace(data, train=str(path)))
+
+
+def test_names_of_classes_are_those_of_the_file_or_numbers(data, tmp_path):
+    assert class_names(data) == ["class 0", "class 1", "class 2"]
+    named = replace(data, train=str(write_clouds(tmp_path / "named.npz", classes=np.array(["ball", "rod", "disc"]))))
+    assert class_names(named) == ["ball", "rod", "disc"]
+    with pytest.raises(ValueError, match=r"named\.npz names 3 classes: set data\.num_classes, now 4"):
+        class_names(replace(named, num_classes=4))
+    pickled = replace(data, train=str(write_clouds(tmp_path / "odd.npz", classes=np.array([{}], object))))
+    with pytest.raises(ValueError, match=r"odd\.npz is not a file of point clouds"):
+        class_names(pickled)
+    with pytest.raises(ValueError, match="there is no file"):
+        class_names(replace(data, train=str(tmp_path / "nowhere.npz")))

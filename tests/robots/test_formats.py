@@ -206,6 +206,47 @@ def test_files_that_hold_several_episodes_are_read(shared, tmp_path):
         Dataset(shared)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"length": [5, 0, 6]}, "length is 0"),
+        ({"length": ["a", "b", "c"]}, "length is 'a', not a whole number"),
+        ({"length": [5, None, 6]}, "length is 'None', not a whole number"),
+        ({"episode_index": [0, -1, 2]}, "episode_index is -1"),
+        ({"data/file_index": ["../../x", "0", "1"]}, "data/file_index is '../../x'"),
+        ({"tasks": [1, 2, 3]}, "tasks is '1', not a list"),
+        ({"tasks": None}, "has no 'tasks'"),
+        ({"dataset_from_index": None}, "has no 'dataset_from_index'"),
+    ],
+)
+def test_rows_of_episodes_that_cannot_be_are_refused_with_their_file(shared, change, words):
+    path = shared / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pydict() | change
+    pq.write_table(pa.table({key: values for key, values in rows.items() if values is not None}), path)
+    with pytest.raises(ValueError, match=r"row \d of .*file-000\.parquet is damaged") as refused:
+        Dataset(shared)
+    assert words in str(refused.value)
+
+
+def test_an_episode_that_is_listed_twice_is_refused(shared):
+    path = shared / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pa.table(pq.read_table(path).to_pydict() | {"episode_index": [0, 1, 1]}), path)
+    with pytest.raises(ValueError, match="lists episode 1 twice"):
+        Dataset(shared)
+
+
+OUTSIDE = ["/etc/passwd", "../{file_index}.parquet", "data/../../x", "data/{nothing}", "data/{file_index", "", "{}"]
+ODD = ["data/{file_index.__class__}", "{file_index:x>999999999999}", "{file_index!r}"]
+
+
+@pytest.mark.parametrize("pattern", [*OUTSIDE, *ODD])
+def test_a_data_path_that_leads_out_of_the_folder_is_refused(shared, pattern):
+    info = json.loads((shared / "meta/info.json").read_text())
+    (shared / "meta/info.json").write_text(json.dumps(info | {"data_path": pattern}))
+    with pytest.raises(ValueError, match=r"info\.json has data_path .*: it must be a path below the folder"):
+        Dataset(shared)
+
+
 def test_a_folder_of_ours_that_lerobot_added_to_is_read_as_it_lists_it(tmp_path):
     with Writer(tmp_path, fps=10) as writer:
         for seed in range(2):
@@ -284,6 +325,17 @@ def test_videos_of_format_2_hold_one_episode_each(tmp_path):
     assert [e.task for e in data.episodes] == ["a", "b"]
     for number in range(2):
         np.testing.assert_array_equal(data[number][VIDEO], made(number)[2])
+    for pattern in (*OUTSIDE, "videos/{video_key}/../../../{episode_index}"):
+        write_info(folder, "v2.1", features("video"), video_path=pattern)
+        with pytest.raises(ValueError, match=r"info\.json has video_path .*: it must be a path below the folder"):
+            Dataset(folder)
+    away = {"../../../x": {"dtype": "video", "shape": [16, 32, 3], "names": NAMES}}
+    write_info(folder, "v2.1", features("video", **away), video_path=where)
+    with pytest.raises(ValueError, match="must be a path below the folder"):
+        Dataset(folder)
+    write_info(folder, "v2.1", features("video"), video_path=where, chunks_size=0)
+    with pytest.raises(ValueError, match=r"info\.json is damaged \(its chunks_size is 0\)"):
+        Dataset(folder)
 
 
 @pytest.mark.parametrize("use_log", [True, False])
@@ -296,6 +348,25 @@ def test_depth_in_a_video_is_read_to_its_step(tmp_path, use_log):
     read = np.stack(list(video.read_frames(tmp_path / "deep.mp4", 0.0, len(codes), 10.0, deep=True)))
     np.testing.assert_array_equal(read, codes)
     np.testing.assert_allclose(video.dequantise(read, info), metres, atol=0.7e-3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"depth_min": "0.2"}, {"depth_max": float("nan")}, {"depth_max": None}, {"depth_min": 4.0, "depth_max": 4.0},
+        {"depth_min": -1.0}, {"depth_max": 1e30}, {"shift": -3.5}, {"shift": [1]}, {"use_log": "false"},
+    ],
+)  # fmt: skip
+def test_a_range_of_depth_that_cannot_be_is_refused(tmp_path, wrong):
+    info = {f"video.{name}": value for name, value in wrong.items()} | {"is_depth_map": True}
+    with pytest.raises(ValueError, match="has no valid range of depth"):
+        video.dequantise(np.zeros((2, 2), np.uint16), info)
+    deep = {"observation.images.top_depth": {"dtype": "video", "shape": [16, 32, 1], "names": NAMES, "info": info}}
+    folder = tmp_path / "films"
+    folder.mkdir()
+    write_info(folder, "v2.1", features("video", **deep), video_path="{video_key}/{episode_index}.mp4")
+    with pytest.raises(ValueError, match=r"info\.json.*(observation\.images\.top_depth has no valid range|NaN)"):
+        Dataset(folder)
 
 
 def test_without_pyav_videos_are_refused_in_words(tmp_path, monkeypatch):

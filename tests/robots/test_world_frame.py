@@ -1,11 +1,14 @@
 """Policies that see all cameras in the robot's frame."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from policy_toy import KINDS, NET, RECIPE, SPEC, batch, policy
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from stand_in import demonstration
 
 import stringpe
@@ -216,6 +219,26 @@ def test_a_pose_that_is_not_a_matrix_is_refused(tmp_path):
         writer.add(frames | {pose_key("top"): np.zeros((len(frames["action"]), 7), np.float32)}, task="reach", seed=0)
     with pytest.raises(ValueError, match=r"top\.pose must be a matrix \(4, 4\), robot from camera; .* has \(7,\)"):
         pack(Dataset(tmp_path / "wrong"), tmp_path / "wrong.safetensors", size=8)
+
+
+@pytest.mark.parametrize("wrong", [{"intrinsics": [[1.0, 0.0], [0.0, 1.0]]}, {"intrinsics": 3}, {"pose": [[1.0] * 4]}])
+def test_a_calibration_that_is_not_a_matrix_is_refused(tmp_path, wrong):
+    camera = {"intrinsics": K, "pose": np.eye(4).tolist()}
+    folder = write(tmp_path / "wrong", moving=False, cameras={"top": camera}, episodes=1)
+    made = pack(Dataset(folder), tmp_path / "good.safetensors", size=8)
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["observation.images.top"]["info"] |= wrong
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"of top in .*info\.json must be \d rows of \d finite numbers"):
+        pack(Dataset(folder), tmp_path / "wrong.safetensors", size=8)
+
+    with safe_open(made, "pt") as file:
+        about = file.metadata()
+    (name, value), known = next(iter(wrong.items())), json.loads(about["about"])
+    known["intrinsics" if name == "intrinsics" else "poses"]["top"] = value
+    save_file(load_file(made), made, about | {"about": json.dumps(known)})
+    with pytest.raises(ValueError, match=r"good\.safetensors is damaged"):
+        load(made, depth=True, calibration=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*image encoder starts at random")

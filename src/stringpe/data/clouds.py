@@ -5,9 +5,14 @@ The file is an .npz with, per split ("train" and "test"), `train_points` (n, p, 
 distance from the centre, since CAD files of one collection differ in their units by factors of a million.
 """
 
+import lzma
+import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +24,11 @@ from .cache import digest, file_marks, load_or_make, remember
 
 _SPLITS = {"train": "train", "val": "test"}  # the name of a split in the file
 _CHUNK = 256  # clouds that are grouped at a time
+_DAMAGE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, NotImplementedError, RuntimeError),
+    *(MemoryError, OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
+"""What NumPy and zipfile raise for damaged files."""
 
 Clouds = dict[str, Tensor]
 """points (n, g, k, 3) float32, in groups; centres (n, g, 3) float32; label (n,) int64."""
@@ -51,10 +61,13 @@ def load_clouds(data: Data, split: str) -> Clouds:
 
 def class_names(data: Data) -> list[str]:
     """The names of the classes, as the file has them, or numbers."""
-    with np.load(data.train, allow_pickle=False) as file:
-        if "classes" in file.files:
-            return [str(name) for name in file["classes"]]
-    return [f"class {i}" for i in range(data.num_classes)]
+    with _open(Path(data.train)) as file:
+        names = [str(name) for name in file["classes"].tolist()] if "classes" in file.files else None
+    if names is None:
+        return [f"class {i}" for i in range(data.num_classes)]
+    if len(names) < data.num_classes:
+        raise ValueError(f"{data.train} names {len(names)} classes: set data.num_classes, now {data.num_classes}")
+    return names
 
 
 def turn(points: Tensor, centres: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,19 +111,27 @@ def draw_rotations(count: int, kind: str, dice: torch.Generator) -> Tensor:
     return torch.stack(rows, -1).unflatten(-1, (3, 3))
 
 
-def _read(path: Path, split: str, classes: int) -> tuple[Tensor, Tensor]:
-    """Points (n, p, 3), centred and of size 1, and labels (n,) of a split."""
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """The arrays of an .npz file; whatever is wrong with it, or goes wrong in the block, is one line with its name."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}: set data.train to an .npz with train_points and train_label")
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            missing = [name for name in (f"{split}_points", f"{split}_label") if name not in file.files]
-            if missing:
-                raise ValueError(f"it has {', '.join(file.files)}, but not {' and '.join(missing)}")
-            points = torch.from_numpy(file[f"{split}_points"].astype(np.float32))
-            label = torch.from_numpy(file[f"{split}_label"].astype(np.int64))
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a file of point clouds: {error}") from None
+            yield file
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not a file of point clouds: {reason}") from None
+
+
+def _read(path: Path, split: str, classes: int) -> tuple[Tensor, Tensor]:
+    """Points (n, p, 3), centred and of size 1, and labels (n,) of a split."""
+    with _open(path) as file:
+        missing = [name for name in (f"{split}_points", f"{split}_label") if name not in file.files]
+        if missing:
+            raise ValueError(f"it has {', '.join(file.files)}, but not {' and '.join(missing)}")
+        points = torch.from_numpy(file[f"{split}_points"].astype(np.float32))
+        label = torch.from_numpy(file[f"{split}_label"].astype(np.int64))
     if points.ndim != 3 or points.shape[-1] != 3 or label.shape != points.shape[:1] or not len(points):
         raise ValueError(
             f"{split}_points must be (n, p, 3) and {split}_label (n,), with n above 0; {path} has "

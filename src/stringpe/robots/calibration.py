@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..coords import Calibration
+from ..io.files import find_mismatch
 
 CAMERA = "observation.camera."
 
@@ -38,6 +39,15 @@ def stack_calibration(batch: Mapping[str, Any], cameras: Sequence[str]) -> Calib
     """The calibration (b, k, …) of a batch, cameras in their order."""
     intrinsics = torch.stack([batch[intrinsics_key(camera)] for camera in cameras], 1).float()
     return Calibration(intrinsics, torch.stack([batch[pose_key(camera)] for camera in cameras], 1).float())
+
+
+def read_matrix(value: Any, size: int, what: str) -> Tensor:
+    """A matrix (size, size) of float32 from a file that says how a camera is calibrated; ValueError for anything else
+    than such a matrix of finite numbers."""
+    wrong = find_mismatch(value, [[float]])
+    if wrong or [len(row) for row in value] != [size] * size:
+        raise ValueError(f"{what} must be {size} rows of {size} finite numbers, got {value!r:.60}")
+    return torch.tensor(value, dtype=torch.float32)
 
 
 def fit_intrinsics(intrinsics: Any, old: Sequence[int], size: int) -> Tensor:

@@ -10,10 +10,12 @@ In files, LeRobot's keys: depth is `observation.images.<camera>_depth` of shape 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...io.files import find_mismatch
 
 Array = NDArray[Any]
 Frames = Mapping[str, Array]
@@ -40,6 +42,22 @@ class StoredColumn:
     video: bool = False
     unit: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class DepthRange(NamedTuple):
+    """What the 12-bit codes of depth in a video stand for: metres from low to high, evenly in log(metres + shift) if
+    use_log, else in metres."""
+
+    low: float
+    high: float
+    shift: float
+    use_log: bool
+
+
+_RANGE = {
+    "low": ("depth_min", 0.01), "high": ("depth_max", 10.0), "shift": ("shift", 3.5), "use_log": ("use_log", True)
+}  # fmt: skip
+_FARTHEST = 1e6  # metres
 
 
 def is_picture(key: str) -> bool:
@@ -78,10 +96,25 @@ def _picture(stored: str, feature: Mapping[str, Any]) -> StoredColumn:
     if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
         return StoredColumn(IMAGES + camera, stored, "image", video, info=info)
     name = camera.removesuffix("_depth").removeprefix("depth_")
+    if video:
+        read_range(stored, info)
     unit = info.get("depth_unit")
     if unit is not None and unit not in UNITS:
         raise ValueError(f"{stored} is stored in the unit {unit!r}; only {' and '.join(UNITS)} can be read")
     return StoredColumn(DEPTH + name, stored, "depth", video, None if unit is None else UNITS[unit], info)
+
+
+def read_range(stored: str, info: Mapping[str, Any]) -> DepthRange:
+    """The range of depth that the `info` of a video's column gives, or LeRobot's own where it does not say."""
+    given = {name: info.get(f"video.{key}", default) for name, (key, default) in _RANGE.items()}
+    wrong = find_mismatch(given, {"low": float, "high": float, "shift": float, "use_log": bool})
+    if not wrong and not 0 <= given["low"] < given["high"] < _FARTHEST:
+        wrong = f"depth_min is {given['low']} and depth_max {given['high']}"
+    if not wrong and given["use_log"] and given["low"] + given["shift"] <= 0:
+        wrong = f"depth_min + shift is {given['low'] + given['shift']}, which has no logarithm"
+    if wrong:
+        raise ValueError(f"{stored} has no valid range of depth ({wrong})")
+    return DepthRange(**given)
 
 
 def describe(

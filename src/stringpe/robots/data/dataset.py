@@ -30,7 +30,10 @@ class Dataset:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.info = read_info(self.folder)
-        self.columns = read_columns(self.info["features"])
+        try:
+            self.columns = read_columns(self.info["features"])
+        except ValueError as error:
+            raise ValueError(f"{self.folder / 'meta' / 'info.json'}: {error}") from None
         self.fps = float(self.info["fps"])
         self.cameras = [key.removeprefix(IMAGES) for key in self.columns if key.startswith(IMAGES)]
         self.depths = [key.removeprefix(DEPTH) for key in self.columns if key.startswith(DEPTH)]

@@ -6,10 +6,13 @@
   writer was killed is read without `meta/episodes/`.
 """
 
+import itertools
 import json
+import re
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...io.files import find_mismatch, read_record
@@ -22,6 +25,12 @@ CHUNK = 1000
 """Files per folder."""
 _INFO = {"fps": float, "features": {str: {"dtype": str, "shape": [int]}}}
 _LISTED = {**_INFO, "data_path": str}  # from v3.0 on, files are found by it
+_ROW = {
+    "episode_index": int, "data/chunk_index": int, "data/file_index": int, "length": int, "dataset_from_index": int,
+    "tasks": ([str], None), "seed": (int, None),
+}  # fmt: skip
+"""What a row of meta/episodes holds at least, from v3.0 on; a seed only where we wrote it."""
+_WIDTH = re.compile(r"(0?\dd)?")  # of a number in a path
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 
@@ -78,6 +87,8 @@ def read_info(folder: Path) -> dict[str, Any]:
     odd = [f for f in features.values() for key in ("info", "video_info") if not isinstance(f.get(key) or {}, dict)]
     if info["fps"] <= 0 or nameless or odd:
         raise ValueError(f"{path} is damaged (its fps, video_path, or the info of a column): restore it")
+    if type(info.get("chunks_size", CHUNK)) is not int or info.get("chunks_size", CHUNK) < 1:
+        raise ValueError(f"{path} is damaged (its chunks_size is {info['chunks_size']!r:.40}): restore it")
     return info
 
 
@@ -133,20 +144,39 @@ def _listed(folder: Path, info: Mapping[str, Any], broken: dict[str, str]) -> It
     if not paths:
         raise ValueError(f"{folder} has no files under meta/episodes: it was not finalised, or not copied whole")
     checked: dict[Path, str] = {}
-    for rows in map(parquet.read_rows, paths):
-        for i, number in enumerate(rows["episode_index"]):
-            row = {key: values[i] for key, values in rows.items()}
-            where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-            path = folder / info["data_path"].format(**where)
-            if path not in checked:
-                checked[path] = _damage(path, info)
-            if checked[path]:
-                broken[f"episode {number} in {path.name}"] = f"episode {number}: {checked[path]}"
-                continue
-            clips = {key: _clip(folder, info, key, row) for key in _videos(info)}
-            task = " ".join(row["tasks"] or [])
-            length, first = int(row["length"]), int(row["dataset_from_index"])
-            yield Episode(number, path, length, task, row.get("seed"), first, {}, shared=True, videos=clips)
+    known: set[int] = set()
+    for row in itertools.chain.from_iterable(_read_listed(path, info) for path in paths):
+        number = row["episode_index"]
+        if number in known:
+            raise ValueError(f"{folder} lists episode {number} twice under meta/episodes: restore these files")
+        known.add(number)
+        where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+        path = _fill_path(folder, info, "data_path", where)
+        if path not in checked:
+            checked[path] = _damage(path, info)
+        if checked[path]:
+            broken[f"episode {number} in {path.name}"] = f"episode {number}: {checked[path]}"
+            continue
+        clips = {key: _clip(folder, info, key, row) for key in _videos(info)}
+        task, length, first = " ".join(row["tasks"] or []), row["length"], row["dataset_from_index"]
+        yield Episode(number, path, length, task, row.get("seed"), first, {}, shared=True, videos=clips)
+
+
+def _read_listed(path: Path, info: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a file of meta/episodes, once they have what is read of them."""
+    rows = parquet.read_rows(path)
+    shape = dict(_ROW)
+    for key in _videos(info):
+        shape |= {f"videos/{key}/{part}": int for part in ("chunk_index", "file_index")}
+        shape[f"videos/{key}/from_timestamp"] = float
+    for i in range(len(next(iter(rows.values()), []))):
+        row = {key: values[i] for key, values in rows.items()}
+        wrong = find_mismatch({"seed": None, **row}, shape)
+        counts = [key for key, kind in shape.items() if kind is int]
+        wrong = wrong or next((f"{key} is {row[key]}" for key in counts if row[key] < (key == "length")), "")
+        if wrong:
+            raise ValueError(f"row {i} of {path} is damaged ({wrong}): restore it")
+        yield row
 
 
 def _damage(path: Path, info: Mapping[str, Any]) -> str:
@@ -163,15 +193,35 @@ def _videos(info: Mapping[str, Any]) -> list[str]:
 
 
 def _video_path(folder: Path, info: Mapping[str, Any], key: str, number: int) -> Path:
-    size = info.get("chunks_size", CHUNK)
-    found: str = info["video_path"].format(video_key=key, episode_chunk=number // size, episode_index=number)
+    chunk = number // info.get("chunks_size", CHUNK)
+    where = {"video_key": key, "episode_chunk": chunk, "episode_index": number}
+    return _fill_path(folder, info, "video_path", where)
+
+
+def _fill_path(folder: Path, info: Mapping[str, Any], name: str, where: Mapping[str, Any]) -> Path:
+    """The file that a pattern of info.json names, which lies in the folder of the data set: the pattern is data, and a
+    path that leads elsewhere is refused."""
+    pattern = info[name]
+    try:
+        fields = [field for field in string.Formatter().parse(pattern) if field[1] is not None]
+        plain = all(field in where and _WIDTH.fullmatch(kind or "") and not cast for _, field, kind, cast in fields)
+        found = pattern.format(**where) if plain else ""
+    except ValueError:
+        found = ""
+    parts = PurePosixPath(found).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in found:
+        allowed = ", ".join(f"{{{field}}}" for field in where)
+        raise ValueError(
+            f"{folder / 'meta' / 'info.json'} has {name} {pattern[:80]!r}: it must be a path below the folder, made of "
+            f"{allowed}"
+        )
     return folder / found
 
 
 def _clip(folder: Path, info: Mapping[str, Any], key: str, row: Mapping[str, Any]) -> Clip:
     chunk, file = row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]
-    path = info["video_path"].format(video_key=key, chunk_index=chunk, file_index=file)
-    return Clip(folder / path, float(row[f"videos/{key}/from_timestamp"]))
+    where = {"video_key": key, "chunk_index": chunk, "file_index": file}
+    return Clip(_fill_path(folder, info, "video_path", where), float(row[f"videos/{key}/from_timestamp"]))
 
 
 def _check_columns(path: Path, sizes: Mapping[str, int], info: Mapping[str, Any]) -> None:

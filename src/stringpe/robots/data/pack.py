@@ -25,7 +25,7 @@ from torch import Tensor
 from ...io.files import find_mismatch, write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from ...io.progress import track
-from ..calibration import fit_intrinsics, pose_key
+from ..calibration import fit_intrinsics, pose_key, read_matrix
 from . import parquet
 from .columns import ACTION, DEPTH, IMAGES, STATE
 from .dataset import Dataset
@@ -182,6 +182,8 @@ _ABOUT = {
     "fps": float,
     "broken": int,
     "depth_step": int,
+    "intrinsics": {str: list},
+    "poses": {str: list},
 }
 
 
@@ -198,6 +200,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, RuntimeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): make it again with stringpe data pack") from None
+    if isinstance(about, dict):
+        about = {"intrinsics": {}, "poses": {}} | about  # which packs of before do not have
     wrong = find_mismatch(about, _ABOUT)
     if wrong or not 1 <= about["size"] <= 8192:
         raise ValueError(f"{path} is damaged ({wrong or 'its size'}): make it again with stringpe data pack")
@@ -258,12 +262,13 @@ def _known_cameras(data: Dataset, names: Sequence[str], size: int) -> tuple[dict
         info = data.camera_info(name)
         if "intrinsics" in info:
             shape = features[data.columns[IMAGES + name].stored]["shape"]
-            intrinsics[name] = fit_intrinsics(info["intrinsics"], shape[:2], size).tolist()
+            known = read_matrix(info["intrinsics"], 3, f"the intrinsics of {name} in {data.folder}/meta/info.json")
+            intrinsics[name] = fit_intrinsics(known, shape[:2], size).tolist()
         if pose_key(name) in features and math.prod(features[pose_key(name)]["shape"]) != 16:
             shape = tuple(features[pose_key(name)]["shape"])
             raise ValueError(f"{pose_key(name)} must be a matrix (4, 4), robot from camera; {data.folder} has {shape}")
         if "pose" in info:
-            poses[name] = info["pose"]
+            poses[name] = read_matrix(info["pose"], 4, f"the pose of {name} in {data.folder}/meta/info.json").tolist()
     return intrinsics, poses
 
 
@@ -286,12 +291,17 @@ def _read_calibration(
 ) -> tuple[Tensor, Tensor]:
     """Intrinsics (m, k, 3, 3) and poses (m, k, 4, 4) of every picture."""
     known, still = about["intrinsics"], about.get("poses", {})
-    intrinsics = torch.tensor([known[name] for name in names]).expand(frames, -1, 3, 3)
+    each = [read_matrix(known[name], 3, f"the intrinsics of {name}") for name in names]
     poses = [
-        tensors[pose_key(name)] if pose_key(name) in tensors else torch.tensor(still[name]).expand(frames, 4, 4)
+        tensors[pose_key(name)]
+        if pose_key(name) in tensors
+        else read_matrix(still[name], 4, f"the pose of {name}").expand(frames, 4, 4)
         for name in names
     ]
-    return intrinsics.contiguous(), torch.stack(poses, 1)
+    pose = torch.stack(poses, 1)
+    if pose.shape != (frames, len(names), 4, 4) or not pose.isfinite().all():
+        raise ValueError(f"poses are {tuple(pose.shape)}, and must be {frames} × {len(names)} finite matrices (4, 4)")
+    return torch.stack(each).expand(frames, -1, 3, 3).contiguous(), pose
 
 
 def _need(path: str | Path, names: Sequence[str], about: dict[str, Any], depth: bool, size: int) -> None:

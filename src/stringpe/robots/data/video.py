@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...io.files import new_file
-from .columns import IMAGES, Array
+from .columns import IMAGES, Array, read_range
 from .parquet import BrokenEpisode
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Picture = npt.NDArray[np.uint8]
 _STEPS = 4095  # of depth in a video: 12 bits
-_RANGE = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}  # where `info` does not say
 
 
 def read_frames(path: Path, start: float, count: int, fps: float, *, deep: bool = False) -> Iterator[Array]:
@@ -52,7 +51,7 @@ def dequantise(codes: Array, info: Mapping[str, Any]) -> Array:
 
     A code q stands for the depth z with q / 4095 = (f(z) − f(min)) / (f(max) − f(min)), where f(z) = log(z + shift) if
     use_log, else z. info: of the column, which holds `video.depth_min`, `video.depth_max` (metres), and so on."""
-    low, high, shift, use_log = (info.get(f"video.{name}", default) for name, default in _RANGE.items())
+    low, high, shift, use_log = read_range("depth in a video", info)
     if not use_log:
         return (low + codes.astype(np.float32) * ((high - low) / _STEPS)).astype(np.float32)
     first, last = math.log(low + shift), math.log(high + shift)
