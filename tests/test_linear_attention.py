@@ -285,3 +285,19 @@ class TestOuter:
         attn.out = nn.Identity()
         x, coords = inputs()
         assert attn(x, coords).abs().max() <= attn.project(x)[2].abs().max() * (1 + 1e-5)
+
+
+def test_positive_features_point_where_circulant_generators_do_not_turn():
+    """What docs/choosing.md says of Circulant-STRING behind a ReLU: the share of relu(z) that is blind to position."""
+    z = torch.randn(20_000, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).relu()
+    encoding = stringpe.circulant(head_dim=16, num_heads=1, coord_dim=3, block_size=16).double()
+    basis, turns = encoding.basis()[0], encoding.frequencies()[0].detach().abs().sum(0) > 0
+    assert turns.tolist() == [False] + 7 * [True]
+    signs = torch.tensor([1, -1, -1, 1, 1, 1, -1, 1, -1, -1, 1, -1, 1, -1, 1, -1], dtype=torch.float64)
+
+    def share_of_ones(p):
+        return ((z @ p)[:, 0].square().mean() / z.square().sum(1).mean()).item()  # P's first column is (1, …, 1) / 4
+
+    expected = (16 / torch.pi + 1 - 1 / torch.pi) / 16
+    assert share_of_ones(basis) == pytest.approx(expected, abs=0.005)
+    assert share_of_ones(signs[:, None] * basis) == pytest.approx((1 - 1 / torch.pi) / 16, abs=0.005)

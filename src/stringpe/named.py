@@ -117,6 +117,9 @@ def circulant(
 ) -> Encoding:
     """Circulant-STRING: L_k = C_k − C_kᵀ with C_k circulant in blocks and learned; P is the Fourier basis.
 
+    With ReLU linear attention, positive features point along (1, …, 1), which no circulant generator turns: see
+    docs/choosing.md for signs that mend it.
+
     block_size: even, 4 up to the whole head; by default the largest that fits up to 16, the paper's best for
         classification. A block of b has b/2 − 1 rotating planes: at 4 half of the channels carry no position, at 16 an
         eighth.
