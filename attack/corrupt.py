@@ -141,9 +141,9 @@ def _finite_state(checkpoint: Any) -> bool:
 
 
 def _captions_and_labels(folder: Path) -> dict[str, Target]:
-    from stringpe.data.captions import FolderCaptions
-    from stringpe.data.labelled import load_labelled
-    from stringpe.data.pairs import load_pairs
+    from stringpe.data.captioned_batches import load_pairs
+    from stringpe.data.captioned_images import FolderCaptions
+    from stringpe.data.labelled_batches import load_labelled
     from stringpe.recipes.schema import Data
 
     found: dict[str, Target] = {}

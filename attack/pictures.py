@@ -123,7 +123,7 @@ def _samples(contents: Sequence[bytes], **others: bytes) -> dict[str, dict[str, 
 
 
 def _tar_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.labelled import load_labelled
+    from stringpe.data.labelled_batches import load_labelled
 
     path = str(shard(folder / "s.tar", _samples(contents, cls=b"1")))
     data = Data(source="shards", train=path, val=path, cache=str(folder), **_SIZE)
@@ -131,7 +131,7 @@ def _tar_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any])
 
 
 def _folder_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.labelled import load_labelled
+    from stringpe.data.labelled_batches import load_labelled
 
     for name in "ab":
         (folder / "p" / name).mkdir(parents=True)
@@ -142,7 +142,7 @@ def _folder_labelled(contents: Sequence[bytes], folder: Path, heard: Sequence[An
 
 
 def _stream(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.data.labelled import _Parse
+    from stringpe.data.labelled_batches import _Parse
     from stringpe.data.tars import stream_samples
 
     path = shard(folder / "s.tar", _samples(contents, cls=b"1"))
@@ -166,7 +166,7 @@ def _each(items: Sequence[Any], read: Callable[[Any], Any], *refusals: type[Exce
 
 def _pairs(depth: bool, source: str) -> Callable[[Sequence[bytes], Path, Sequence[Any]], Counts]:
     def load(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-        from stringpe.data.pairs import load_pairs
+        from stringpe.data.captioned_batches import load_pairs
 
         good = _picture("PNG", random.Random(0), deep=False)
         files = [{"png": good, "depth.png": c} if depth else {"png": c} for c in contents]

@@ -22,7 +22,7 @@ from PIL import Image
 from stringpe.data import tars
 from stringpe.data.depth_filters import FILTERS
 from stringpe.data.depth_lifting import LiftSettings, lift
-from stringpe.data.labelled import LabelledBatches
+from stringpe.data.labelled_batches import LabelledBatches
 from stringpe.data.order import Place
 from stringpe.data.sharding import write_shards
 from stringpe.io.table import markdown_table

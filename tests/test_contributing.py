@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from stringpe import catalogue, hosts, robots, tasks
-from stringpe.data import labelled, sources
+from stringpe.data import labelled_images, sources
 from stringpe.data.order import Place
 from stringpe.robots.data import demos
 from stringpe.tasks import check
 from stringpe.training import evaluate, train
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
-TABLES = (catalogue._ENTRIES, tasks._TASKS, sources.SOURCES, sources.SERVES, labelled._SETS, robots._table())
+TABLES = (catalogue._ENTRIES, tasks._TASKS, sources.SOURCES, sources.SERVES, labelled_images._SETS, robots._table())
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def test_a_data_source_of_one_class_trains_from_memory_and_from_workers(page, tm
     with pytest.raises(ValueError, match=r"data.queries=3 would change nothing"):
         check(replace(recipe, data=replace(recipe.data, queries=3)))
     with pytest.raises(ValueError, match="there is a data source named 'stripes' already"):
-        labelled.register_images("stripes", page["Stripes"], "stripes")
+        labelled_images.register_images("stripes", page["Stripes"], "stripes")
 
 
 def test_a_robot_task_of_one_definition_is_demonstrated_and_replayed(page):

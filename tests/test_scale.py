@@ -13,7 +13,7 @@ from PIL import Image
 from captioned_files import picture
 from depth_model import write_model
 from stringpe.cli.main import main
-from stringpe.data.captions import ShardCaptions
+from stringpe.data.captioned_images import ShardCaptions
 from stringpe.io.files import read_json, write_text
 from stringpe.models.tokenizer import Tokenizer
 

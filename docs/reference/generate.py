@@ -13,8 +13,7 @@ from stringpe import recipes, tasks
 from stringpe.cli import main as cli
 from stringpe.cli.parse import split_docstring
 from stringpe.data.sources import SERVES
-from stringpe.recipes.check import is_read
-from stringpe.recipes.schema import Data, Recipe
+from stringpe.recipes.schema import Data, Recipe, is_read
 
 HERE = Path(__file__).parent
 HEAD = "<!-- Made by docs/reference/generate.py from the code. -->\n\n"

@@ -16,10 +16,10 @@ from captioned_files import bomb, depth, picture, shard, words
 from stringpe.data import omni3d
 from stringpe.data.boxes2d import load_boxes2d
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.data.captions import FolderCaptions
+from stringpe.data.captioned_batches import load_pairs
+from stringpe.data.captioned_images import FolderCaptions
 from stringpe.data.coco import read_coco
-from stringpe.data.labelled import load_labelled
-from stringpe.data.pairs import load_pairs
+from stringpe.data.labelled_batches import load_labelled
 from stringpe.recipes.schema import Data
 
 BAD_PICTURES = {

@@ -10,7 +10,7 @@ from captioned_files import depth, picture, shard, words
 from depth_model import write_model
 from image_text_model import TEXTS, write_image_text_model
 from stringpe.data import depth_lifting as depth_data
-from stringpe.data.captions import ShardCaptions
+from stringpe.data.captioned_images import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
 from stringpe.data.depth_lifting import LiftSettings, lift, to_millimetres
 from stringpe.data.order import Launch, read_launch

@@ -6,8 +6,8 @@ import pytest
 
 from captioned_files import picture
 from stringpe.cli.main import main
-from stringpe.data.captions import ShardCaptions
-from stringpe.data.labelled import FolderSet, ShardSet
+from stringpe.data.captioned_images import ShardCaptions
+from stringpe.data.labelled_images import FolderSet, ShardSet
 from stringpe.data.order import Launch
 from stringpe.data.sharding import Sharded, write_shards
 

@@ -4,9 +4,8 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 
 from stringpe import recipes, tasks
-from stringpe.recipes.check import check_keys, check_values
 from stringpe.recipes.overrides import differences, from_dict, keys, override
-from stringpe.recipes.schema import Recipe
+from stringpe.recipes.schema import Recipe, check_keys, check_values
 
 
 def _ranges():

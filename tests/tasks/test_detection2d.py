@@ -205,7 +205,7 @@ def test_the_procedural_world(tmp_path):
         loop=Loop(batch_size=4, steps=2, log_every=1),
     )
     split = load_boxes2d(recipe.data, "train")
-    from stringpe.data.rendered import load_frames
+    from stringpe.data.scene_frames import load_frames
 
     kept = load_frames(recipe.data, "train")
     picture = split.coco.pictures[0]

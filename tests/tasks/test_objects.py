@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stringpe import recipes, scenes, tasks
-from stringpe.data import rendered as kept
+from stringpe.data import scene_frames as kept
 from stringpe.data.cache import forget_all
 from stringpe.data.order import Place
 from stringpe.io.checkpoint import read_model

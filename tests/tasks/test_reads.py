@@ -22,9 +22,8 @@ from stringpe import recipes, scenes, tasks
 from stringpe.data import omni3d, sources
 from stringpe.data.stream import BUFFER
 from stringpe.recipes import check
-from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import keys, override
-from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text
+from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text, is_read
 from stringpe.robots.data.writer import Writer
 from stringpe.training import identity, train
 

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from captioned_files import depth, picture, shard, words
 from processes import in_two
 from stringpe import scenes
-from stringpe.data import views
-from stringpe.data.labelled import image_set
+from stringpe.data import scene_views as views
+from stringpe.data.captioned_batches import load_pairs
+from stringpe.data.labelled_images import open_image_set
 from stringpe.data.loader import Memory
 from stringpe.data.order import Place
-from stringpe.data.pairs import load_pairs
 from stringpe.data.queries import PHOTO_TEMPLATES
 from stringpe.models.contrastive import Contrastive
 from stringpe.models.contrastive_loss import clip_within_groups
@@ -380,7 +380,7 @@ def test_the_nearest_name_wins(folder, monkeypatch):
 
     monkeypatch.setattr(model, "embed_image", image)
     monkeypatch.setattr(model, "embed_text", text)
-    images = image_set("folder", str(folder))
+    images = open_image_set("folder", str(folder))
     found = zero_shot(model, tokenizer, images, ["dark", "light"], size=16, batch=2)
     assert found == {"top1": 1.0, "top5": 1.0, "count": 5, "corrupt": 1}
     wrong = zero_shot(model, tokenizer, images, ["light", "dark"], size=16)

@@ -104,7 +104,7 @@ def _simulate(
 
 def _classify_zero_shot(run: str, folder: Path) -> None:
     """Name the pictures of a folder with a run of retrieval, and print how many names are right."""
-    from ..data.labelled import image_set
+    from ..data.labelled_images import open_image_set
     from ..io.progress import working
     from ..metrics.statistics import wilson
     from ..models.contrastive import Contrastive
@@ -116,7 +116,7 @@ def _classify_zero_shot(run: str, folder: Path) -> None:
     assert parts.tokenizer is not None
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
     texts = [name.replace("_", " ") for name in names]
-    images = image_set("folder", str(folder))
+    images = open_image_set("folder", str(folder))
     with working(f"naming {len(images)} pictures", late=True):
         found = zero_shot(model, parts.tokenizer, images, texts, size=recipe.data.image_size)
     share = wilson(found["top1"] * found["count"], found["count"])

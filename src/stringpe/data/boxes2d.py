@@ -190,7 +190,7 @@ def _table(found: Coco, sets: list[frozenset[int]]) -> Tensor:
 def _from_scenes(data: Data, split: str) -> BoxedPictures:
     """Frames of the procedural world, with the boxes around what is seen of their objects."""
     from .. import scenes
-    from .rendered import load_frames
+    from .scene_frames import load_frames
 
     frames = load_frames(data, split)
     side = data.image_size

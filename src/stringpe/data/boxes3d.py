@@ -17,11 +17,11 @@ from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d, one_object
 from .cache import remember
-from .captions import DEPTH, check_aspect, depth_of
+from .captioned_images import DEPTH, check_aspect, depth_of
 from .images import PictureFiles
 from .loader import read_all
 from .order import Batch
-from .rendered import FrameColumns, render_once, render_split
+from .scene_frames import FrameColumns, render_once, render_split
 from .sources import check_source
 from .transforms import to_unit
 

@@ -30,7 +30,7 @@ from ..io.pictures import BadSample, encode_png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
-from .captions import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
+from .captioned_images import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
 from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
 from .order import Launch, read_launch

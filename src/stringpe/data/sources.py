@@ -85,6 +85,15 @@ _SELF_MADE = ("synthetic", "scenes", "one_object", "points")
 _BOTH_SPLITS = ("demos", "clouds")  # held-out episodes validate, and a file of clouds has a test set of its own
 
 
+def add_source(task: str, source: str, about: str, reads: tuple[str, ...]) -> None:
+    """Let a task of the package read `data.source=<source>`. about: what the source is, in a few words, for error
+    texts; reads: the keys of `data` that it reads, besides source and image_size."""
+    if source in SERVES[task]:
+        raise ValueError(f"there is a data source named {source!r} already: take another name")
+    SOURCES.setdefault(source, about)
+    SERVES[task][source] = reads
+
+
 def check_served(task: str, source: str) -> dict[str, tuple[str, ...]]:
     """The sources of the task, with the keys that each of them reads; ValueError if this one is not among them."""
     serves = SERVES[task]

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..recipes.check import check_values
 from ..recipes.overrides import from_dict
-from ..recipes.schema import Recipe
+from ..recipes.schema import Recipe, check_values
 from .files import new_folder, read_record, write_json, write_text
 
 State = dict[str, Tensor]

@@ -12,7 +12,7 @@ from .design import Design
 from .overrides import override
 from .schema import Recipe
 
-_MACHINERY = ("check", "design", "overrides", "schema")
+_MACHINERY = ("design", "overrides", "schema")
 
 
 def names() -> list[str]:

@@ -6,8 +6,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .check import check_values
-from .schema import OptionValue, Recipe
+from .schema import OptionValue, Recipe, check_values
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 _RETIRED = (

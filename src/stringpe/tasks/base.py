@@ -17,8 +17,7 @@ from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..models.tokenizer import Tokenizer
-from ..recipes.check import check_keys, check_values
-from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe
+from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe, check_keys, check_values
 from ..robots.policies.vision_tower import TOWER
 
 Value = TypeVar("Value")

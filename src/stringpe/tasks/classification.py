@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.labelled import LabelledBatches
+from ..data.labelled_batches import LabelledBatches
 from ..data.order import Batch, Place, derive
 from ..data.transforms import to_bytes
 from ..recipes.schema import Loss, Recipe

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import scenes
 from ..data.loader import shares
 from ..data.order import Batch, Order, Place, generator
-from ..data.rendered import FrameColumns, draw_places, load_frames, with_room
+from ..data.scene_frames import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit
 from ..io.checkpoint import read_model

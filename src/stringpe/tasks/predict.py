@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..coords import Calibration
 from ..data import omni3d
-from ..data.captions import DEPTH, check_aspect, depth_of, depth_step_of
+from ..data.captioned_images import DEPTH, check_aspect, depth_of, depth_step_of
 from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..geometry import box3d

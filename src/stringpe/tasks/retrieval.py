@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..data.captioned_batches import PairBatches
 from ..data.images import stretch_image
-from ..data.labelled import ImageSet
+from ..data.labelled_images import ImageSet
 from ..data.loader import shares
 from ..data.order import Batch, Place
-from ..data.pairs import PairBatches
 from ..data.queries import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample

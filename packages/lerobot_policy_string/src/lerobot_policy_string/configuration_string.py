@@ -9,9 +9,8 @@ from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.optim import AdamWConfig, CosineDecayWithWarmupSchedulerConfig
 
 from stringpe import recipes
-from stringpe.recipes.check import is_read
 from stringpe.recipes.overrides import from_dict, override
-from stringpe.recipes.schema import Recipe
+from stringpe.recipes.schema import Recipe, is_read
 from stringpe.robots.calibration import fit_intrinsics, pose_key
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.policy import PolicyTask

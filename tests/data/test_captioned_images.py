@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from captioned_files import depth, picture, shard, words
-from stringpe.data.captions import FolderCaptions, ShardCaptions
-from stringpe.data.pairs import read_pairs
+from stringpe.data.captioned_batches import read_pairs
+from stringpe.data.captioned_images import FolderCaptions, ShardCaptions
 from stringpe.io.pictures import BadSample, encode_png
 
 

@@ -1,4 +1,4 @@
-"""Images with class numbers, from tars, folders and Hugging Face data sets to batches for classification.
+"""Images with class numbers as batches for classification.
 
 An image is first reduced to its working size, a short side of at most 256/224 of the crops. Training shows a part of
 the whole image, mirrored, shifted, and changed by RandAugment and in colour, as `augment` says; validation shows the
@@ -6,178 +6,25 @@ middle.
 """
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
+from ..io.pictures import decode_picture
 from ..io.problems import Problems
 from ..recipes.schema import Data, Recipe
 from .cache import digest, file_marks, load_or_make, remember
 from .images import Ragged, reduce_image, stack_ragged, to_pixels
+from .labelled_images import ImageSet, ShardSet, open_image_set, read_label
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_requests
 from .order import Batch, Order, Place
 from .randaugment import augment_pixels
-from .sources import SERVES, SOURCES, check_source, expand
-from .stream import Stream, keeps_stream, read_shards
-from .tars import Member, picture_kind
+from .sources import check_source, expand
+from .stream import Stream, keeps_stream
+from .tars import picture_kind
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-
-class ImageSet(ABC):
-    """Images with class numbers. classes: their names, where the set has some."""
-
-    classes: tuple[str, ...] = ()
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def label(self, i: int) -> int: ...
-
-    @abstractmethod
-    def name(self, i: int) -> str: ...
-
-    @abstractmethod
-    def decode(self, i: int) -> "Image":
-        """Image i as RGB; BadSample, which names it, if it cannot be decoded."""
-
-
-class ShardSet(ImageSet):
-    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label". limit: read
-    so many usable samples at most, 0 for all. stream: shards may be addresses."""
-
-    def __init__(self, pattern: str, limit: int = 0, *, stream: bool = False):
-        self.entries: list[tuple[str, int, Member]] = []
-        problems = Problems("samples", pattern)
-        count = 0
-        for name, kinds in read_shards(pattern, problems, stream=stream):
-            count += 1
-            try:
-                texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
-                image = kinds[picture_kind(kinds, name)]
-                self.entries.append((name, read_label(texts, name), image))
-            except BadSample as error:
-                problems.add(str(error))
-            if len(self.entries) == limit > 0:
-                break
-        if not self.entries:
-            raise ValueError(f"no sample of {pattern} can be used: {problems.describe(count)}")
-        problems.warn(count)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def label(self, i: int) -> int:
-        return self.entries[i][1]
-
-    def name(self, i: int) -> str:
-        return self.entries[i][0]
-
-    def decode(self, i: int) -> "Image":
-        return decode_picture(self.entries[i][2].read(), self.name(i))
-
-
-class FolderSet(ImageSet):
-    """A folder with one folder of images per class; classes are numbered in alphabetical order."""
-
-    def __init__(self, root: str):
-        folders = sorted(p for p in Path(root).glob("*") if p.is_dir())
-        self.classes = tuple(folder.name for folder in folders)
-        files = [(file, i) for i, folder in enumerate(folders) for file in sorted(folder.rglob("*"))]
-        self.files = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
-        if not self.files:
-            raise ValueError(f"{root} has no images: it needs one folder per class, with {', '.join(SUFFIXES)} files")
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def label(self, i: int) -> int:
-        return self.files[i][1]
-
-    def name(self, i: int) -> str:
-        return str(self.files[i][0])
-
-    def decode(self, i: int) -> "Image":
-        try:
-            content = self.files[i][0].read_bytes()
-        except OSError as error:
-            raise BadSample(f"{self.name(i)}: {error}") from error
-        return decode_picture(content, self.name(i))
-
-
-class HuggingFaceSet(ImageSet):
-    """A data set of the Hugging Face hub, "name:split", with columns image and label."""
-
-    def __init__(self, where: str):
-        try:
-            import datasets  # type: ignore[import-not-found]
-        except ImportError:
-            raise ValueError("data.source=huggingface needs the package datasets: pip install datasets") from None
-        name, _, split = where.partition(":")
-        self.where = where
-        self.rows: Any = datasets.load_dataset(name, split=split or "train")
-        self.labels: list[int] = list(self.rows["label"])
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def label(self, i: int) -> int:
-        return int(self.labels[i])
-
-    def name(self, i: int) -> str:
-        return f"{self.where}/{i}"
-
-    def decode(self, i: int) -> "Image":
-        return convert_picture(self.rows[i]["image"], self.name(i))
-
-
-_SETS: dict[str, Callable[[str], ImageSet]] = {
-    "shards": ShardSet,
-    "folder": FolderSet,
-    "huggingface": HuggingFaceSet,
-}
-
-
-def image_set(source: str, where: str) -> ImageSet:
-    """The images of a recipe's data.train or data.val."""
-    return _SETS[source](where)
-
-
-def register_images(source: str, make: Callable[[str], ImageSet], about: str) -> None:
-    """Let classification read `data.source=<source>`, in memory or by workers.
-
-    make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
-    """
-    if source in SOURCES:
-        raise ValueError(f"there is a data source named {source!r} already: take another name")
-    SOURCES[source] = about
-    SERVES["classification"][source] = SERVES["classification"]["folder"]
-    _SETS[source] = make
-
-
-def read_label(files: Mapping[str, bytes], name: str) -> int:
-    """The class number of a sample, from its .cls file or from "label" in its .json file."""
-    try:
-        if "cls" in files:
-            label = int(files["cls"])
-        elif "json" in files:
-            label = json.loads(files["json"])["label"]
-        else:
-            raise BadSample(f"{name}: it has neither a .cls nor a .json file, and classification needs one")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadSample(f"{name}: its label cannot be read ({type(error).__name__}: {error})") from error
-    if type(label) is not int or label < 0:
-        raise BadSample(f"{name}: its label is {label!r}, not a number of a class")
-    return label
 
 
 class LabelledImages(Examples):
@@ -355,8 +202,8 @@ def _count(loader: Memory | Workers) -> int:
 def _examples(data: Data, split: str) -> LabelledImages:
     source = "shards" if data.source == "stream" else data.source
     kept = split == "train" and keeps_stream(data)
-    found = ShardSet(data.train, data.train_size, stream=True) if kept else image_set(source, getattr(data, split))
-    if split == "val" and found.classes and found.classes != (other := image_set(source, data.train).classes):
+    found = ShardSet(data.train, data.train_size, stream=True) if kept else open_image_set(source, getattr(data, split))
+    if split == "val" and found.classes and found.classes != (other := open_image_set(source, data.train).classes):
         extra = sorted(set(found.classes) ^ set(other))
         raise ValueError(
             f"the class folders of data.train and data.val differ ({', '.join(extra[:3])}), and so would the classes' "

@@ -13,7 +13,15 @@ from ..io.problems import Problems
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Data, Recipe
 from .cache import remember
-from .captions import CaptionSet, ShardCaptions, caption_set, captions_of, check_aspect, depth_of, picture_of
+from .captioned_images import (
+    CaptionSet,
+    ShardCaptions,
+    captions_of,
+    check_aspect,
+    depth_of,
+    open_caption_set,
+    picture_of,
+)
 from .images import Ragged, stretch_depth, stretch_image
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, training_requests
 from .order import Batch, Order, Place
@@ -51,7 +59,7 @@ class Pairs:
 def load_pairs(data: Data, split: str, depth: bool) -> Pairs:
     """A split of captioned images in memory, with depth if asked for."""
     if data.source == "scenes":
-        from .views import load_views
+        from .scene_views import load_views
 
         return load_views(data, split, depth)
     return read_pairs(_find(data, split), data.image_size, _limit(data, split), depth)
@@ -321,7 +329,7 @@ def _request_groups(order: Order, group: int, start: int, place: Place) -> Itera
 def _find(data: Data, split: str) -> CaptionSet:
     if split == "train" and keeps_stream(data):
         return ShardCaptions(data.train, data.depth_step, data.train_size, stream=True)
-    return caption_set(data.source, getattr(data, split), data.depth_step)
+    return open_caption_set(data.source, getattr(data, split), data.depth_step)
 
 
 def _limit(data: Data, split: str) -> int:

@@ -21,9 +21,9 @@ from ..recipes.schema import Data
 from ..scenes.descriptions import noun
 from ..scenes.templates import ALL_KINDS
 from .cache import remember
+from .captioned_batches import Pairs
 from .order import derive
-from .pairs import Pairs
-from .rendered import FrameColumns, render_once
+from .scene_frames import FrameColumns, render_once
 
 NEARER = scenes.RELATIONS.index("nearer than")
 MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4

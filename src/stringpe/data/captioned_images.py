@@ -118,7 +118,7 @@ class FolderCaptions(CaptionSet):
         return found
 
 
-def caption_set(source: str, where: str, depth_step: float = 0.001) -> CaptionSet:
+def open_caption_set(source: str, where: str, depth_step: float = 0.001) -> CaptionSet:
     """The captioned images of a recipe's data.train or data.val."""
     return FolderCaptions(where, depth_step) if source == "folder" else ShardCaptions(where, depth_step)
 

@@ -7,8 +7,8 @@ import torch
 
 from captioned_files import depth, shard, words
 from data_fixtures import noise, train_in_order
+from stringpe.data.captioned_batches import PairBatches, encode_captions, mirror_caption
 from stringpe.data.order import Place
-from stringpe.data.pairs import PairBatches, encode_captions, mirror_caption
 from stringpe.data.sources import PIPES
 from stringpe.data.stream import BUFFER
 from stringpe.models.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def test_a_large_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_plac
         same = (pixels[:, None] == known[None]).flatten(2).all(2)
         assert same.any(1).all()
         orders.append(same.float().argmax(1))
-    expected = train_in_order(memory, orders, "stringpe.data.pairs")
+    expected = train_in_order(memory, orders, "stringpe.data.captioned_batches")
     for a, b in zip(expected, PairBatches(with_data(asked, **streamed), True).train(0, Place()), strict=False):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["depth"], b["depth"])

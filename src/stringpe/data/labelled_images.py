@@ -1,0 +1,161 @@
+"""Sets of images with class numbers: tars, class folders, data sets of Hugging Face, and those that users register."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
+from ..io.problems import Problems
+from .sources import SERVES, add_source
+from .stream import read_shards
+from .tars import Member, picture_kind
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class ImageSet(ABC):
+    """Images with class numbers. classes: their names, where the set has some."""
+
+    classes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def label(self, i: int) -> int: ...
+
+    @abstractmethod
+    def name(self, i: int) -> str: ...
+
+    @abstractmethod
+    def decode(self, i: int) -> "Image":
+        """Image i as RGB; BadSample, which names it, if it cannot be decoded."""
+
+
+class ShardSet(ImageSet):
+    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label". limit: read
+    so many usable samples at most, 0 for all. stream: shards may be addresses."""
+
+    def __init__(self, pattern: str, limit: int = 0, *, stream: bool = False):
+        self.entries: list[tuple[str, int, Member]] = []
+        problems = Problems("samples", pattern)
+        count = 0
+        for name, kinds in read_shards(pattern, problems, stream=stream):
+            count += 1
+            try:
+                texts = {kind: member.read() for kind, member in kinds.items() if kind in ("cls", "json")}
+                image = kinds[picture_kind(kinds, name)]
+                self.entries.append((name, read_label(texts, name), image))
+            except BadSample as error:
+                problems.add(str(error))
+            if len(self.entries) == limit > 0:
+                break
+        if not self.entries:
+            raise ValueError(f"no sample of {pattern} can be used: {problems.describe(count)}")
+        problems.warn(count)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def label(self, i: int) -> int:
+        return self.entries[i][1]
+
+    def name(self, i: int) -> str:
+        return self.entries[i][0]
+
+    def decode(self, i: int) -> "Image":
+        return decode_picture(self.entries[i][2].read(), self.name(i))
+
+
+class FolderSet(ImageSet):
+    """A folder with one folder of images per class; classes are numbered in alphabetical order."""
+
+    def __init__(self, root: str):
+        folders = sorted(p for p in Path(root).glob("*") if p.is_dir())
+        self.classes = tuple(folder.name for folder in folders)
+        files = [(file, i) for i, folder in enumerate(folders) for file in sorted(folder.rglob("*"))]
+        self.files = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
+        if not self.files:
+            raise ValueError(f"{root} has no images: it needs one folder per class, with {', '.join(SUFFIXES)} files")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def label(self, i: int) -> int:
+        return self.files[i][1]
+
+    def name(self, i: int) -> str:
+        return str(self.files[i][0])
+
+    def decode(self, i: int) -> "Image":
+        try:
+            content = self.files[i][0].read_bytes()
+        except OSError as error:
+            raise BadSample(f"{self.name(i)}: {error}") from error
+        return decode_picture(content, self.name(i))
+
+
+class HuggingFaceSet(ImageSet):
+    """A data set of the Hugging Face hub, "name:split", with columns image and label."""
+
+    def __init__(self, where: str):
+        try:
+            import datasets  # type: ignore[import-not-found]
+        except ImportError:
+            raise ValueError("data.source=huggingface needs the package datasets: pip install datasets") from None
+        name, _, split = where.partition(":")
+        self.where = where
+        self.rows: Any = datasets.load_dataset(name, split=split or "train")
+        self.labels: list[int] = list(self.rows["label"])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label(self, i: int) -> int:
+        return int(self.labels[i])
+
+    def name(self, i: int) -> str:
+        return f"{self.where}/{i}"
+
+    def decode(self, i: int) -> "Image":
+        return convert_picture(self.rows[i]["image"], self.name(i))
+
+
+_SETS: dict[str, Callable[[str], ImageSet]] = {
+    "shards": ShardSet,
+    "folder": FolderSet,
+    "huggingface": HuggingFaceSet,
+}
+
+
+def open_image_set(source: str, where: str) -> ImageSet:
+    """The images of a recipe's data.train or data.val."""
+    return _SETS[source](where)
+
+
+def register_images(source: str, make: Callable[[str], ImageSet], about: str) -> None:
+    """Let classification read `data.source=<source>`, in memory or by workers.
+
+    make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
+    """
+    add_source("classification", source, about, SERVES["classification"]["folder"])
+    _SETS[source] = make
+
+
+def read_label(files: Mapping[str, bytes], name: str) -> int:
+    """The class number of a sample, from its .cls file or from "label" in its .json file."""
+    try:
+        if "cls" in files:
+            label = int(files["cls"])
+        elif "json" in files:
+            label = json.loads(files["json"])["label"]
+        else:
+            raise BadSample(f"{name}: it has neither a .cls nor a .json file, and classification needs one")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadSample(f"{name}: its label cannot be read ({type(error).__name__}: {error})") from error
+    if type(label) is not int or label < 0:
+        raise BadSample(f"{name}: its label is {label!r}, not a number of a class")
+    return label
