@@ -21,7 +21,6 @@ from detection_toy import toy_recipe
 from stringpe import recipes, scenes, tasks
 from stringpe.data import omni3d, sources
 from stringpe.data.stream import BUFFER
-from stringpe.recipes import check
 from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text, is_read
 from stringpe.robots.data.writer import Writer
@@ -37,8 +36,8 @@ pytestmark = [
 ]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
-_NOT_READERS = (dataclasses.__file__, check.__file__, identity.__file__, sources.__file__, "<string>")
-_CHECKS = ("check_model", "check_named_options")
+_NOT_READERS = (dataclasses.__file__, identity.__file__, sources.__file__, "<string>")
+_CHECKS = ("check_model", "check_named_options", "_leaves")
 """Copies, comparisons, digests and checks look at everything."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
