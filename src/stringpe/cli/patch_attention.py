@@ -101,7 +101,9 @@ def _tokens(image: Tensor, seed: int) -> Tensor:
 def attention_page(names: Sequence[str], image: Tensor, *, noise: float, seed: int) -> str:
     """A page with the picture once per encoding; the pointer chooses the patch, a slider moves all coordinates."""
     maps = {
-        name: attention_maps(make_encoding(name, noise, seed), image, [(move, move) for move in MOVES], seed)
+        _TITLES.get(name, name): attention_maps(
+            make_encoding(name, noise, seed), image, [(move, move) for move in MOVES], seed
+        )
         for name in names
     }
     return viewer.show_attention(

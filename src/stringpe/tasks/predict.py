@@ -127,7 +127,7 @@ def predict(
         model.draw(picture, found).save(draft, "png")
     written = [text, drawn]
     if html:
-        written.append(save(show_frames(frames, title="Prediction"), out.with_suffix(".html")))
+        written.append(save(show_frames(frames, title=f"Boxes found in {image.name}"), out.with_suffix(".html")))
     if rrd:
         written.append(record_frames(frames, out.with_suffix(".rrd")))
     return written, found

@@ -3,38 +3,52 @@
 const [rows, columns] = data.grid, [width, height] = data.size, scale = Math.max(1, Math.round(320 / Math.max(width, height)));
 const maps = Object.fromEntries(Object.entries(data.maps).map(([name, text]) =>
   [name, new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer)]));
+const make = (kind, properties) => Object.assign(document.createElement(kind), properties);
 const main = document.getElementById("main");
 const picture = new Image();
 const canvases = {}, captions = {};
 const patches = rows * columns;
 let chosen = Math.floor(rows / 2) * columns + Math.floor(columns / 2), variant = 0;
 
+// The colour of a weight by its share of the largest: from nothing over dark red and orange to yellow.
+const colour = share => `rgba(${Math.min(255, 150 + 150 * share)}, ${210 * share * share}, 20, ${0.9 * share})`;
+
+const explanation = make("p");
+explanation.textContent = "Move the pointer over a picture to choose a patch. It is outlined, and its attention weights colour all patches:";
+main.before(explanation, makeLegend());
+if (data.variants.length > 1) main.before(makeSlider());
+
 for (const name of Object.keys(maps)) {
-  const figure = document.createElement("figure"), caption = document.createElement("figcaption");
-  const canvas = Object.assign(document.createElement("canvas"), { width: width * scale, height: height * scale });
+  const figure = make("figure"), caption = make("figcaption", { textContent: name });
+  const canvas = make("canvas", { width: width * scale, height: height * scale });
   canvas.onpointermove = event => {
     const box = canvas.getBoundingClientRect();
     const column = Math.floor((event.clientX - box.left) / box.width * columns);
     const row = Math.floor((event.clientY - box.top) / box.height * rows);
     if (row >= 0 && row < rows && column >= 0 && column < columns) { chosen = row * columns + column; draw(); }
   };
-  caption.textContent = name;
   figure.append(canvas, caption);
   main.append(figure);
   canvases[name] = canvas;
   captions[name] = caption;
 }
-if (data.variants.length > 1) {
-  const slider = Object.assign(document.createElement("input"), { type: "range", min: 0, max: data.variants.length - 1, value: 0, id: "variant" });
-  const name = Object.assign(document.createElement("label"), { htmlFor: "variant", id: "variant-name" });
-  slider.oninput = () => { variant = Number(slider.value); name.textContent = data.variants[variant]; draw(); };
-  name.textContent = data.variants[0];
-  document.body.append(slider, name);
+if (data.note) document.body.append(make("p", { className: "hint", textContent: data.note }));
+
+function makeLegend() {
+  const legend = make("p", { className: "legend" }), bar = make("span", { className: "bar" });
+  bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(colour)}), #777`;
+  legend.append("0", bar, "the largest weight of this patch");
+  return legend;
 }
-if (data.note) document.body.append(Object.assign(document.createElement("p"), { textContent: data.note }));
-const hint = Object.assign(document.createElement("p"), { className: "hint" });
-hint.textContent = "Bright: where the outlined patch looks, relative to its largest weight. Move over a picture to choose a patch.";
-document.body.append(hint);
+
+function makeSlider() {
+  const slider = make("input", { type: "range", min: 0, max: data.variants.length - 1, value: 0, id: "variant" });
+  const name = make("label", { htmlFor: "variant", id: "variant-name", textContent: data.variants[0] });
+  slider.oninput = () => { variant = Number(slider.value); name.textContent = data.variants[variant]; draw(); };
+  const line = make("p");
+  line.append(slider, name);
+  return line;
+}
 
 function draw() {
   for (const [name, canvas] of Object.entries(canvases)) {
@@ -46,8 +60,7 @@ function draw() {
     context.drawImage(picture, 0, 0, canvas.width, canvas.height);
     context.filter = "none";
     weights.forEach((weight, i) => {
-      const share = weight / largest;  // from dark red over orange to yellow
-      context.fillStyle = `rgba(${Math.min(255, 150 + 150 * share)}, ${210 * share * share}, 20, ${0.9 * share})`;
+      context.fillStyle = colour(weight / largest);
       context.fillRect((i % columns) * w, Math.floor(i / columns) * h, w, h);
     });
     context.strokeStyle = "#0df";
@@ -57,7 +70,7 @@ function draw() {
     canvas.dataset.largest = largest;
     const first = maps[name].subarray(chosen * patches, (chosen + 1) * patches);
     canvas.dataset.change = weights.reduce((most, weight, i) => Math.max(most, Math.abs(weight - first[i])), 0) / first.reduce((a, b) => Math.max(a, b), 1e-12);
-    if (data.variants.length > 1) captions[name].textContent = `${name}: weights changed by ${(100 * canvas.dataset.change).toFixed(2)} % at most`;
+    captions[name].textContent = variant === 0 ? name : `${name}: weights changed by up to ${(100 * canvas.dataset.change).toFixed(2)} %`;
   }
 }
 picture.onload = draw;

@@ -1,4 +1,4 @@
-"""The pages: data as JSON and base64, and a script that draws it."""
+"""The pages: data as JSON and base64, with a script that draws them."""
 
 import base64
 import html
@@ -19,13 +19,16 @@ from ..io.files import write_text
 from ..io.pictures import encode_png
 
 KINDS = ("true", "predicted")
-_FARTHEST = 1e9  # metres; what is farther counts as a hole
+_FARTHEST = 1e9  # metres; depth beyond it counts as a hole
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box (12,) in the camera frame as `box3d` has it, what it is called, whether it is the truth or a prediction,
-    and how sure a prediction is."""
+    """A box with a name.
+
+    box: (12,) in the camera frame, in the form of `stringpe.geometry.box3d`. kind: "true" or "predicted". score: of a
+    prediction.
+    """
 
     box: Tensor
     label: str
@@ -77,13 +80,13 @@ class Frame:
             indexing="ij",
         )
         rays = torch.stack([u, v, torch.ones_like(u)], -1) @ torch.linalg.inv(self.intrinsics.cpu().double()).T
-        there = depth.isfinite() & (depth > 0) & (depth < _FARTHEST)
-        return (rays[there] * depth[there][:, None]).float(), rgb.permute(1, 2, 0)[there].contiguous()
+        valid = depth.isfinite() & (depth > 0) & (depth < _FARTHEST)
+        return (rays[valid] * depth[valid][:, None]).float(), rgb.permute(1, 2, 0)[valid].contiguous()
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Pictures (3, h, w) uint8 of several cameras, equally many each, and what happened in them."""
+    """The pictures (3, h, w) uint8 of one or more cameras, as many from each, and a caption that says what happened."""
 
     cameras: Mapping[str, Sequence[Tensor]]
     caption: str = ""
@@ -106,16 +109,16 @@ def _check_picture(what: str, picture: Tensor) -> None:
 def show_scene(
     rgb: Tensor, depth: Tensor, intrinsics: Tensor, boxes: Sequence[Box] = (), *, title: str = "RGB-D frame"
 ) -> str:
-    """A page with one `Frame` as a cloud of coloured points, and the boxes in it."""
+    """A page with one `Frame`: a cloud of coloured points with boxes in it."""
     return show_frames([Frame(rgb, depth, intrinsics, boxes)], title=title)
 
 
 def show_frames(frames: Sequence[Frame], *, title: str = "RGB-D frames") -> str:
-    """A page with several frames, of which one is shown: a cloud of coloured points, and the boxes in it."""
+    """A page with several frames, shown one at a time: clouds of coloured points with boxes in them."""
     if not frames:
         raise ValueError("a page needs at least one frame")
     edges = [[i, i | bit] for i in range(8) for bit in (1, 2, 4) if not i & bit]
-    return _page(title, "scene", {"frames": [_describe_frame(frame) for frame in frames], "edges": edges})
+    return _write_page(title, "scene", {"frames": [_describe_frame(frame) for frame in frames], "edges": edges})
 
 
 def show_attention(
@@ -127,11 +130,12 @@ def show_attention(
     note: str = "",
     title: str = "Attention",
 ) -> str:
-    """A page that shows where a chosen patch looks, under each of several models or encodings.
+    """A page that shows the attention weights of a chosen patch, under each of several models or encodings.
 
-    image (3, h, w) uint8; maps: by name, weights (n, n) with rows that sum to one, from patch to patch, of a grid of n
-    patches (rows, columns). variants: with v > 1 of them, maps are (v, n, n), and a slider chooses the variant by its
-    name, for example by how far all coordinates were moved. note: a line below the pictures.
+    image: (3, h, w) uint8. maps: by the name of the model, weights (n, n) from patch to patch, with rows that sum to
+    one; grid: (rows, columns) of the n patches. variants: names of v states of the models, for example how far all
+    coordinates were moved. With v > 1, maps are (v, n, n), a slider chooses the state, and the captions say how much
+    the weights differ from those of the first. note: a line below the pictures.
     """
     _check_picture("image", image)
     if not maps:
@@ -146,14 +150,14 @@ def show_attention(
                 f"the map of {name!r} must be {wanted} for {grid[0]} × {grid[1]} patches, got {tuple(weights.shape)}"
             )
     data = {
-        "image": "data:image/png;base64," + _picture(image),
+        "image": "data:image/png;base64," + _encode_picture(image),
         "size": [image.shape[2], image.shape[1]],
         "grid": list(grid),
         "variants": list(variants),
         "note": note,
-        "maps": {name: _base64(weights.detach().float().cpu()) for name, weights in maps.items()},
+        "maps": {name: _encode_numbers(weights.detach().float().cpu()) for name, weights in maps.items()},
     }
-    return _page(title, "attention", data)
+    return _write_page(title, "attention", data)
 
 
 def show_rollout(cameras: Mapping[str, Sequence[Tensor]], caption: str = "", *, title: str = "Rollout") -> str:
@@ -162,17 +166,17 @@ def show_rollout(cameras: Mapping[str, Sequence[Tensor]], caption: str = "", *, 
 
 
 def show_rollouts(rollouts: Sequence[Rollout], *, title: str = "Rollouts") -> str:
-    """A page with several rollouts, of which one is played, its cameras side by side."""
+    """A page with several rollouts, played one at a time, their cameras side by side."""
     if not rollouts:
         raise ValueError("a page needs at least one rollout")
     data = [
         {
             "caption": rollout.caption,
-            "cameras": {name: [_picture(one) for one in pictures] for name, pictures in rollout.cameras.items()},
+            "cameras": {name: list(map(_encode_picture, pictures)) for name, pictures in rollout.cameras.items()},
         }
         for rollout in rollouts
     ]
-    return _page(title, "rollout", {"rollouts": data})
+    return _write_page(title, "rollout", {"rollouts": data})
 
 
 def save(page: str, path: str | Path) -> Path:
@@ -182,12 +186,13 @@ def save(page: str, path: str | Path) -> Path:
 
 
 def _describe_frame(frame: Frame) -> dict[str, Any]:
-    points, colours = frame.points()
+    (points, colours), k = frame.points(), frame.intrinsics / frame.intrinsics[2, 2]
     return {
         "caption": frame.caption,
-        "points": _base64(points),
-        "colours": _base64(colours),
-        "focal": float(frame.intrinsics[0, 0]),
+        "points": _encode_numbers(points),
+        "colours": _encode_numbers(colours),
+        "size": [frame.rgb.shape[2], frame.rgb.shape[1]],
+        "intrinsics": [float(k[0, 0]), float(k[1, 1]), float(k[0, 2]), float(k[1, 2])],
         "boxes": [
             {
                 "corners": box3d.corners(box.box.detach().cpu().double()).tolist(),
@@ -200,12 +205,12 @@ def _describe_frame(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _picture(image: Tensor) -> str:
+def _encode_picture(picture: Tensor) -> str:
     """A picture (3, h, w) uint8 as a PNG file in base64."""
-    return base64.b64encode(encode_png(image.cpu().permute(1, 2, 0).contiguous())).decode()
+    return base64.b64encode(encode_png(picture.cpu().permute(1, 2, 0).contiguous())).decode()
 
 
-def _base64(tensor: Tensor) -> str:
+def _encode_numbers(tensor: Tensor) -> str:
     """The bytes of a float32 or uint8 tensor, little-endian, as text."""
     flat = tensor.contiguous().flatten()
     if flat.dtype == torch.uint8:
@@ -213,13 +218,15 @@ def _base64(tensor: Tensor) -> str:
     return base64.b64encode(struct.pack(f"<{flat.numel()}f", *flat.tolist())).decode()
 
 
-def _page(title: str, kind: str, data: dict[str, Any]) -> str:
+def _write_page(title: str, kind: str, data: dict[str, Any]) -> str:
+    """The page of a kind, "scene", "attention" or "rollout", which are the names of the scripts."""
     folder = files(__package__)
     style = (folder / "style.css").read_text(encoding="utf-8")
     script = (folder / f"{kind}.js").read_text(encoding="utf-8")
-    # Data and not a literal, in which a camera named __proto__ would vanish; and a label must not end the script.
+    # Parsed JSON and not a literal of JavaScript, in which a camera named __proto__ would be lost. "<" is escaped, so
+    # that no label can end the script.
     content = json.dumps(json.dumps(data, allow_nan=False)).replace("<", "\\u003c")
-    title = title.encode(errors="replace").decode()  # half a surrogate pair cannot be written
+    title = title.encode(errors="replace").decode()  # UTF-8 has no half of a surrogate pair
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<link rel="icon" href="data:,"><style>{style}</style></head>\n<body><h1>{html.escape(title)}</h1>'

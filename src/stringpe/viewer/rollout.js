@@ -6,11 +6,12 @@ const chooser = make("select", { id: "rollout" });
 data.rollouts.forEach((rollout, number) => chooser.append(new Option(`${number + 1} of ${data.rollouts.length}: ${rollout.caption}`, number)));
 if (data.rollouts.length > 1) document.body.insertBefore(chooser, main);
 const slider = make("input", { type: "range", min: 0, id: "frame" });
-slider.style.width = "30rem";
 const play = make("button", { textContent: "play", id: "play" });
+const controls = make("p");
+controls.append(play, slider);
 const caption = make("p", { id: "caption" });
-document.body.append(play, slider, caption);
-let cameras, pictures, length;
+document.body.append(controls, caption);
+let cameras, pictures, length, timer = null;
 
 function choose(number) {
   cameras = data.rollouts[number].cameras;
@@ -32,7 +33,7 @@ function show() {
   for (const name in pictures) pictures[name].src = `data:image/png;base64,${cameras[name][i]}`;
   caption.textContent = `frame ${i + 1} of ${length}. ${data.rollouts[Number(chooser.value)].caption}`;
 }
-let timer = null;
+
 play.onclick = () => {
   if (timer) { clearInterval(timer); timer = null; play.textContent = "play"; return; }
   play.textContent = "stop";
