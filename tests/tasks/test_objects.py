@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stringpe import recipes, scenes, tasks
-from stringpe.data import scene_frames as kept
+from stringpe.data import scene_frames
 from stringpe.data.cache import forget_all
 from stringpe.data.order import Place
 from stringpe.io.checkpoint import read_model
@@ -33,7 +33,7 @@ def task(recipe):
 
 
 def test_the_answer_is_the_kind_of_the_object_under_the_query(recipe):
-    found = kept.load_frames(recipe.data, "train")
+    found = scene_frames.load_frames(recipe.data, "train")
     u = torch.rand(len(found["rgb"]), 6)
     batch = ask(found, u)
     side = 32
@@ -65,7 +65,7 @@ def test_every_object_is_asked_about_equally_often():
 
 
 def test_a_mirror_moves_pixels_and_queries_together(recipe):
-    batch = ask(kept.load_frames(recipe.data, "train"), torch.rand(24, 3))
+    batch = ask(scene_frames.load_frames(recipe.data, "train"), torch.rand(24, 3))
     turned = mirror(batch, torch.ones(24, dtype=torch.bool))
     assert torch.equal(turned["image"].flip(-1), batch["image"])
     assert torch.equal(turned["query"][..., 0], -batch["query"][..., 0])
@@ -81,19 +81,19 @@ def test_batches_depend_on_seed_and_step_alone(task):
 
 
 def test_splits_share_no_room(recipe):
-    train_frames, val_frames = (kept.load_frames(recipe.data, split) for split in ("train", "val"))
+    train_frames, val_frames = (scene_frames.load_frames(recipe.data, split) for split in ("train", "val"))
     assert not torch.equal(train_frames["rgb"][0], val_frames["rgb"][0])
 
 
 def test_frames_are_made_once(recipe, monkeypatch):
-    kept.load_frames(recipe.data, "train")
+    scene_frames.load_frames(recipe.data, "train")
     forget_all()
 
     def refuse(*args, **kwargs):
         raise AssertionError("rendered again")
 
-    monkeypatch.setattr(kept.scenes, "render", refuse)
-    assert len(kept.load_frames(recipe.data, "train")["rgb"]) > 0
+    monkeypatch.setattr(scene_frames.scenes, "render", refuse)
+    assert len(scene_frames.load_frames(recipe.data, "train")["rgb"]) > 0
 
 
 VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope", "none")]
@@ -153,7 +153,7 @@ def test_other_sources_are_refused(recipe):
     with pytest.raises(ValueError, match=r"data.source=shards does not serve the task objects: It takes scenes"):
         Objects(replace(recipe, data=replace(recipe.data, source="shards")))
     with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
-        kept.load_frames(replace(recipe.data, train_size=0), "train")
+        scene_frames.load_frames(replace(recipe.data, train_size=0), "train")
 
 
 def frozen_recipes(tmp_path):
@@ -205,8 +205,8 @@ def test_models_of_near_cameras_are_also_tested_from_far_away(recipe):
         found, plain = near.evaluate(model, Place()), Objects(recipe).evaluate(model, Place())
     assert "far" not in plain
     assert 0 <= found["far"] <= 1
-    frames = {split: kept.load_frames(near.recipe.data, split, "near") for split in ("val", "far")}
+    frames = {split: scene_frames.load_frames(near.recipe.data, split, "near") for split in ("val", "far")}
     assert frames["far"]["depth"].float().mean() > frames["val"]["depth"].float().mean()
-    assert not torch.equal(kept.load_frames(recipe.data, "val")["rgb"][:4], frames["val"]["rgb"][:4])
+    assert not torch.equal(scene_frames.load_frames(recipe.data, "val")["rgb"][:4], frames["val"]["rgb"][:4])
     design = recipes.load_design("scenes_objects_far")
     assert [column.metric for column in design.columns] == ["", "far"]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from captioned_files import depth, picture, shard, words
 from processes import in_two
 from stringpe import scenes
-from stringpe.data import scene_views as views
+from stringpe.data import scene_views
 from stringpe.data.captioned_batches import load_pairs
 from stringpe.data.labelled_images import open_image_set
 from stringpe.data.loader import Memory
@@ -266,13 +266,13 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
 def test_captions_are_true_of_one_view_and_false_of_the_other():
     frames = scenes.render(scenes.sample(3, 96, views=2), (48, 48))
     distance, low = frames.centre.norm(dim=-1), frames.box2d[..., 3]
-    told = views.find_facts(frames)
+    told = scene_views.find_facts(frames)
     assert sum(map(len, told)) > 10
     for room, found in enumerate(told):
         for i, j in found:
             assert distance[2 * room, i] < distance[2 * room, j] - 0.1
             assert distance[2 * room + 1, i] > distance[2 * room + 1, j] + 0.1
-    least = round(views.MIN_SHARE * 48 * 48)
+    least = round(scene_views.MIN_SHARE * 48 * 48)
     # The same by hand: seen well and called uniquely in both views.
     for room, found in enumerate(told):
         things = [{t.slot: t for t in row} for row in scenes.seen(frames)[2 * room : 2 * room + 2]]
@@ -295,7 +295,9 @@ def test_captions_are_true_of_one_view_and_false_of_the_other():
             and bool(high[0, i] > high[0, j]) == bool(high[1, i] > high[1, j])
         }
         assert set(found) == expected
-    ours, theirs = views.write_sentences([(0, 1), (2, 3)], ["a mug", "a bowl", "a box", "a can"], random.Random(0))
+    ours, theirs = scene_views.write_sentences(
+        [(0, 1), (2, 3)], ["a mug", "a bowl", "a box", "a can"], random.Random(0)
+    )
     first, second = (sorted(text.rstrip(".").split(" and ")) for text in (ours[0], theirs[0]))
     assert first == ["a box is nearer than a can", "a mug is nearer than a bowl"]
     assert second == ["a bowl is nearer than a mug", "a can is nearer than a box"]

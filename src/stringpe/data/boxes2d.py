@@ -14,9 +14,9 @@ from ..recipes.schema import Data
 from .cache import remember
 from .coco import Annotated, Coco, join_coco, leave_out, rare_names, read_coco
 from .images import PictureFiles
-from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares
+from .loader import Examples, Memory, Request, Row, Workers, read_all, shares, tensors
 from .mosaic import Pictures
-from .order import Batch, Place
+from .order import Place
 from .sources import check_source
 
 
@@ -116,7 +116,7 @@ def load_squares(split: BoxedPictures, requests: Iterable[Tensor], place: Place)
     """For every request, picture numbers (u,): pixels uint8 (u, 3, S, S) on the device, and the numbers (u,) of the
     pictures that these are. A picture that cannot be decoded is replaced by the next that can, boxes and all."""
     steps = (Request(index, step) for step, index in enumerate(requests))
-    for batch, index, _ in split.loader.batches(steps, place, _pixels):
+    for batch, index, _ in split.loader.batches(steps, place, tensors):
         yield batch["pixels"], index
 
 
@@ -125,15 +125,9 @@ def validation_squares(split: BoxedPictures, batch: int, place: Place) -> Iterat
     0, and so has a picture that stands in for one that cannot be decoded."""
     parts = list(shares(len(split), batch, place))
     requests = (Request(index, step) for step, (index, _) in enumerate(parts))
-    loaded = split.loader.batches(requests, place, _pixels)
+    loaded = split.loader.batches(requests, place, tensors)
     for (found, index, wanted), (_, weight) in zip(loaded, parts, strict=True):
         yield found["pixels"], index, torch.where(wanted, weight, 0)
-
-
-def _pixels(columns: Columns, step: int) -> Batch:
-    pixels = columns["pixels"]
-    assert isinstance(pixels, Tensor)
-    return {"pixels": pixels}
 
 
 def _beside(where: str) -> str:

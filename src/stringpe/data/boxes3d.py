@@ -64,19 +64,15 @@ class BoxSet:
     def __len__(self) -> int:
         return len(self.rgb)
 
-    def to(self, device: torch.device) -> "BoxSet":
-        """The set with its tensors on a device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in _PER_IMAGE})
-
-    def rows(self, index: Tensor, device: torch.device) -> Batch:
-        """rgb, depth (float), box, label, ignore, intrinsics, width and group of the images at `index`, on a device."""
-        rows = {name: getattr(self, name)[index].to(device) for name in _PER_IMAGE}
-        return {**rows, "depth": rows["depth"].float()}
+    def columns(self) -> Batch:
+        """What belongs to an image, for a loader."""
+        return {name: getattr(self, name) for name in _PER_IMAGE}
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """The same rows, with the image in [−1, 1] in place of rgb."""
-        rows = self.rows(index, device)
-        return {"image": to_unit(rows.pop("rgb")), **rows}
+        """image in [−1, 1], depth, box, label, ignore, intrinsics, width and group of the images at `index`, on a
+        device."""
+        rows = {name: column[index].to(device) for name, column in self.columns().items()}
+        return {"image": to_unit(rows.pop("rgb")), **rows, "depth": rows["depth"].float()}
 
     def results(self, found: Sequence[ScoredBoxes], index: Tensor) -> list[dict[str, Any]]:
         """Detections in the images at `index` (the first of them, if there are fewer) as entries of an Omni3D file."""

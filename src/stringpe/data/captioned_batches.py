@@ -23,7 +23,7 @@ from .captioned_images import (
     picture_of,
 )
 from .images import Ragged, stretch_depth, stretch_image
-from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, training_requests
+from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, tensors, training_requests
 from .order import Batch, Order, Place
 from .sources import check_source
 from .stream import Stream, keeps_stream
@@ -175,7 +175,7 @@ class PairBatches:
         requests = _request_groups(
             Order(self.examples // self.group, batch // self.group, recipe.seed), self.group, start, place
         )
-        for step, (found, index, _) in enumerate(self.loader.batches(requests, place, _as_they_are), start):
+        for step, (found, index, _) in enumerate(self.loader.batches(requests, place, tensors), start):
             u = uniforms(recipe.seed, step, batch, place, _COLUMNS)
             tokens = words.draw(index.to(place.device, non_blocking=True), u[:, 8], flips(u, how))
             yield _augment(found, tokens, u, recipe)
@@ -287,14 +287,12 @@ class _StreamTokens:
     def __call__(self, columns: Columns, step: int) -> Batch:
         recipe = self.recipe
         u = uniforms(recipe.seed, step, recipe.loop.batch_size, Place(self.rank, self.world), _COLUMNS)
-        told, length = columns["captions"], columns["length"]
-        assert isinstance(told, Tensor)
-        assert isinstance(length, Tensor)
+        captions, length = (tensors(columns)[name] for name in ("captions", "length"))
         chosen = []
-        for part, share in zip(told.split(length.tolist()), u[:, 8], strict=True):
+        for part, share in zip(captions.split(length.tolist()), u[:, 8], strict=True):
             texts = json.loads(bytes(part.tolist()))
             chosen.append(texts[min(int(share * len(texts)), len(texts) - 1)])
-        batch = {name: t for name, t in columns.items() if isinstance(t, Tensor) and name in ("image", "depth")}
+        batch = {name: t for name, t in tensors(columns).items() if name in ("image", "depth")}
         turned = [mirror_caption(text) for text in chosen]
         plain, mirror = (self.tokenizer.encode(texts, recipe.text.context) for texts in (chosen, turned))
         return batch | {"tokens": plain, "mirror": mirror}
@@ -307,10 +305,6 @@ def _row(files: Mapping[str, bytes], name: str, size: int, depth_step: float | N
     if depth_step is not None:
         row["depth"] = stretch_depth(check_aspect(depth_of(files, name, depth_step), picture, name), size)
     return row
-
-
-def _as_they_are(columns: Columns, step: int) -> Batch:
-    return {name: column for name, column in columns.items() if isinstance(column, Tensor)}
 
 
 def _augment(found: Batch, tokens: Tensor, u: Tensor, recipe: Recipe) -> Batch:

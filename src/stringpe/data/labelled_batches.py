@@ -18,7 +18,7 @@ from ..recipes.schema import Data, Recipe
 from .cache import digest, file_marks, load_or_make, remember
 from .images import Ragged, reduce_image, stack_ragged, to_pixels
 from .labelled_images import ImageSet, ShardSet, open_image_set, read_label
-from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_requests
+from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_batches
 from .order import Batch, Order, Place
 from .randaugment import augment_pixels
 from .sources import check_source, expand
@@ -127,8 +127,7 @@ class LabelledBatches:
             batches = self.stream.batches(start, place, prepare)
         else:
             order = Order(self.examples, recipe.loop.batch_size, recipe.seed)
-            requests = training_requests(order, start, place)
-            batches = (loaded.batch for loaded in self.train_loader.batches(requests, place, prepare))
+            batches = training_batches(self.train_loader, order, start, place, prepare)
         for step, batch in enumerate(batches, start):
             image = to_unit(batch["image"])
             if recipe.augment.colour:

@@ -24,7 +24,7 @@ from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..io.progress import progress
 from .images import Ragged
-from .order import Batch, Order, Place
+from .order import Batch, MixedOrder, Order, Place
 
 _TRIES = 100  # bad examples in a row after which reading is given up
 _PATIENCE = 600.0  # seconds after which a worker that delivers nothing is given up
@@ -72,11 +72,24 @@ class Loaded(NamedTuple):
     wanted: Tensor
 
 
-def training_requests(order: Order, start: int, place: Place) -> Iterator[Request]:
+def tensors(columns: Columns, step: int = 0) -> Batch:
+    """The columns as a batch: a `Prepare` that changes nothing, for columns without images of different sizes."""
+    return {name: column for name, column in columns.items() if isinstance(column, Tensor)}
+
+
+def training_requests(order: Order | MixedOrder, start: int, place: Place) -> Iterator[Request]:
     """This process's share of steps start, start + 1, …, without end."""
     place.share(order.batch)  # refuses what does not divide
     for step in itertools.count(start):
         yield Request(order(step, place.rank, place.world), step)
+
+
+def training_batches(
+    loader: "Memory | Workers", order: Order | MixedOrder, start: int, place: Place, prepare: Prepare
+) -> Iterator[Batch]:
+    """This process's share of steps start, start + 1, …, without end, on its device."""
+    for loaded in loader.batches(training_requests(order, start, place), place, prepare):
+        yield loaded.batch
 
 
 def shares(size: int, batch: int, place: Place) -> Iterator[tuple[Tensor, Tensor]]:

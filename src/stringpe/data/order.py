@@ -128,6 +128,10 @@ class Place:
             )
         return total // self.world
 
+    def part(self, rows: Tensor) -> Tensor:
+        """This process's part of the rows of a global batch, on its device."""
+        return rows.chunk(self.world)[self.rank].to(self.device, non_blocking=True)
+
     def gather_rows(self, rows: Tensor) -> Tensor:
         """The rows of all processes one after the other; every process must have equally many."""
         if self.world == 1:

@@ -24,10 +24,13 @@ _ASPECT = math.log(4 / 3)
 _AT_ONCE = 100_000  # pixels that a CPU draws at a time: more would not fit into its cache
 
 
-def uniforms(seed: int, step: int, batch: int, place: Place, columns: int = _COLUMNS) -> Tensor:
-    """This process's rows (batch / world, columns) of the step's table, on its device."""
-    table = torch.rand(batch, columns, generator=generator(seed, "augment", step))
-    return table.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+def uniforms(
+    seed: int, step: int, batch: int, place: Place, columns: int = _COLUMNS, purpose: str = "augment"
+) -> Tensor:
+    """This process's rows (batch / world, columns) of the step's table, on its device. Each purpose has a table of its
+    own."""
+    table = torch.rand(batch, columns, generator=generator(seed, purpose, step))
+    return place.part(table)
 
 
 def to_unit(image: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
 from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
-from ..data.order import Batch, MixedOrder, Order, Place, generator
+from ..data.order import Batch, MixedOrder, Order, Place
 from ..data.queries import CLIP_TEMPLATES, draw_queries, prompt_tokens, prompts
-from ..data.transforms import colour, to_unit
+from ..data.transforms import colour, to_unit, uniforms
 from ..geometry.boxes import nms, to_corners
 from ..geometry.square import from_square
 from ..io.files import write_json
@@ -98,9 +98,7 @@ class Detection2D(TextTask):
         for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
             made = planned._replace(picture=index)  # another picture where one cannot be decoded
             image, truth = draw_mosaics(pixels, pictures, made, recipe.augment)
-            dice = generator(recipe.seed, "detection", step)
-            u = torch.rand(recipe.loop.batch_size, 2 * classes + 3, generator=dice)
-            u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
+            u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, 2 * classes + 3, "detection")
             image = to_unit(image)
             if recipe.augment.colour:
                 image = colour(image, u[:, -3:], recipe.augment.colour)

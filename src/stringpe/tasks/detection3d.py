@@ -1,6 +1,5 @@
 """Finding named objects in RGB or RGB-D images, each with its oriented box in 3D: the paper's section 4.2."""
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 
 from ..coords import Calibration
 from ..data.boxes3d import BoxSet, load_boxes3d
-from ..data.loader import shares
-from ..data.order import Batch, Order, Place, generator
+from ..data.loader import Columns, Memory, shares, tensors, training_batches
+from ..data.order import Batch, Order, Place
 from ..data.queries import prompt_tokens, prompts
-from ..data.transforms import augment
+from ..data.transforms import augment, uniforms
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
@@ -95,25 +94,22 @@ class Detection3D(TextTask):
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
-        recipe, size = self.recipe, self.recipe.loop.batch_size
-        kept = self.train_set.to(place.device)
-        order = Order(self.examples, size, recipe.seed)
-        most = kept.label.shape[1]
-        templates = self.queries.shape[1]
-        for step in itertools.count(start):
-            index = order(step, place.rank, place.world).to(place.device, non_blocking=True)
-            # One table for the global batch, so that the number of processes changes nothing.
-            u = torch.rand(size, _COLUMNS + most, generator=generator(recipe.seed, "detection3d", step))
-            template = int(u[0, 0] * templates)
-            u = u.chunk(place.world)[place.rank].to(place.device, non_blocking=True)
-            rows = kept.rows(index, place.device)
-            label = rows["label"].masked_fill(rows["ignore"], -1)
-            label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
-            image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
-            asked = {"image": image, "depth": rows["depth"], "label": label, "box": box}
-            asked["intrinsics"] = rows["intrinsics"]
-            asked = mirror(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
-            yield {**asked, "template": torch.full_like(index, template)}
+        order = Order(self.examples, self.recipe.loop.batch_size, self.recipe.seed)
+        loader = Memory(self.train_set.columns())
+        return training_batches(loader, order, start, place, partial(self._prepare, place))
+
+    def _prepare(self, place: Place, columns: Columns, step: int) -> Batch:
+        """A step's images, augmented, with some of their objects, and the template in which these are named."""
+        recipe, size, rows = self.recipe, self.recipe.loop.batch_size, tensors(columns)
+        table = uniforms(recipe.seed, step, size, Place(), _COLUMNS + rows["label"].shape[1], "detection3d")
+        template, u = int(table[0, 0] * self.queries.shape[1]), place.part(table)
+        label = rows["label"].masked_fill(rows["ignore"], -1)
+        label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
+        image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
+        asked = {"image": image, "depth": rows["depth"].float(), "label": label, "box": box}
+        asked["intrinsics"] = rows["intrinsics"]
+        asked = mirror(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
+        return {**asked, "template": torch.full((len(label),), template, device=label.device)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         queries = self._queries(batch["image"].device)

@@ -4,20 +4,20 @@ A query is a pixel; the answer is the kind of the object seen there, one of `sce
 differ in size (a cup and a bin, an orange and a ball), which an RGB image shows only by its context: depth matters.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import scenes
-from ..data.loader import shares
+from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place, generator
 from ..data.scene_frames import FrameColumns, draw_places, load_frames, with_room
 from ..data.sources import check_source
-from ..data.transforms import to_bytes, to_unit
+from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..recipes.schema import Recipe
@@ -103,17 +103,14 @@ class Objects(Task):
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
-        seed, batch, queries = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.data.queries
-        kept = {name: t.to(place.device) for name, t in self.frames.items()}
-        order = Order(self.examples, batch, seed)
-        for step in itertools.count(start):
-            index = order(step, place.rank, place.world).to(place.device)
-            # One table for the global batch, so that the number of processes changes nothing.
-            u = torch.rand(batch, queries + 1, generator=generator(seed, "queries", step))
-            u = u.chunk(place.world)[place.rank].to(place.device)
-            asked = ask({name: t[index] for name, t in kept.items()}, u[:, 1:])
-            mirrored = (u[:, 0] < 0.5) & self.recipe.augment.flip
-            yield mirror(asked, mirrored)
+        order = Order(self.examples, self.recipe.loop.batch_size, self.recipe.seed)
+        return training_batches(Memory(self.frames), order, start, place, partial(self._prepare, place))
+
+    def _prepare(self, place: Place, frames: Columns, step: int) -> Batch:
+        """A step's frames with their queries, some of them mirrored."""
+        recipe = self.recipe
+        u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, recipe.data.queries + 1, "queries")
+        return mirror(ask(tensors(frames), u[:, 1:]), (u[:, 0] < 0.5) & recipe.augment.flip)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         target = soft_targets(batch["label"], self.classes, self.recipe.loss.label_smoothing)

@@ -6,7 +6,6 @@ also tries the policy in simulation, so that success over training is a curve in
 """
 
 import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import robots
 from ..data.demos import augment_cameras, augment_intrinsics, load_demos
-from ..data.loader import shares
+from ..data.loader import shares, training_requests
 from ..data.order import Batch, Order, Place, derive, generator
 from ..data.transforms import uniforms
 from ..hosts.attach import attach
@@ -121,9 +120,8 @@ class PolicyTask(Task):
         said = hash_words(kept.tasks).to(place.device)
         begins, share = _first_frames(self.demos, self.train).to(place.device), self.recipe.policy.first
         columns = 2 * len(kept.cameras) + 3
-        order = Order(len(train), batch, seed)
-        for step in itertools.count(start):
-            index = train[order(step, place.rank, place.world).to(place.device)]
+        for number, step in training_requests(Order(len(train), batch, seed), start, place):
+            index = train[number.to(place.device)]
             u = uniforms(seed, step, batch, place, columns + 2)
             index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
             u = u[:, :columns]

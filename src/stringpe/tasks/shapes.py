@@ -4,17 +4,18 @@ A cloud is cut into groups of neighbouring points. The groups are the tokens, th
 real numbers, without a grid, and in three dimensions from the start.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
-from ..data.loader import shares
+from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place, generator
 from ..data.sources import check_source
+from ..data.transforms import uniforms
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
@@ -77,22 +78,20 @@ class Shapes(Task):
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
+        order = Order(self.examples, self.recipe.loop.batch_size, self.recipe.seed)
+        return training_batches(Memory(self.clouds), order, start, place, partial(self._augment, place))
+
+    def _augment(self, place: Place, clouds: Columns, step: int) -> Batch:
+        """A step's clouds, turned and stretched."""
         seed, size, augment = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
-        kept = {name: t.to(place.device) for name, t in self.clouds.items()}
-        order = Order(self.examples, size, seed)
-        for step in itertools.count(start):
-            index = order(step, place.rank, place.world).to(place.device)
-            batch = {name: t[index] for name, t in kept.items()}
-            if augment.turn != "none":
-                # One table for the global batch, so that the number of processes changes nothing.
-                rotation = draw_rotations(size, augment.turn, generator(seed, "turn", step))
-                rotation = rotation.chunk(place.world)[place.rank].to(place.device)
-                batch["points"], batch["centres"] = turn(batch["points"], batch["centres"], rotation)
-            if augment.stretch:
-                u = 2 * torch.rand(size, 3, generator=generator(seed, "stretch", step)) - 1
-                factor = 1 + augment.stretch * u.chunk(place.world)[place.rank].to(place.device)
-                batch["points"], batch["centres"] = stretch(batch["points"], batch["centres"], factor)
-            yield batch
+        batch = tensors(clouds)
+        if augment.turn != "none":  # drawn for the whole batch, so that the number of processes changes nothing
+            rotation = place.part(draw_rotations(size, augment.turn, generator(seed, "turn", step)))
+            batch["points"], batch["centres"] = turn(batch["points"], batch["centres"], rotation)
+        if augment.stretch:
+            factor = 1 + augment.stretch * (2 * uniforms(seed, step, size, place, 3, "stretch") - 1)
+            batch["points"], batch["centres"] = stretch(batch["points"], batch["centres"], factor)
+        return batch
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         target = soft_targets(batch["label"], self.recipe.data.num_classes, self.recipe.loss.label_smoothing)
