@@ -141,7 +141,7 @@ def _finite_state(checkpoint: Any) -> bool:
 
 
 def _captions_and_labels(folder: Path) -> dict[str, Target]:
-    from stringpe.data.captioned_batches import load_pairs
+    from stringpe.data.captioned_batches import load_captioned
     from stringpe.data.captioned_images import FolderCaptions
     from stringpe.data.labelled_batches import load_labelled
     from stringpe.recipes.schema import Data
@@ -162,7 +162,9 @@ def _captions_and_labels(folder: Path) -> dict[str, Target]:
         if kind == "labels":
             found["tar, labels"] = Target(tar, lambda d=data: load_labelled(d, "train"), damage, _labelled)
         else:
-            found["tar, captions and depth"] = Target(tar, lambda d=data: load_pairs(d, "train", True), damage, _pairs)
+            found["tar, captions and depth"] = Target(
+                tar, lambda d=data: load_captioned(d, "train", True), damage, _pairs
+            )
     return found
 
 

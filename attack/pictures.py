@@ -166,7 +166,7 @@ def _each(items: Sequence[Any], read: Callable[[Any], Any], *refusals: type[Exce
 
 def _pairs(depth: bool, source: str) -> Callable[[Sequence[bytes], Path, Sequence[Any]], Counts]:
     def load(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-        from stringpe.data.captioned_batches import load_pairs
+        from stringpe.data.captioned_batches import load_captioned
 
         good = _picture("PNG", random.Random(0), deep=False)
         files = [{"png": good, "depth.png": c} if depth else {"png": c} for c in contents]
@@ -180,7 +180,7 @@ def _pairs(depth: bool, source: str) -> Callable[[Sequence[bytes], Path, Sequenc
             named = {f"{i:05d}": {**each, "json": words("a dog")} for i, each in enumerate(files)}
             where = str(shard(folder / "s.tar", named))
         data = Data(source=source, train=where, val=where, **_SIZE)
-        return _loaded(lambda: load_pairs(data, "train", depth), len, heard)
+        return _loaded(lambda: load_captioned(data, "train", depth), len, heard)
 
     return load
 

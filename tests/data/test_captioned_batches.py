@@ -7,7 +7,7 @@ import torch
 
 from captioned_files import depth, shard, words
 from data_fixtures import noise, train_in_order
-from stringpe.data.captioned_batches import PairBatches, encode_captions, mirror_caption
+from stringpe.data.captioned_batches import CaptionedBatches, encode_captions, mirror_caption
 from stringpe.data.order import Place
 from stringpe.data.sources import PIPES
 from stringpe.data.stream import BUFFER
@@ -50,7 +50,7 @@ def asked(tmp_path_factory):
         augment=Augment(crop=0.4, flip=True, colour=0.3),
         loop=Loop(batch_size=4),
     )
-    (folder / "tokenizer.json").write_text(PairBatches(recipe, False).tokenizer.to_json())
+    (folder / "tokenizer.json").write_text(CaptionedBatches(recipe, False).tokenizer.to_json())
     return replace(recipe, text=replace(recipe.text, tokenizer=str(folder / "tokenizer.json")))
 
 
@@ -61,8 +61,8 @@ def with_data(recipe, **changes):
 @pytest.mark.parametrize("with_depth", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_memory_and_workers_give_equal_batches(asked, with_depth, workers):
-    memory = PairBatches(asked, with_depth)
-    other = PairBatches(with_data(asked, in_memory=False, workers=workers), with_depth)
+    memory = CaptionedBatches(asked, with_depth)
+    other = CaptionedBatches(with_data(asked, in_memory=False, workers=workers), with_depth)
     assert memory.examples == other.examples == 16
     for place in (Place(), Place(1, 2)):
         left, right = memory.train(1, place), other.train(1, place)
@@ -80,8 +80,10 @@ def test_a_small_stream_gives_the_batches_of_memory(asked, monkeypatch, with_dep
     monkeypatch.setenv(PIPES, "1")
     asked = replace(asked, text=replace(asked.text, tokenizer=""))
     where = shards_of.format(asked.data.train)
-    memory = PairBatches(asked, with_depth)
-    stream = PairBatches(with_data(asked, source="stream", train=where, train_size=16, workers=workers), with_depth)
+    memory = CaptionedBatches(asked, with_depth)
+    stream = CaptionedBatches(
+        with_data(asked, source="stream", train=where, train_size=16, workers=workers), with_depth
+    )
     assert stream.examples == 16
     for start, place in ((0, Place()), (5, Place()), (1, Place(1, 2))):
         for _, a, b in zip(range(6), memory.train(start, place), stream.train(start, place), strict=False):
@@ -95,16 +97,16 @@ def test_a_large_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_plac
     as many columns as the context, those of memory as many as they need."""
     plain = replace(asked, augment=Augment())
     streamed = {"source": "stream", "train_size": BUFFER + 1, "workers": workers}
-    memory = PairBatches(asked, True)
+    memory = CaptionedBatches(asked, True)
     known = memory.loader.columns["image"]
     orders = []
-    for _, batch in zip(range(6), PairBatches(with_data(plain, **streamed), True).train(0, Place()), strict=False):
+    for _, batch in zip(range(6), CaptionedBatches(with_data(plain, **streamed), True).train(0, Place()), strict=False):
         pixels = ((batch["image"] + 1) * 127.5).round().to(torch.uint8)
         same = (pixels[:, None] == known[None]).flatten(2).all(2)
         assert same.any(1).all()
         orders.append(same.float().argmax(1))
     expected = train_in_order(memory, orders, "stringpe.data.captioned_batches")
-    for a, b in zip(expected, PairBatches(with_data(asked, **streamed), True).train(0, Place()), strict=False):
+    for a, b in zip(expected, CaptionedBatches(with_data(asked, **streamed), True).train(0, Place()), strict=False):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["depth"], b["depth"])
         width = a["tokens"].shape[1]
@@ -114,6 +116,6 @@ def test_a_large_stream_makes_of_a_pair_what_memory_makes_of_it_at_the_same_plac
 
 def test_a_stream_of_nothing_but_bad_samples_ends(asked, tmp_path):
     path = shard(tmp_path / "s.tar", {"0": {"png": noise(0), "json": words("")}, "1": {"json": words("a")}})
-    stream = PairBatches(with_data(asked, source="stream", train_size=BUFFER + 1, train=str(path)), False)
+    stream = CaptionedBatches(with_data(asked, source="stream", train_size=BUFFER + 1, train=str(path)), False)
     with pytest.raises(ValueError, match=r"no usable sample in .*s\.tar; [01]: it has no (caption|picture)"):
         next(stream.train(0, Place()))

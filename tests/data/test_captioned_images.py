@@ -1,13 +1,13 @@
+"""Sets of images with captions: every layout that is read, and what is wrong with some of them."""
+
 import gzip
 import json
 
 import pytest
-import torch
 
 from captioned_files import depth, picture, shard, words
-from stringpe.data.captioned_batches import read_pairs
+from stringpe.data.captioned_batches import read_captioned
 from stringpe.data.captioned_images import FolderCaptions, ShardCaptions
-from stringpe.io.pictures import BadSample, encode_png
 
 
 def test_shards_hold_captions_as_json_or_text(tmp_path):
@@ -51,43 +51,6 @@ def test_folders_hold_captions_in_a_list_or_beside_each_image(tmp_path, how):
     assert float(found.depth(0)[5, 5]) == pytest.approx(1.5)
 
 
-def test_trap_30_zeros_and_the_largest_number_are_holes_and_steps_are_millimetres(tmp_path):
-    path = shard(
-        tmp_path / "s.tar",
-        {
-            "0": {"png": picture(), "json": words("a"), "depth.png": depth(2500)},
-            "1": {"png": picture(), "json": b'{"captions": ["a"], "depth_step": 0.0002}', "depth.png": depth(10_000)},
-        },
-    )
-    found = ShardCaptions(str(path))
-    far = found.depth(0)
-    assert far[0, 0] == far[0, 1] == 0
-    assert torch.allclose(far[1:], torch.tensor(2.5))
-    assert torch.allclose(found.depth(1)[1:], torch.tensor(2.0))  # a sample may say its own unit
-    assert torch.allclose(ShardCaptions(str(path), depth_step=0.002).depth(0)[1:], torch.tensor(5.0))
-
-
-def test_the_step_in_a_depth_file_wins_over_json_and_option(tmp_path):
-    far = encode_png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=0.0002)
-    wrong = encode_png(torch.full((16, 20), 10_000, dtype=torch.int32), depth_step=-1)
-    said = b'{"captions": ["a"], "depth_step": 0.001}'
-    path = shard(
-        tmp_path / "s.tar",
-        {
-            "0": {"png": picture(), "json": words("a"), "depth.png": far},
-            "1": {"png": picture(), "json": said, "depth.png": far},
-            "2": {"png": picture(), "json": said, "depth.png": wrong},
-            "3": {"png": picture(), "json": b'{"captions": ["a"], "depth_step": "short"}', "depth.png": depth()},
-        },
-    )
-    found = ShardCaptions(str(path), depth_step=0.01)
-    assert torch.allclose(found.depth(0), torch.tensor(2.0))
-    assert torch.allclose(found.depth(1), torch.tensor(2.0))
-    for i in (2, 3):
-        with pytest.raises(BadSample, match=r"its depth_step (cannot be used|is .short., not a length)"):
-            found.depth(i)
-
-
 def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):
     good = {"png": picture(), "json": words("a dog"), "depth.png": depth()}
     path = shard(
@@ -108,7 +71,7 @@ def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):
     with pytest.warns(
         RuntimeWarning, match=r"8 of 10 samples of .*s.tar cannot be used and are left out: s.tar/cut: .*; and 3 more"
     ):
-        found = read_pairs(ShardCaptions(str(path)), 8, 0, depth=True)
+        found = read_captioned(ShardCaptions(str(path)), 8, 0, depth=True)
     assert len(found) == 2
     assert found.image.shape == (2, 3, 8, 8)
     assert found.depth.shape == (2, 8, 8)
@@ -121,15 +84,15 @@ def test_one_bad_sample_is_counted_and_named_and_ends_nothing(tmp_path):
     assert "median depth would be 0.003 m: is a step 0.001 m (data.depth_step)?" in told["s.tar/metres"]
     assert "its depth is 16 × 20, which is not the image's 20 × 16 at another scale" in told["s.tar/other"]
     with pytest.warns(RuntimeWarning, match="4 of 10"):  # without depth, depth cannot be wrong
-        assert len(read_pairs(ShardCaptions(str(path)), 8, 0, depth=False)) == 6
+        assert len(read_captioned(ShardCaptions(str(path)), 8, 0, depth=False)) == 6
 
 
 def test_sets_that_cannot_be_used_are_refused(tmp_path):
     bad = shard(tmp_path / "bad.tar", {"0": {"png": b"no", "json": words("a")}})
     with pytest.raises(ValueError, match=r"nothing can be read \(1 of 1 samples of .*bad.tar/0: not a picture"):
-        read_pairs(ShardCaptions(str(bad)), 8, 0, depth=False)
+        read_captioned(ShardCaptions(str(bad)), 8, 0, depth=False)
     with pytest.raises(ValueError, match=r"nothing can be read \(there are no samples in .*empty\.tar\)"):
-        read_pairs(ShardCaptions(str(shard(tmp_path / "empty.tar", {}))), 8, 0, depth=False)
+        read_captioned(ShardCaptions(str(shard(tmp_path / "empty.tar", {}))), 8, 0, depth=False)
     with pytest.raises(ValueError, match="has no images"):
         FolderCaptions(str(tmp_path))
     (tmp_path / "a.png").write_bytes(picture())
@@ -158,20 +121,12 @@ def test_a_damaged_list_of_captions_is_refused_with_its_name(tmp_path, name, con
         FolderCaptions(str(tmp_path))
 
 
-@pytest.mark.parametrize("step", ['"a"', "-1", "0", "NaN", "Infinity", "true", "[1]"])
-def test_a_unit_of_depth_that_is_none_is_named(tmp_path, step):
-    record = f'{{"captions": ["a"], "depth_step": {step}}}'.encode()
-    path = shard(tmp_path / "s.tar", {"0": {"png": picture(), "json": record, "depth.png": depth()}})
-    with pytest.raises(BadSample, match=r"its depth_step is .*, not a length in metres"):
-        ShardCaptions(str(path)).depth(0)
-
-
 def test_a_name_with_a_second_dot_is_counted_and_explained(tmp_path):
     good = {"png": picture(), "json": words("a dog")}
     path = shard(tmp_path / "s.tar", {"a": good, "img.001": good, "set.b/b": good})
     found = ShardCaptions(str(path))
     with pytest.warns(RuntimeWarning, match=r"1 of 3 samples .* s.tar/img: it has no picture, only 001.json, 001.png"):
-        assert len(read_pairs(found, 8, 0, depth=False)) == 2
+        assert len(read_captioned(found, 8, 0, depth=False)) == 2
 
 
 @pytest.mark.parametrize("name", ["cut.tar", "cut.tar.gz", "none.tar"])
@@ -185,6 +140,6 @@ def test_of_a_damaged_shard_the_samples_before_the_damage_are_used(tmp_path, nam
     assert 40 <= len(found) < 80
     assert found.captions(39)[0].startswith("a a")
     with pytest.warns(RuntimeWarning, match=rf"{name} is damaged \(.*\): only the \d+ files before the damage"):
-        kept = read_pairs(found, 8, 0, depth=False)
+        kept = read_captioned(found, 8, 0, depth=False)
     assert len(kept) >= 40
     assert any("is damaged" in problem for problem in kept.problems)

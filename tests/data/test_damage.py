@@ -16,7 +16,7 @@ from captioned_files import bomb, depth, picture, shard, words
 from stringpe.data import omni3d
 from stringpe.data.boxes2d import load_boxes2d
 from stringpe.data.boxes3d import load_boxes3d
-from stringpe.data.captioned_batches import load_pairs
+from stringpe.data.captioned_batches import load_captioned
 from stringpe.data.captioned_images import FolderCaptions
 from stringpe.data.coco import read_coco
 from stringpe.data.labelled_batches import load_labelled
@@ -62,7 +62,7 @@ def count_read(kind, folder, bad):
         return (
             len(load_labelled(data, "train")[0]["label"])
             if kind == "labelled"
-            else len(load_pairs(data, "train", kind == "depth"))
+            else len(load_captioned(data, "train", kind == "depth"))
         )
     (folder / "pictures" / "a").mkdir(parents=True)
     (folder / "pictures" / "b").mkdir()

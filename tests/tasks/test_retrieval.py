@@ -10,7 +10,7 @@ from captioned_files import depth, picture, shard, words
 from processes import in_two
 from stringpe import scenes
 from stringpe.data import scene_views
-from stringpe.data.captioned_batches import load_pairs
+from stringpe.data.captioned_batches import load_captioned
 from stringpe.data.labelled_images import open_image_set
 from stringpe.data.loader import Memory
 from stringpe.data.order import Place
@@ -253,7 +253,7 @@ def test_a_batch_holds_both_views_of_a_room(rooms):
     texts = task.feed.tokenizer.decode(batch["tokens"])
     words = [sorted(text.rstrip(".").split()) for text in texts]
     assert len(words) == 8
-    captions = load_pairs(rooms.data, "train", task.depth).captions
+    captions = load_captioned(rooms.data, "train", task.depth).captions
     for a, b in zip(captions[::2], captions[1::2], strict=True):
         assert all(sorted(x[:-1].split()) == sorted(y[:-1].split()) and x != y for x, y in zip(a, b, strict=True))
     with pytest.raises(ValueError, match=r"loop.batch_size=7 is not a multiple of 2"):

@@ -17,7 +17,7 @@ from ..recipes.schema import Data
 from ..scenes import FAMILIES
 from . import omni3d, one_object
 from .cache import remember
-from .captioned_images import DEPTH, check_aspect, depth_of
+from .depth_files import DEPTH, check_aspect, read_depth
 from .images import PictureFiles
 from .loader import read_all
 from .order import Batch
@@ -212,7 +212,7 @@ def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> 
 def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: Data) -> Tensor:
     """(size, size) metres on the padded square, 0 in holes and padding."""
     name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
-    far = check_aspect(depth_of({DEPTH: files.read(name)}, name, data.depth_step), image, name)
+    far = check_aspect(read_depth({DEPTH: files.read(name)}, name, data.depth_step), image, name)
     return depth_to_square(far, data.image_size).half()
 
 

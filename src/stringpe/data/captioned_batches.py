@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,15 +14,7 @@ from ..io.problems import Problems
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Data, Recipe
 from .cache import remember
-from .captioned_images import (
-    CaptionSet,
-    ShardCaptions,
-    captions_of,
-    check_aspect,
-    depth_of,
-    open_caption_set,
-    picture_of,
-)
+from .captioned_images import CaptionSet, ShardCaptions, open_caption_set, read_captions, read_picture_and_depth
 from .images import Ragged, stretch_depth, stretch_image
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, tensors, training_requests
 from .order import Batch, Order, Place
@@ -29,12 +22,15 @@ from .sources import check_source
 from .stream import Stream, keeps_stream
 from .transforms import augment_rgbd, flips, to_unit, uniforms
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 _COLUMNS = 9  # those of the image, and which caption
 _SIDES = {"left": "right", "right": "left"}
 
 
 @dataclass(frozen=True)
-class Pairs:
+class CaptionedImages:
     """Images (n, 3, S, S) uint8, depth (n, S, S) float16 in metres or None, and captions, at least one per image.
 
     group: so many images in a row belong together (views of one room) and always share a batch.
@@ -56,24 +52,24 @@ class Pairs:
 
 
 @remember
-def load_pairs(data: Data, split: str, depth: bool) -> Pairs:
+def load_captioned(data: Data, split: str, depth: bool) -> CaptionedImages:
     """A split of captioned images in memory, with depth if asked for."""
     if data.source == "scenes":
         from .scene_views import load_views
 
         return load_views(data, split, depth)
-    return read_pairs(_find(data, split), data.image_size, _limit(data, split), depth)
+    return read_captioned(_find(data, split), data.image_size, _limit(data, split), depth)
 
 
-def read_pairs(found: CaptionSet, size: int, limit: int, depth: bool) -> Pairs:
+def read_captioned(found: CaptionSet, size: int, limit: int, depth: bool) -> CaptionedImages:
     """A whole set (or its first `limit`), without what cannot be used, which one warning counts and names."""
     count = min(limit or len(found), len(found))
 
     def read(i: int) -> tuple[Row, list[str]]:
-        return _row(found.files(i), found.name(i), size, found.depth_step if depth else None), found.captions(i)
+        return _stretch(*found.read(i, depth), size), found.captions(i)
 
     good = list(read_all(count, read, found.problems).values())
-    return Pairs(
+    return CaptionedImages(
         image=torch.stack([row["image"] for row, _ in good]),
         depth=torch.stack([row["depth"] for row, _ in good]) if depth else None,
         captions=[captions for _, captions in good],
@@ -130,7 +126,7 @@ def encode_captions(captions: Sequence[Sequence[str]], tokenizer: Tokenizer, con
     return Texts(tokens[:, :used], mirror[:, :used], count.cumsum(0) - count, count)
 
 
-class PairBatches:
+class CaptionedBatches:
     """A recipe's captioned images: batches for training, and the validation set `val`, which is in memory.
 
     group: so many images in a row belong together. texts: the training captions, or None for a large stream, whose
@@ -144,7 +140,7 @@ class PairBatches:
         check_source("retrieval", recipe.data)
         self.recipe, self.depth, data = recipe, depth, recipe.data
         self.problems = Problems("samples", data.train)
-        self.val = load_pairs(_without_stream(data), "val", depth)
+        self.val = load_captioned(_without_stream(data), "val", depth)
         self.loader = self._loader()
         self.val_texts = encode_captions(self.val.captions, self.tokenizer, recipe.text.context)
 
@@ -194,12 +190,12 @@ class PairBatches:
         if data.source == "stream" and not keeps_stream(data):
             return self._stream()
         if data.source == "scenes" or (data.source != "stream" and data.in_memory):
-            kept = load_pairs(data, "train", self.depth)
+            kept = load_captioned(data, "train", self.depth)
             self.group, captions, loader = kept.group, kept.captions, Memory(kept.columns())
             self.problems.extend(kept.problems)
         else:
             found = _find(data, "train")
-            examples = PairExamples(found, data.image_size, _limit(data, "train"), self.depth)
+            examples = CaptionedExamples(found, data.image_size, _limit(data, "train"), self.depth)
             captions, loader = examples.texts, Workers(examples, data.workers, self.problems)
             self.problems.extend(found.problems)
         if recipe.loop.batch_size % self.group:
@@ -233,7 +229,7 @@ class PairBatches:
         )
 
 
-class PairExamples(Examples):
+class CaptionedExamples(Examples):
     """Captioned images that are read when they are wanted; their captions, which are small, are read at once."""
 
     def __init__(self, found: CaptionSet, size: int, limit: int, depth: bool):
@@ -246,9 +242,7 @@ class PairExamples(Examples):
         return len(self.numbers)
 
     def read(self, i: int) -> Row:
-        number = self.numbers[i]
-        step = self.found.depth_step if self.depth else None
-        return _row(self.found.files(number), self.found.name(number), self.size, step)
+        return _stretch(*self.found.read(self.numbers[i], self.depth), self.size)
 
 
 @dataclass(frozen=True)
@@ -259,9 +253,11 @@ class _Parse:
     depth: bool
 
     def __call__(self, key: str, files: Mapping[str, bytes]) -> Row:
-        texts = json.dumps(captions_of(files, key))
-        row = _row(files, key, self.data.image_size, self.data.depth_step if self.depth else None)
-        return row | {"captions": torch.frombuffer(bytearray(texts.encode()), dtype=torch.uint8)}
+        texts = json.dumps(read_captions(files, key))
+        sample = read_picture_and_depth(files, key, self.data.depth_step if self.depth else None)
+        return _stretch(*sample, self.data.image_size) | {
+            "captions": torch.frombuffer(bytearray(texts.encode()), dtype=torch.uint8)
+        }
 
 
 def _stack_stream(rows: Sequence[Row]) -> Columns:
@@ -298,13 +294,10 @@ class _StreamTokens:
         return batch | {"tokens": plain, "mirror": mirror}
 
 
-def _row(files: Mapping[str, bytes], name: str, size: int, depth_step: float | None) -> Row:
-    """Image, and depth unless `depth_step` is None, on the square."""
-    picture = picture_of(files, name)
+def _stretch(picture: "Image", depth: Tensor | None, size: int) -> Row:
+    """Image, and depth if there is some, on the square."""
     row = {"image": stretch_image(picture, size)}
-    if depth_step is not None:
-        row["depth"] = stretch_depth(check_aspect(depth_of(files, name, depth_step), picture, name), size)
-    return row
+    return row if depth is None else row | {"depth": stretch_depth(depth, size)}
 
 
 def _augment(found: Batch, tokens: Tensor, u: Tensor, recipe: Recipe) -> Batch:

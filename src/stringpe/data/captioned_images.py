@@ -1,71 +1,92 @@
-"""Images with captions, and with depth where there is some: tars and folders. Sample i can be read at any time.
+"""Sets of images with captions, and with depth where there is some: tars, folders, and those that users register.
 
 Tars: NNN.webp (or .jpg, .png, .rgb.png) with NNN.json, {"captions": […]} or {"caption": "…"}, or NNN.txt, one caption
 per line; NNN.depth.png beside it. A folder: images with captions.json, captions.csv, or a .txt beside each of them;
-NAME.depth.png beside NAME.jpg. Depth is 16-bit; 0 and 65535 are holes. The metres per step are what the file itself
-says (a text chunk "depth_step", see `io.pictures`), else "depth_step" of the sample's json, else `data.depth_step`.
+NAME.depth.png beside NAME.jpg (`depth_files`).
 """
 
 import csv
 import io
 import itertools
 import json
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ..io.files import read_json
-from ..io.pictures import SUFFIXES, BadSample, decode_deep, decode_picture, read_depth_step
+from ..io.pictures import SUFFIXES, BadSample, decode_picture
 from ..io.problems import Problems
+from .depth_files import DEPTH, check_aspect, read_depth, read_json_of
+from .sources import FILES, READ, add_source
 from .stream import read_shards
 from .tars import picture_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-DEPTH = "depth.png"
-_HOLE = 65535
-_NEAR, _FAR = 0.05, 200.0  # metres: a median depth beyond these is a wrong unit, not a place
-_ASPECT = 0.02
 _FILE_NAMES = ("file", "file_name", "filename", "image", "filepath")
 
 
 class CaptionSet(ABC):
-    """Images with captions. Whatever is wrong with sample i raises BadSample, which names it. problems: what is wrong
-    with the set as a whole, such as a damaged tar."""
+    """Images with captions, sample by sample. Whatever is wrong with sample i raises BadSample, which names it."""
 
-    depth_step: float
-    problems: Problems
+    @cached_property
+    def problems(self) -> Problems:
+        """What is wrong with the set as a whole, such as a damaged tar."""
+        return Problems("samples")
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def name(self, i: int) -> str: ...
+    def name(self, i: int) -> str:
+        """What sample i is called in warnings and errors."""
+
+    @abstractmethod
+    def captions(self, i: int) -> list[str]:
+        """At least one sentence, none of them empty."""
+
+    @abstractmethod
+    def picture(self, i: int) -> "Image":
+        """The image as RGB, decoded."""
+
+    def depth(self, i: int) -> Tensor:
+        """Metres (H, W), 0 in holes, in the image's aspect."""
+        raise BadSample(f"{self.name(i)}: it has no depth, which a model with depth needs")
+
+    def read(self, i: int, depth: bool) -> "tuple[Image, Tensor | None]":
+        """The image, and its depth if asked for."""
+        picture = self.picture(i)
+        return picture, check_aspect(self.depth(i), picture, self.name(i)) if depth else None
+
+
+class CaptionFiles(CaptionSet):
+    """A set whose samples are files. depth_step: metres per step of a depth file that says nothing else."""
+
+    depth_step: float
 
     @abstractmethod
     def files(self, i: int) -> Mapping[str, bytes]:
         """The files of a sample by kind ("jpg", "json", "depth.png", …), read now."""
 
     def captions(self, i: int) -> list[str]:
-        """At least one sentence, none of them empty."""
-        return captions_of(self.files(i), self.name(i))
+        return read_captions(self.files(i), self.name(i))
 
     def picture(self, i: int) -> "Image":
-        """The image as RGB, decoded."""
-        return picture_of(self.files(i), self.name(i))
+        return read_picture(self.files(i), self.name(i))
 
     def depth(self, i: int) -> Tensor:
-        """Metres (H, W), 0 in holes."""
-        return depth_of(self.files(i), self.name(i), self.depth_step)
+        return read_depth(self.files(i), self.name(i), self.depth_step)
+
+    def read(self, i: int, depth: bool) -> "tuple[Image, Tensor | None]":
+        return read_picture_and_depth(self.files(i), self.name(i), self.depth_step if depth else None)
 
 
-class ShardCaptions(CaptionSet):
+class ShardCaptions(CaptionFiles):
     """Captioned images in tars. limit: read so many samples at most, 0 for all. stream: shards may be addresses."""
 
     def __init__(self, pattern: str, depth_step: float = 0.001, limit: int = 0, *, stream: bool = False):
@@ -83,10 +104,10 @@ class ShardCaptions(CaptionSet):
 
     def captions(self, i: int) -> list[str]:
         texts = {kind: member.read() for kind, member in self.samples[i][1].items() if kind in ("json", "txt")}
-        return captions_of(texts, self.name(i))
+        return read_captions(texts, self.name(i))
 
 
-class FolderCaptions(CaptionSet):
+class FolderCaptions(CaptionFiles):
     """A folder of captioned images, with all folders in it."""
 
     def __init__(self, root: str, depth_step: float = 0.001):
@@ -95,7 +116,7 @@ class FolderCaptions(CaptionSet):
         self.paths = [p for p in found if not p.name.lower().endswith((f".{DEPTH}", ".instance.png"))]
         if not self.paths:
             raise ValueError(f"{root} has no images: it needs {', '.join(SUFFIXES)} files with captions")
-        self.listed = _read_captions(self.root)
+        self.listed = _read_list(self.root)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -113,20 +134,32 @@ class FolderCaptions(CaptionSet):
             raise BadSample(f"{path}: {error}") from error
         listed = self.listed.get(path.relative_to(self.root).as_posix()) or self.listed.get(path.name)
         if listed is not None:  # a list of all captions wins over files beside each image
-            record = _record(found.get("json"), self.name(i))
+            record = read_json_of(found, self.name(i))
             found["json"] = json.dumps(record | {"captions": listed}).encode()
         return found
 
 
+_SETS: dict[str, Callable[[str, float], CaptionSet]] = {"shards": ShardCaptions, "folder": FolderCaptions}
+
+
 def open_caption_set(source: str, where: str, depth_step: float = 0.001) -> CaptionSet:
     """The captioned images of a recipe's data.train or data.val."""
-    return FolderCaptions(where, depth_step) if source == "folder" else ShardCaptions(where, depth_step)
+    return _SETS[source](where, depth_step)
 
 
-def captions_of(files: Mapping[str, bytes], name: str) -> list[str]:
+def register_captions(source: str, make: Callable[[str], CaptionSet], about: str) -> None:
+    """Let retrieval read `data.source=<source>`, in memory or by workers.
+
+    make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
+    """
+    add_source("retrieval", source, about, (*FILES, *READ))
+    _SETS[source] = lambda where, depth_step: make(where)
+
+
+def read_captions(files: Mapping[str, bytes], name: str) -> list[str]:
     """The captions of a sample, without empty ones."""
     if "json" in files:
-        record = _record(files["json"], name)
+        record = read_json_of(files, name)
         given = record.get("captions", record.get("caption", []))
     else:
         given = files.get("txt", b"").decode("utf-8", "replace").splitlines()
@@ -139,63 +172,22 @@ def captions_of(files: Mapping[str, bytes], name: str) -> list[str]:
     return kept
 
 
-def picture_of(files: Mapping[str, bytes], name: str) -> "Image":
+def read_picture(files: Mapping[str, bytes], name: str) -> "Image":
     """The image of a sample as RGB."""
     return decode_picture(files[picture_kind(files, name)], name)
 
 
-def depth_of(files: Mapping[str, bytes], name: str, step: float) -> Tensor:
-    """The depth of a sample in metres (H, W), 0 in holes; refused if it is not 16-bit or its unit is wrong."""
-    if DEPTH not in files:
-        raise BadSample(f"{name}: it has no {DEPTH}, which a model with depth needs (`stringpe data depth` makes it)")
-    steps = decode_deep(files[DEPTH], f"{name}: its depth")
-    steps = torch.where(steps == _HOLE, 0, steps)
-    own = depth_step_of(files, name)
-    stated = step if own is None else own
-    depth = steps.float() * stated
-    seen = depth[steps > 0]
-    if len(seen) and not _NEAR <= (middle := float(seen.median())) <= _FAR:
-        raise BadSample(f"{name}: its median depth would be {middle:.3g} m: is a step {stated:g} m (data.depth_step)?")
-    return depth
+def read_picture_and_depth(
+    files: Mapping[str, bytes], name: str, depth_step: float | None
+) -> "tuple[Image, Tensor | None]":
+    """The image of a sample, and its depth unless `depth_step`, metres per step, is None."""
+    picture = read_picture(files, name)
+    if depth_step is None:
+        return picture, None
+    return picture, check_aspect(read_depth(files, name, depth_step), picture, name)
 
 
-def depth_step_of(files: Mapping[str, bytes], name: str) -> float | None:
-    """The metres per step of a sample's depth, as the file itself says or else the json beside it; None if neither."""
-    record = _record(files.get("json"), name)
-    try:
-        stored = read_depth_step(files[DEPTH])
-    except ValueError as error:
-        raise BadSample(f"{name}: its depth_step cannot be used: {error}") from error
-    step = record.get("depth_step") if stored is None else stored
-    if step is None:
-        return None
-    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
-        raise BadSample(f"{name}: its depth_step is {step!r}, not a length in metres")
-    return float(step)
-
-
-def check_aspect(depth: Tensor, picture: "Image", name: str) -> Tensor:
-    """The depth, if it has the image's aspect, at whatever resolution; else BadSample."""
-    height, width = depth.shape
-    if abs(width * picture.height / (height * picture.width) - 1) > _ASPECT:
-        size = f"{picture.width} × {picture.height}"
-        raise BadSample(f"{name}: its depth is {width} × {height}, which is not the image's {size} at another scale")
-    return depth
-
-
-def _record(encoded: bytes | None, name: str) -> dict[str, Any]:
-    if encoded is None:
-        return {}
-    try:
-        record = json.loads(encoded)
-    except (ValueError, RecursionError) as error:
-        raise BadSample(f"{name}: its json cannot be read: {error}") from error
-    if not isinstance(record, dict):
-        raise BadSample(f"{name}: its json is not an object with captions")
-    return record
-
-
-def _read_captions(root: Path) -> dict[str, list[str]]:
+def _read_list(root: Path) -> dict[str, list[str]]:
     """Captions by file name, from captions.json, captions.csv or captions.txt in the folder."""
     for name in ("captions.json", "captions.csv", "captions.txt"):
         path = root / name

@@ -30,7 +30,8 @@ from ..io.pictures import BadSample, encode_png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
-from .captioned_images import DEPTH, CaptionSet, FolderCaptions, ShardCaptions, picture_of
+from .captioned_images import CaptionFiles, FolderCaptions, ShardCaptions
+from .depth_files import DEPTH
 from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
 from .order import Launch, read_launch
@@ -67,7 +68,7 @@ class ShardJob:
     """One output shard: which samples of which set go into it."""
 
     name: str
-    open: Callable[[], CaptionSet]
+    open: Callable[[], CaptionFiles]
     samples: range | None  # None: all of the set
 
 
@@ -186,7 +187,7 @@ def _lift_shard(
 
 
 def _windows(
-    found: CaptionSet, numbers: Sequence[int], size: int, pool: ThreadPoolExecutor
+    found: CaptionFiles, numbers: Sequence[int], size: int, pool: ThreadPoolExecutor
 ) -> Iterator[tuple[dict[int, Tensor], list[str]]]:
     """Images by number, `size` at a time, and what is wrong with others. A whole shard of decoded images may not fit in
     memory: there are never more than two windows of them."""
@@ -240,8 +241,8 @@ def to_millimetres(depth: Tensor) -> Tensor:
     return torch.where((steps > 0) & (steps <= _FARTHEST), steps, 0).to(torch.int32)
 
 
-def _decode(found: CaptionSet, i: int) -> Tensor:
-    return to_tensor(picture_of(found.files(i), found.name(i)))
+def _decode(found: CaptionFiles, i: int) -> Tensor:
+    return to_tensor(found.picture(i))
 
 
 def _group(images: Mapping[int, Tensor], estimate: DepthEstimator, batch: int) -> list[list[int]]:

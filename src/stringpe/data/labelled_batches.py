@@ -27,7 +27,7 @@ from .tars import picture_kind
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
 
 
-class LabelledImages(Examples):
+class LabelledExamples(Examples):
     """The examples of an image set: image (h, w, 3) uint8 at its working size, and label."""
 
     def __init__(self, found: ImageSet, size: int, classes: int, limit: int = 0):
@@ -198,7 +198,7 @@ def _count(loader: Memory | Workers) -> int:
     return len(label)
 
 
-def _examples(data: Data, split: str) -> LabelledImages:
+def _examples(data: Data, split: str) -> LabelledExamples:
     source = "shards" if data.source == "stream" else data.source
     kept = split == "train" and keeps_stream(data)
     found = ShardSet(data.train, data.train_size, stream=True) if kept else open_image_set(source, getattr(data, split))
@@ -209,7 +209,7 @@ def _examples(data: Data, split: str) -> LabelledImages:
             f"numbers: give both the same folders, empty ones if need be"
         )
     limit = data.train_size if split == "train" else data.val_size
-    return LabelledImages(found, data.image_size, data.num_classes, limit)
+    return LabelledExamples(found, data.image_size, data.num_classes, limit)
 
 
 @remember

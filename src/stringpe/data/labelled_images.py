@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
 from ..io.problems import Problems
-from .sources import SERVES, add_source
+from .sources import FILES, READ, add_source
 from .stream import read_shards
 from .tars import Member, picture_kind
 
@@ -141,7 +141,7 @@ def register_images(source: str, make: Callable[[str], ImageSet], about: str) ->
 
     make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
     """
-    add_source("classification", source, about, SERVES["classification"]["folder"])
+    add_source("classification", source, about, ("num_classes", *FILES, *READ))
     _SETS[source] = make
 
 

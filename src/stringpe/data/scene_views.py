@@ -21,7 +21,7 @@ from ..recipes.schema import Data
 from ..scenes.descriptions import noun
 from ..scenes.templates import ALL_KINDS
 from .cache import remember
-from .captioned_batches import Pairs
+from .captioned_batches import CaptionedImages
 from .order import derive
 from .scene_frames import FrameColumns, render_once
 
@@ -43,10 +43,10 @@ def _load(data: Data, split: str) -> tuple[FrameColumns, list[list[str]]]:
     return found, json.loads(found["captions"].numpy().tobytes())
 
 
-def load_views(data: Data, split: str, depth: bool) -> Pairs:
+def load_views(data: Data, split: str, depth: bool) -> CaptionedImages:
     """`train_size` or `val_size` frames, two of every room; no room is in both splits."""
     found, captions = _load(data, split)
-    return Pairs(found["rgb"], found["depth"] if depth else None, captions, group=2)
+    return CaptionedImages(found["rgb"], found["depth"] if depth else None, captions, group=2)
 
 
 def find_facts(frames: scenes.Frames) -> list[list[Fact]]:

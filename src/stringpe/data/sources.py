@@ -34,26 +34,26 @@ SOURCES: dict[str, str] = {
 """Every value of data.source, and what it is."""
 
 _MADE = ("train_size", "val_size", "cache", "seed")
-_FILES = ("train", "val", "train_size", "val_size")
-_BOXES = (*_FILES, "train_boxes", "val_boxes")
-_READ = ("in_memory", "workers")
+FILES = ("train", "val", "train_size", "val_size")
+_BOXES = (*FILES, "train_boxes", "val_boxes")
+READ = ("in_memory", "workers")
 
 SERVES: dict[str, dict[str, tuple[str, ...]]] = {
     "classification": {
         "synthetic": ("num_classes", "train_size", "val_size", "seed"),
-        "shards": ("num_classes", *_FILES, *_READ, "cache"),
-        "folder": ("num_classes", *_FILES, *_READ),
-        "huggingface": ("num_classes", *_FILES, *_READ),
-        "stream": ("num_classes", *_FILES, *_READ),  # never kept decoded, in_memory or not
+        "shards": ("num_classes", *FILES, *READ, "cache"),
+        "folder": ("num_classes", *FILES, *READ),
+        "huggingface": ("num_classes", *FILES, *READ),
+        "stream": ("num_classes", *FILES, *READ),  # never kept decoded, in_memory or not
     },
     "objects": {"scenes": (*_MADE, "queries", "cameras")},
     "retrieval": {
         "scenes": _MADE,
-        "shards": (*_FILES, *_READ, "depth_step"),
-        "folder": (*_FILES, *_READ, "depth_step"),
-        "stream": (*_FILES, "workers", "depth_step"),
+        "shards": (*FILES, *READ, "depth_step"),
+        "folder": (*FILES, *READ, "depth_step"),
+        "stream": (*FILES, "workers", "depth_step"),
     },
-    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *_READ, "mix", "without", "negatives")},
+    "detection2d": {"scenes": (*_MADE, "negatives"), "coco": (*_BOXES, *READ, "mix", "without", "negatives")},
     "detection3d": {
         "scenes": (*_MADE, "queries"),
         "one_object": (*_MADE, "queries"),
@@ -61,7 +61,7 @@ SERVES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "policy": {"demos": ("train", "val", "val_size", "cache", "seed")},
     "relations": {"points": ("train_size", "val_size", "seed")},
-    "shapes": {"clouds": (*_FILES, "cache", "seed", "num_classes", "groups", "group_size", "pose")},
+    "shapes": {"clouds": (*FILES, "cache", "seed", "num_classes", "groups", "group_size", "pose")},
 }
 """The sources that serve a task, and what of `data` each of them reads, besides source and image_size."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..coords import Calibration
 from ..data import omni3d
-from ..data.captioned_images import DEPTH, check_aspect, depth_of, depth_step_of
+from ..data.depth_files import DEPTH, check_aspect, find_depth_step, read_depth
 from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..geometry import box3d
@@ -305,10 +305,10 @@ class Predictor3D(Predictor):
         if not wanted.depth_step and beside.is_file():
             files["json"] = beside.read_bytes()
         try:
-            if not wanted.depth_step and depth_step_of(files, name) is None:
+            if not wanted.depth_step and find_depth_step(files, name) is None:
                 line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
                 print(line, file=sys.stderr)
-            return check_aspect(depth_of(files, name, step), image, name)
+            return check_aspect(read_depth(files, name, step), image, name)
         except BadSample as error:
             raise ValueError(str(error)) from None
 

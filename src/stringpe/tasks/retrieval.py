@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..data.captioned_batches import PairBatches
+from ..data.captioned_batches import CaptionedBatches
 from ..data.images import stretch_image
 from ..data.labelled_images import ImageSet
 from ..data.loader import shares
@@ -47,7 +47,7 @@ class Retrieval(TextTask):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed = PairBatches(keep_tokenizer(recipe), self.depth)
+        self.feed = CaptionedBatches(keep_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
