@@ -290,11 +290,12 @@ def _settings(folder: Path) -> dict[str, Target]:
     from stringpe.data.cache import load_or_make
     from stringpe.data.depth_lifting import add_up
     from stringpe.io.files import claim_folder
-    from stringpe.training.comparison import _costs, _curves
-    from stringpe.training.launch import read_result
+    from stringpe.training.comparison import read_curve_lines
+    from stringpe.training.comparison_costs import load_or_measure_costs
+    from stringpe.training.run_result import read_result
 
     made = material.comparison(folder / "comparison")
-    run, plan, asked = made.run, made.plan, made.asked
+    run, rows = made.run, {"rope": made.recipe}
     folder = folder / "settings"
     folder.mkdir()
     settings, kept = {"size": [2, 3], "seed": 0}, {"x": torch.arange(6.0).view(2, 3)}
@@ -308,8 +309,13 @@ def _settings(folder: Path) -> dict[str, Target]:
         "recipe.json": Target(
             run / "recipe.json", lambda: read_result(made.recipe, run), damage_json, _result, (str(run),)
         ),
-        "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(_curves(plan[0])), damage_lines),
-        "costs.json": Target(made.out / "costs.json", lambda: _costs(plan, asked, "rope"), damage_json, _has_costs),
+        "metrics.jsonl": Target(run / "metrics.jsonl", lambda: list(read_curve_lines(made.plan[0])), damage_lines),
+        "costs.json": Target(
+            made.out / "costs.json",
+            lambda: load_or_measure_costs(made.out / "costs.json", rows, "rope", quiet=True),
+            damage_json,
+            _has_costs,
+        ),
         "settings of a folder": Target(
             folder / "made.json",
             lambda: claim_folder(folder, settings, file="made.json", what="data set"),

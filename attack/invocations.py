@@ -146,12 +146,12 @@ def _nothing_begins() -> Iterator[None]:
     def read_data(recipe: Recipe, *args: Any) -> Any:
         """Training begins once its data is read; what a recipe makes itself is right, and takes time."""
         if recipe.data.source not in ("scenes", "synthetic", "points"):
-            launch.build(recipe).examples  # noqa: B018
+            launch.create(recipe).examples  # noqa: B018
         raise Began
 
     launch = importlib.import_module("stringpe.training.launch")
     places = [
-        ("stringpe.training.comparison", "_run"),
+        ("stringpe.training.comparison", "_train_rows"),
         ("stringpe.bench.results", "_rows"), ("stringpe.cli.properties", "_milliseconds"),
         ("stringpe.scenes.shards", "claim_folder"), ("stringpe.robots.data.demos", "claim_folder"),
         ("stringpe.cli.drawing", "draw"), ("stringpe.training.comparison", "claim_folder"),

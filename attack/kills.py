@@ -27,7 +27,7 @@ _BUSY = "is in use by"
 _IMPORTED = (  # here, so that no fork has to
     "stringpe.scenes", "stringpe.robots.data.demos", "stringpe.robots.data.hdf5", "stringpe.robots.data.pack", "h5py",
     "pyarrow.parquet", "stringpe.training.loop", "stringpe.training.comparison", "stringpe.training.report",
-    "stringpe.training.simulate", "stringpe.data.depth_lifting", "stringpe.tasks.classification", "matplotlib.pyplot",
+    "stringpe.training.simulation", "stringpe.data.depth_lifting", "stringpe.tasks.classification", "matplotlib.pyplot",
     "actors", "stand_in", "training_toy", "captioned_files", "scipy.stats", "safetensors.torch", "PIL.Image",
     "torch._dynamo", "torch.distributed.checkpoint.state_dict",
 )  # fmt: skip
@@ -230,7 +230,7 @@ def _simulate(out: Path) -> None:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import TrialWorkers
-    from stringpe.training.simulate import PolicyEvaluation, evaluate
+    from stringpe.training.simulation import PolicyEvaluation, evaluate
 
     with TrialWorkers(0) as workers:
         evaluate(PolicyEvaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)

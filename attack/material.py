@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -195,8 +194,8 @@ def evaluate(folder: Path) -> list[tuple[int, bool]]:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import TrialWorkers
-    from stringpe.training.simulate import PolicyEvaluation
-    from stringpe.training.simulate import evaluate as run
+    from stringpe.training.simulation import PolicyEvaluation
+    from stringpe.training.simulation import evaluate as run
 
     with TrialWorkers(0) as workers:
         found = run(PolicyEvaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
@@ -232,26 +231,24 @@ def archives(folder: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished comparison: its folder, the folder and recipe of one run, its plan, and what was asked for."""
+    """A finished comparison: its folder, the folder and recipe of one run, and its plan."""
 
     out: Path
     run: Path
     recipe: Any
     plan: Sequence[Any]
-    asked: Any
 
 
 def comparison(folder: Path) -> Compared:
     """A comparison of one row and one seed, with costs."""
     from stringpe.training.comparison import compare
-    from stringpe.training.runs import plan_runs
+    from stringpe.training.comparison_runs import plan_runs
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
     plan = plan_runs(classifier(), ["rope"], 1, folder)
     cost = {"step_ms": [1.0, 0.9, 1.1], "ratio": [1.0, 1.0, 1.0], "peak_bytes": 100, "encoding_parameters": 8}
     (folder / "costs.json").write_text(json.dumps({"rope": cost}))
-    asked = SimpleNamespace(recipe=classifier(), out=folder, quiet=True)
-    return Compared(folder, plan[0].out, plan[0].recipe, plan, asked)
+    return Compared(folder, plan[0].out, plan[0].recipe, plan)
 
 
 def models(folder: Path) -> dict[str, Path]:

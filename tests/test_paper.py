@@ -15,7 +15,7 @@ from stringpe import recipes
 from stringpe.cli.main import main
 from stringpe.recipes import aloha, kuka
 from stringpe.robots.data.writer import Writer
-from stringpe.training.runs import plan_runs
+from stringpe.training.comparison_runs import plan_runs
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/paper.md").read_text()

@@ -27,7 +27,6 @@ SAME_NAMES = {
     "kuka.py": "the recipe of a robot, and the robot",
     "relations.py": "a recipe, and its task",
     "statistics.py": "metrics/ has those of runs, robots/data/ those of a data set's columns",
-    "table.py": "io/ writes tables, training/ has the one of a comparison",
     "timm.py": "the library as a host, and our models in its registry",
 }
 """File names that occur twice, and why they may."""

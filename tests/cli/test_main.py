@@ -50,7 +50,9 @@ def test_inspect_shows_weights_that_move_and_weights_that_do_not(capsys, tmp_pat
 
 def test_eval_of_a_policy_asks_for_pages(monkeypatch, capsys):
     told = {}
-    monkeypatch.setattr("stringpe.training.simulate.simulate", lambda *given, **options: told.update(options) or "done")
+    monkeypatch.setattr(
+        "stringpe.training.simulation.simulate", lambda *given, **options: told.update(options) or "done"
+    )
     cli.main(["eval", "run", "--env", "KukaPick", "--html", "--trials", "4"])
     assert told["html"] is True
     assert told["count"] == 4

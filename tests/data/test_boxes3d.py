@@ -16,7 +16,7 @@ from stringpe.data.order import Place
 from stringpe.tasks import create
 from stringpe.tasks.detection3d_figures import draw_figure, name_run, spread_frames
 from stringpe.tasks.predict import Query, load_predictor, predict
-from stringpe.training.launch import evaluate, train
+from stringpe.training import evaluate, train
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from stringpe.robots.data.pack import FORMAT, load, pack
 from stringpe.robots.data.video import write_video
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import read_spec
-from stringpe.training.simulate import read_trials
+from stringpe.training.simulation import read_trials
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, TrialWorkers, run_trials
 from stringpe.robots.policies.base import Spec
 from stringpe.robots.rollout import ENVIRONMENTS, Setting
-from stringpe.training.simulate import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
+from stringpe.training.simulation import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
 from stringpe.training.simulation_report import Result, short_names, table
 
 pytestmark = pytest.mark.slow

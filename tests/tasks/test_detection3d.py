@@ -13,8 +13,8 @@ from stringpe.recipes import override
 from stringpe.tasks import check, create
 from stringpe.tasks.build import load_run
 from stringpe.tasks.detection3d import choose_objects, mirror
+from stringpe.training import evaluate, train
 from stringpe.training.comparison import compare
-from stringpe.training.launch import evaluate, train
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
 from stringpe.robots.policies.base import Spec
 from stringpe.tasks.policy import load_policy
-from stringpe.training.launch import evaluate, train
+from stringpe.training import evaluate, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*image encoder starts at random")]
 

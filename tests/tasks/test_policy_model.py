@@ -18,7 +18,7 @@ from stringpe.robots.policies.base import Spec
 from stringpe.robots.policies.vision_tower import load_tower, read_tower_config
 from stringpe.tasks.policy import image_encoder, load_policy, new_policy
 from stringpe.tasks.warm_start import start_vit
-from stringpe.training.launch import evaluate, train
+from stringpe.training import evaluate, train
 
 RANDOM = "image encoder starts at random"
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")]

@@ -24,7 +24,7 @@ from stringpe.data.stream import BUFFER
 from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Data, Loss, Model, Recipe, Text, is_read
 from stringpe.robots.data.writer import Writer
-from stringpe.training import identity, train
+from stringpe.training import run_result, train
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
-_NOT_READERS = (dataclasses.__file__, identity.__file__, sources.__file__, "<string>")
+_NOT_READERS = (dataclasses.__file__, run_result.__file__, sources.__file__, "<string>")
 _CHECKS = ("check_model", "check_named_options", "_leaves")
 """Copies, comparisons, digests and checks look at everything."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared

@@ -8,7 +8,7 @@ from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training import train
-from stringpe.training.runs import row_changes
+from stringpe.training.comparison_runs import row_changes
 
 
 @pytest.fixture

@@ -134,12 +134,12 @@ def test_compiling_says_that_it_compiles(capsys, monkeypatch):
 
 def test_nothing_in_a_step_reads_a_value_from_the_device(changed, tmp_path, monkeypatch):
     """A tensor whose value the host asks for would make it wait: item, bool, float and tolist are counted."""
-    from stringpe.training.launch import accelerator_for
+    from stringpe.training.launch import create_accelerator
     from stringpe.training.loop import Run
 
     recipe = changed(optim={"ema": 0.9}, augment={"mixup": 0.5, "crop": 0.5, "flip": True, "colour": 0.2})
     task = create(recipe)
-    run = Run(recipe, task, tmp_path, accelerator_for(recipe), quiet=True)
+    run = Run(recipe, task, tmp_path, create_accelerator(recipe), quiet=True)
     batches = [b for b, _ in zip(task.batches(0, run.place), range(3), strict=False)]
     run.step(0, batches[0])
     monkeypatch.setattr(encoding, "check_finite", lambda *_: None)  # coordinates are looked at on a CPU alone
@@ -159,7 +159,7 @@ def test_nothing_in_a_step_reads_a_value_from_the_device(changed, tmp_path, monk
 
 
 def test_frozen_parameters_stay_frozen(changed, tmp_path):
-    from stringpe.training.launch import accelerator_for
+    from stringpe.training.launch import create_accelerator
     from stringpe.training.loop import Run
 
     recipe = changed()
@@ -172,7 +172,7 @@ def test_frozen_parameters_stay_frozen(changed, tmp_path):
         return model
 
     task.model = frozen
-    run = Run(recipe, task, tmp_path, accelerator_for(recipe), quiet=True)
+    run = Run(recipe, task, tmp_path, create_accelerator(recipe), quiet=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.step(0, next(task.batches(0, run.place)))

@@ -11,8 +11,8 @@ from stringpe import recipes
 from stringpe.recipes.design import Design
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.runs import Tuning, best_rate, expand_rows, plan_runs, row_changes
-from stringpe.training.table import best_rows
+from stringpe.training.comparison_runs import Tuning, best_rate, expand_rows, plan_runs, row_changes
+from stringpe.training.comparison_table import best_rows
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ def test_a_failing_row_does_not_stop_the_others(toy, tmp_path):
 
 
 def test_a_row_that_cannot_be_built_is_refused_before_anything_is_made(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("stringpe.training.comparison.build", lambda _: pytest.fail("the data was asked for"))
+    monkeypatch.setattr("stringpe.training.comparison.create", lambda _: pytest.fail("the data was asked for"))
     for row, text in (("circulant:block_size=5", "block_size must be even"), ("caley", "'caley'")):
         with pytest.raises(ValueError, match=text):
             compare(toy, ["rope", row], seeds=1, out=tmp_path, jobs=1, quiet=True)

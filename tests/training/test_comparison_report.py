@@ -7,8 +7,8 @@ import pytest
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
 from stringpe.training.comparison_report import conclusions, find_contrasts, open_questions, verdict
+from stringpe.training.comparison_table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 from stringpe.training.report import Section, as_markdown
-from stringpe.training.table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 
 
 def summary(test, adjusted=None):

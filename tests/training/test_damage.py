@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from stringpe.io import checkpoint as checkpoints
 from stringpe.io.files import hold_lock
 from stringpe.training import evaluate, train
-from stringpe.training.identity import digest_data, digest_recipe
+from stringpe.training.run_result import digest_data, digest_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -227,30 +226,29 @@ def test_a_damaged_recipe_of_a_finished_run_is_named(finished, tmp_path, content
 
 @pytest.mark.parametrize("line", [b"\xff\xfe", b'{"step": 1', b"[1]", b"3"])
 def test_a_damaged_curve_is_named(finished, tmp_path, line, toy):
-    from stringpe.training.comparison import _curves
-    from stringpe.training.runs import PlannedRun
+    from stringpe.training.comparison import read_curve_lines
+    from stringpe.training.comparison_runs import PlannedRun
 
     shutil.copytree(finished[0], tmp_path / "run")
     planned = PlannedRun("rope", 0, toy, tmp_path / "run")
-    assert len(list(_curves(planned))) > 1
+    assert len(list(read_curve_lines(planned))) > 1
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
     with pytest.raises(ValueError, match=r"line \d+ of .*metrics\.jsonl is damaged"):
-        list(_curves(planned))
+        list(read_curve_lines(planned))
 
 
 @pytest.mark.parametrize(
     "content", ["3", '{"rope": 1}', '{"rope": {"step_ms": [1], "peak_bytes": 1, "encoding_parameters": 1}}']
 )
 def test_damaged_costs_are_measured_again(tmp_path, toy, monkeypatch, content):
-    from stringpe.training import comparison
-    from stringpe.training.runs import PlannedRun
+    from stringpe.training import comparison_costs
 
     cost = {"step_ms": (1.0, 0.9, 1.1), "ratio": (1.0, 1.0, 1.0), "peak_bytes": None, "encoding_parameters": 8}
-    monkeypatch.setattr(comparison, "measure_in_turns", lambda rows, baseline: dict.fromkeys(rows, cost))
+    monkeypatch.setattr(comparison_costs, "measure_in_turns", lambda rows, baseline: dict.fromkeys(rows, cost))
     (tmp_path / "costs.json").write_text(content)
-    asked = SimpleNamespace(recipe=toy, out=tmp_path, quiet=True)
-    assert comparison._costs([PlannedRun("rope", toy.seed, toy, tmp_path / "run")], asked, "rope") == {"rope": cost}
+    rows = {"rope": toy}
+    assert comparison_costs.load_or_measure_costs(tmp_path / "costs.json", rows, "rope", quiet=True) == {"rope": cost}
 
 
 def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_path):

@@ -13,7 +13,7 @@ from stringpe.io.files import new_folder, write_json
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training.costs import Clock, peak_bytes, reset_peak
-from stringpe.training.launch import accelerator_for
+from stringpe.training.launch import create_accelerator
 from stringpe.training.log import Log
 from stringpe.training.loop import Run, constant, cosine
 from stringpe.training.state import Ema, capture_generators, restore_generators
@@ -60,7 +60,7 @@ def test_the_schedule_is_the_recipes(toy, tmp_path):
     moved = {}
     for schedule in ("cosine", "constant"):
         recipe = override(toy, [f"optim.schedule={schedule}", "optim.warmup_steps=0", "loop.steps=3"])
-        run = Run(recipe, create(recipe), tmp_path / schedule, accelerator_for(recipe), quiet=True)
+        run = Run(recipe, create(recipe), tmp_path / schedule, create_accelerator(recipe), quiet=True)
         run.train()
         moved[schedule] = run.optimizer.param_groups[0]["lr"]
     assert moved["constant"] == pytest.approx(toy.optim.lr)

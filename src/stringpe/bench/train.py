@@ -78,12 +78,13 @@ def rows(
 
 
 def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> TrainRow:
-    from ..training.launch import accelerator_for, build
+    from ..tasks import create
+    from ..training.launch import create_accelerator
 
-    accelerator = accelerator_for(recipe)
+    accelerator = create_accelerator(recipe)
     if accelerator.device.type != device.type:
         raise ValueError(f"training runs on {accelerator.device.type} here, not on {device.type}")
-    task = RandomDemos(recipe) if recipe.task == "policy" else build(recipe)
+    task = RandomDemos(recipe) if recipe.task == "policy" else create(recipe)
     with tempfile.TemporaryDirectory() as folder:
         ours = _loop_step(recipe, task, Path(folder), accelerator)
     batch = next(task.batches(0, Place(device=accelerator.device)))

@@ -51,7 +51,7 @@ def compare(
     """
     from .. import recipes
     from ..training import comparison
-    from ..training.runs import Tuning
+    from ..training.comparison_runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)

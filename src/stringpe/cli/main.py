@@ -11,7 +11,7 @@ from .. import recipes
 from ..catalogue import names as rotary_names
 from ..io.imports import MismatchedTorchvision, explain_torchvision
 from ..io.registry import suggest
-from . import commands, data, evaluation
+from . import commands, data, eval_command
 from .parse import call, split_docstring
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -19,7 +19,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare properties": commands.compare_properties,
     "recipes": commands.list_recipes,
     "train": commands.train,
-    "eval": evaluation.evaluate,
+    "eval": eval_command.evaluate,
     "predict": commands.predict,
     "figure": commands.figure,
     "data scenes": data.scenes,

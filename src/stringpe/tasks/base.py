@@ -71,6 +71,13 @@ class Task(ABC):
     counted: ClassVar[bool] = True
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
     interval."""
+    meanings: ClassVar[dict[str, str]] = {
+        "top1": "the share of validation cases whose first answer is right",
+        "top5": "the share of validation cases with the right answer among the first five",
+        "loss": "the loss on the validation set",
+        "count": "the number of cases that the means are taken over",
+    }
+    """What the numbers of `evaluate` are, by name, for reports."""
     common: ClassVar[tuple[str, ...]] = (
         *("name", "task", "seed", "data.source", "data.image_size"),
         *(key for key in _COMMON if key not in _OF_SOME_TASKS),

@@ -23,7 +23,7 @@ from ..models.owl_checkpoints import empty_owl
 from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, TextTask, broadcast
+from .base import Parts, Sample, Task, TextTask, broadcast
 from .build import build_detector
 from .warm_start import choose_tokenizer, start_owl
 
@@ -43,6 +43,14 @@ class Detection2D(TextTask):
     metric = "AP"
     metric_name = "AP"
     counted = False
+    meanings = Task.meanings | {
+        "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
+        "AP50": "average precision at an IoU of 0.50",
+        "AP75": "average precision at an IoU of 0.75",
+        "APr": "AP of LVIS's rare classes",
+        "APc": "AP of LVIS's common classes",
+        "APf": "AP of LVIS's frequent classes",
+    }
     reads = (*TextTask.reads, "loss.factor", "loss.positives", "loop.eval_nms")
 
     def __init__(self, recipe: Recipe):

@@ -23,7 +23,7 @@ from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import CENTRES, Detector3D, Found, assign, detection3d_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, TextTask, add_up
+from .base import Parts, Sample, Task, TextTask, add_up
 from .build import build_detector
 from .warm_start import choose_tokenizer
 
@@ -41,6 +41,14 @@ class Detection3D(TextTask):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
+    meanings = Task.meanings | {
+        "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
+        "iou_monte_carlo": "the same, estimated from random points",
+        "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",
+        "ap15": "average precision in 3D at an IoU of 0.15",
+        "ap25": "average precision in 3D at an IoU of 0.25",
+        "ap50": "average precision in 3D at an IoU of 0.50",
+    }
     reads = (*TextTask.reads, "loss.factor", "loop.eval_points", "model.box_centre")
 
     def __init__(self, recipe: Recipe):

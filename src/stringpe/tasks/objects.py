@@ -59,6 +59,9 @@ class Objects(Task):
     capturable = True
 
     metric_name = "objects named"
+    meanings = Task.meanings | {
+        "far": "the share of objects named right from cameras that stand farther away than in training"
+    }
     reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "model.start", "model.freeze", "model.lora")
 
     @classmethod

@@ -57,6 +57,13 @@ class PolicyTask(Task):
     share of trials in simulation that succeed, over all its tasks; success_MugOnPlate, …: of each, if several."""
 
     metric = "near"
+    meanings = Task.meanings | {
+        "near": f"the share of predicted actions within {100 * NEAR:.0f} % of a joint's range of the demonstrated ones",
+        "error": "the mean distance of predicted actions to the demonstrated ones, as a share of the joints' ranges",
+        "near_first": "the same as near, of the first frames of episodes",
+        "error_first": "the same as error, of the first frames of episodes",
+        "success": "the share of trials in simulation that succeed",
+    }
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
 
     reads = (

@@ -180,6 +180,7 @@ class Relations(Task):
     capturable = True
 
     metric_name = "neighbours named"
+    meanings = Task.meanings | {"moved": "the same as top1, with all coordinates moved by 32 units on every axis"}
     stacks_seeds = True
     common = (
         *("name", "task", "seed", "model.dim", "model.layers", "model.heads", "model.mlp_ratio", "model.attention"),

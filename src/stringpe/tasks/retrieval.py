@@ -21,7 +21,7 @@ from ..models.contrastive import Contrastive, Embeddings, class_embeddings, star
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, TextTask, broadcast
+from .base import Parts, Sample, Task, TextTask, broadcast
 from .build import build_towers, start_new
 from .warm_start import keep_tokenizer
 
@@ -35,6 +35,10 @@ class Retrieval(TextTask):
 
     metric = "mean_recall"
     metric_name = "mean recall"
+    meanings = Task.meanings | {
+        "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
+        "views": "the share of captions that score best with their own image among the images of the same room",
+    }
     reads = (*TextTask.reads, "loss.kind", "loss.pair_bias", "loss.chunk", "loss.within")
 
     def __init__(self, recipe: Recipe):

@@ -36,6 +36,10 @@ class Shapes(Task):
 
     capturable = True
     metric_name = "shapes named"
+    meanings = Task.meanings | {
+        "turned": "the same as top1, with every cloud in another, random pose",
+        "moved": "the same as top1, with all clouds moved by four radii",
+    }
     common = (
         *("name", "task", "seed", "data.source", *(f"model.{name}" for name in _OF_MODEL)),
         *(key for key in Task.common if key.startswith(("optim.", "loop."))),

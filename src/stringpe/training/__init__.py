@@ -14,7 +14,7 @@ _HOMES = {
     "Recipe": "stringpe.recipes.schema",
     "Task": "stringpe.tasks.base",
     "compare": "stringpe.training.comparison",
-    "evaluate": "stringpe.training.launch",
+    "evaluate": "stringpe.training.evaluation",
     "train": "stringpe.training.launch",
 }
 

@@ -12,8 +12,8 @@ from ..io.files import write_bytes
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.rollout import Trial
-from .launch import versions
 from .report import Section, show_picture, write_report
+from .run_result import versions
 
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
@@ -166,7 +166,7 @@ def draw_success(results: Results, path: Path) -> bytes | None:
             f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
         )
         return None
-    from .figures import draw_shares
+    from .comparison_figures import draw_shares
 
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ..metrics.statistics import Estimate
-from .table import Summary
+from .comparison_table import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

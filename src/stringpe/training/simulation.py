@@ -23,7 +23,7 @@ from ..robots.evaluate import FIRST_SEED, PATIENCE, TrialWorkers
 from ..robots.policies.base import Spec, read_spec
 from ..robots.rollout import Planner, Setting, Trial
 from ..tasks.policy import load_policy
-from .launch import evaluation_folder
+from .evaluation import evaluation_folder
 from .simulation_report import Result, draw_success, overview, table, write_simulation
 
 

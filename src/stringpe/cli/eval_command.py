@@ -61,8 +61,8 @@ def evaluate(
 
 def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes) -> None:
     """Evaluate a run on its validation set; print the numbers and where the rest is."""
-    from ..training.launch import evaluate as measure
-    from ..training.launch import evaluation_folder
+    from ..training.evaluation import evaluate as measure
+    from ..training.evaluation import evaluation_folder
 
     find_local_modules(*changes)
     out = out or evaluation_folder(run)
@@ -96,7 +96,7 @@ def _simulate(
 ) -> None:
     """Try policies in simulation. What is None in `how` is left to `simulate`."""
     from ..robots.data.demos import parse_options
-    from ..training.simulate import simulate
+    from ..training.simulation import simulate
 
     given = {name: value for name, value in how.items() if value is not None}
     print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))

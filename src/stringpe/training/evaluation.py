@@ -1,0 +1,108 @@
+"""Evaluating one checkpoint on its validation set: the numbers, and a report that says what they are and what they do
+not show."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.order import Place
+from ..io import checkpoint as checkpoints
+from ..io.files import write_json
+from ..io.progress import working
+from ..metrics.statistics import Estimate, wilson
+from ..tasks.base import Task
+from ..tasks.build import open_run
+from .launch import create_accelerator
+from .report import Rows, Section, describe_task, show_samples, write_report
+from .run_result import digests, versions
+
+
+def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | Path | None = None) -> dict[str, Any]:
+    """Metrics of a checkpoint on its validation set, with Wilson's interval for the main one where it is a share of
+    cases, and digests of weights, recipe and data.
+
+    changes: overrides of the run's recipe, for example data on another machine: ["data.val=…"]. out: a folder for
+    metrics.json, report.html and, of detection, results.json with the boxes in COCO's or Omni3D's results format.
+    """
+    task, model = open_run(path, changes or ())
+    if out is not None:
+        task.results = Path(out) / "results.json"
+    accelerator = create_accelerator(task.recipe)
+    model = accelerator.prepare_model(model.to(accelerator.device), evaluation_mode=True).eval()
+    quiet = not accelerator.is_main_process
+    with torch.no_grad(), working(f"evaluating {path}", late=True, quiet=quiet):
+        metrics = task.evaluate(model, Place(accelerator.process_index, accelerator.num_processes, accelerator.device))
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} of {path} is {value}: the model's outputs are not finite on this data")
+    weights = checkpoints.digest_weights(Path(path))
+    result: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digests(task.recipe, weights)}
+    share = None
+    if task.counted:
+        count = metrics["count"]
+        share = wilson(min(metrics[task.metric] * count, count), count)
+        result["interval"] = [share.low, share.high]
+    if out is not None and accelerator.is_main_process:
+        write_json(Path(out) / "metrics.json", result)
+        write_evaluation(Path(out), path, task, result, share, figure=not changes)
+    return result
+
+
+def evaluation_folder(path: str | Path) -> Path:
+    """Where evaluations of a checkpoint go: RUN/eval/STEP, or the folder `eval` of a model that does not lie in a
+    run."""
+    folder = checkpoints.model_folder(Path(path))
+    step = folder.resolve().parent
+    return step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else folder / "eval"
+
+
+def write_evaluation(
+    out: Path, path: str | Path, task: Task, result: Mapping[str, Any], share: Estimate | None, *, figure: bool
+) -> Path:
+    """Write report.html to `out` and return its path.
+
+    share: the main metric with its interval, where it is a share of cases. figure: draw predictions, which needs the
+    data where the run's own recipe says that it is."""
+    recipe = task.recipe
+    score, count = f"{task.metric_name}: {100 * result[task.metric]:.2f} %", f"{result['count']:,.0f} cases"
+    limits = [
+        "How another training would score: this is one checkpoint. `stringpe compare` repeats a training over seeds."
+    ]
+    if share is not None:
+        low, high = share.bounds
+        score += f" of {count} (95 % interval {100 * low:.2f} to {100 * high:.2f} %, Wilson's)"
+        limits.append("How the model does on other data: the interval allows for the choice of these cases alone.")
+    else:
+        score += f", from {count}; this metric is not a share of cases and has no simple interval"
+    data = f"{recipe.data.source} {recipe.data.val}".strip()
+    run = f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}) on its validation set: {data}."
+    sums = "; ".join(f"{name} {value}" for name, value in result["digest"].items())
+    sections = [
+        Section("The task", (describe_task(recipe), run)),
+        Section("Result", (f"{score}.",)),
+        Section("What cannot be concluded", points=tuple(limits)),
+        Section("All numbers", tables=(metric_rows(result, task),), notes=(f"Digests: {sums}.",)),
+    ]
+    drawn = task.figure({recipe.model.encoding: Path(path)}, out) if figure else None
+    pictures = show_samples(drawn, task)
+    return write_report(out, recipe, sections, pictures, versions(), f"Evaluation on {recipe.name}")
+
+
+def metric_rows(result: Mapping[str, Any], task: Task) -> Rows:
+    """Head and rows of the table of an evaluation's numbers: name, value and meaning."""
+    numbers = {name: value for name, value in result.items() if isinstance(value, float)}
+    return [
+        ("metric", "value", "what it is"),
+        *((name, f"{value:.4g}", _meaning(name, task.meanings)) for name, value in numbers.items()),
+    ]
+
+
+def _meaning(name: str, meanings: Mapping[str, str]) -> str:
+    """What a number is, by its name; or, of one group of cases ("iou_trays"), by the name of the whole."""
+    whole, _, group = name.partition("_")
+    if name in meanings or whole not in meanings:
+        return meanings.get(name, "")
+    return f"the same as {whole}, of {group} alone"

@@ -1,0 +1,121 @@
+"""What a finished run leaves: result.json and summary.csv. Digests in result.json tie the numbers to the weights, the
+recipe and the data that made them."""
+
+import csv
+import hashlib
+import io
+import json
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..io.files import read_record, write_json, write_text
+from ..recipes.overrides import differences, from_dict
+from ..recipes.schema import Data, Recipe
+
+_END_BYTES = 1 << 16  # of a file, read at its start and at its end
+_PLACES = ("train", "val", "train_boxes", "val_boxes")  # settings that name files or folders
+_IRRELEVANT = ("cache", "workers")  # settings that change no number
+_RESULT = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
+
+
+def read_result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
+    """The result that `train` left in `out`, or None if the run is not finished. Refuses the result of another
+    recipe."""
+    if not (out / "result.json").exists():
+        return None
+    try:
+        earlier = from_dict(read_record(out / "recipe.json", dict))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{out / 'recipe.json'} is not the recipe of the run ({error}): restore it") from None
+    changed = differences(earlier, recipe)
+    if changed:
+        raise ValueError(f"{out} holds the result of another recipe ({'; '.join(changed)}): choose another folder")
+    result: dict[str, Any] = read_record(out / "result.json", _RESULT, "restore it, or remove it to repeat the run")
+    return result
+
+
+def write_result(recipe: Recipe, out: Path, result: Mapping[str, Any]) -> None:
+    """Write summary.csv, one line with the main numbers, and then result.json, which says that the run is finished."""
+    line = {"recipe": recipe.name, "encoding": recipe.model.encoding, "seed": recipe.seed, "step": result["step"]}
+    line |= result["metrics"]
+    line |= {key: result[key] for key in ("parameters", "step_ms", "peak_bytes", "seconds", "device")}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, line, lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(line)
+    write_text(out / "summary.csv", text.getvalue())
+    write_json(out / "result.json", result)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    import accelerate  # type: ignore[import-untyped]
+
+    return {
+        "stringpe": __version__,
+        "torch": torch.__version__,
+        "accelerate": accelerate.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
+def digests(recipe: Recipe, weights: str) -> dict[str, str]:
+    """Digests of what makes a number: the weights (given), the recipe and the data."""
+    return {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
+
+
+def digest_recipe(recipe: Recipe) -> str:
+    """A digest of all settings of a run, 32 hexadecimal digits."""
+    return _digest(recipe.to_dict())
+
+
+def digest_data(data: Data) -> str:
+    """A digest of the data that a recipe names, which is the same wherever equal data lies. It covers the settings, the
+    name and size of every local file, and the first and last 64 KiB of files that are named themselves; files inside a
+    named folder are not opened."""
+    settings = {name: value for name, value in vars(data).items() if name not in (*_PLACES, *_IRRELEVANT)}
+    files = {name: list(_describe_files(getattr(data, name))) for name in _PLACES}
+    return _digest({"settings": settings, "files": files})
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _describe_files(where: str) -> Iterator[list[str | int]]:
+    """Name, size and perhaps a digest of every file that a setting stands for; nothing for a hub, a pipe or an
+    address."""
+    if where.startswith("pipe:") or "://" in where:
+        return
+    for part in filter(None, re.split(r",| \+ ", where)):
+        pattern = re.sub(r"\{[^}]*\}", "*", part)  # {000..127}
+        for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
+            if path.is_dir():
+                for inside in sorted(p for p in path.rglob("*") if p.is_file()):
+                    yield [str(inside.relative_to(path)), inside.stat().st_size]
+            else:
+                yield [path.name, path.stat().st_size, _digest_ends(path)]
+
+
+def _digest_ends(path: Path) -> str:
+    """A digest of a file's first and last 64 KiB."""
+    with path.open("rb") as file:
+        ends = file.read(_END_BYTES)
+        file.seek(max(path.stat().st_size - _END_BYTES, 0))
+        ends += file.read(_END_BYTES)
+    return hashlib.blake2b(ends, digest_size=16).hexdigest()
