@@ -1,6 +1,7 @@
 """Damaged and hostile input on every path that reads data: counted and named, or refused in words; never a crash."""
 
 import json
+import os
 import random
 import tempfile
 import warnings
@@ -19,7 +20,10 @@ from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.captioned_batches import load_captioned
 from stringpe.data.captioned_images import FolderCaptions
 from stringpe.data.coco import read_coco
+from stringpe.data.images import PictureFiles
 from stringpe.data.labelled_batches import load_labelled
+from stringpe.data.labelled_images import FolderSet
+from stringpe.io.pictures import BadSample
 from stringpe.recipes.schema import Data
 
 BAD_PICTURES = {
@@ -119,8 +123,6 @@ READERS = {
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(READERS)), st.integers(0, 2**32), st.integers(1, 4))
 def test_annotations_of_any_shape_are_used_or_refused_in_words(kind, seed, changes):
-    from stringpe.io.pictures import BadSample
-
     content, read, name = READERS[kind]
     dice = random.Random(seed)
     for _ in range(changes):
@@ -140,3 +142,41 @@ def test_annotations_of_any_shape_are_used_or_refused_in_words(kind, seed, chang
         elif kind == "omni3d":
             assert all(bool(p.boxes.abs().le(1e4).all()) for p in found.images)
             assert len({p.id for p in found.images}) == len(found.images)
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "pictures/../../secret.png", "{folder}/secret.png", "/dev/zero"])
+def test_a_name_in_annotations_cannot_lead_out_of_the_folder(name, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "secret.png").write_bytes(picture())
+    files = PictureFiles(str(tmp_path / "pictures"))
+    with pytest.raises(BadSample, match="there is no such file"):
+        files.read(name.format(folder=tmp_path))
+    (tmp_path / "pictures" / "7.png").write_bytes(picture())
+    assert files.read("train/7.png") == files.read(f"{tmp_path}/pictures/7.png") == picture()
+
+
+@pytest.mark.parametrize("kind", ["classes", "captions", "annotations"])
+def test_a_pipe_among_pictures_is_left_out_and_nobody_waits_for_it(kind, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(picture())
+        (tmp_path / name / "0.txt").write_text("a dog")
+    os.mkfifo(tmp_path / "a" / "1.png")
+    read = {
+        "classes": lambda: FolderSet(str(tmp_path)).decode(1),
+        "captions": lambda: FolderCaptions(str(tmp_path)).picture(1),
+        "annotations": lambda: PictureFiles(str(tmp_path / "a")).decode("1.png"),
+    }
+    with pytest.raises(BadSample, match=r"1\.png is not an ordinary file"):
+        read[kind]()
+
+
+def test_half_a_surrogate_pair_in_a_caption_ends_nothing(tmp_path):
+    pytest.importorskip("tokenizers")
+    from stringpe.io.files import write_text
+    from stringpe.models.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.train(["a dog", "a \ud800 cat"], vocab=280)
+    assert torch.equal(tokenizer.encode(["a \udfff cat"]), tokenizer.encode(["a ? cat"]))
+    write_text(tmp_path / "page.html", "a \ud800 cat")
+    assert (tmp_path / "page.html").read_text() == "a \\ud800 cat"

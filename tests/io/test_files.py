@@ -178,3 +178,11 @@ def test_a_file_is_named(tmp_path):
     path.write_text(json.dumps(GOOD | {"step": "x"}))
     with pytest.raises(ValueError, match=r"x\.json is damaged \(step is 'x', not a whole number\): restore it"):
         read_record(path, SHAPE)
+
+
+def test_what_is_not_an_ordinary_file_is_not_replaced_by_one(tmp_path):
+    """As an administrator one could lose /dev/null."""
+    os.mkfifo(tmp_path / "device")
+    with pytest.raises(OSError, match="device is there and is not an ordinary file"):
+        write_text(tmp_path / "device", "x")
+    assert (tmp_path / "device").is_fifo()

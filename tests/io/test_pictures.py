@@ -140,3 +140,15 @@ def test_any_bytes_can_be_asked(content):
     assert read_depth_step(content) is None
     whole = encode_png(torch.zeros(2, 2, dtype=torch.int32), depth_step=0.5)
     assert read_depth_step(whole[:40] + content) in (None, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "PPM"])
+def test_grey_of_16_bits_is_scaled_and_not_cut_off(kind):
+    file = io.BytesIO()
+    Image.fromarray(np.array([[0, 128 * 257, 65535]], np.uint16)).save(file, kind)
+    assert np.array(decode_picture(file.getvalue(), "x"))[0].tolist() == [[0] * 3, [128] * 3, [255] * 3]
+
+
+def test_pictures_of_real_numbers_are_refused():
+    with pytest.raises(BadSample, match="x: it has real numbers in place of colours"):
+        decode_picture(b"Pf\n1 1\n-1.0\n" + struct.pack("<f", float("nan")), "x")

@@ -29,3 +29,10 @@ def test_what_is_known_is_neither_counted_nor_reported_again():
     with pytest.warns(RuntimeWarning, match="1 samples cannot be used and are left out: c: bad"):
         problems.report(["a: bad", "c: bad"])
     assert problems.reasons == ["a: bad", "b: bad", "c: bad"]
+
+
+def test_names_cannot_write_to_the_terminal():
+    problems = Problems("pictures")
+    problems.add("a\x1b[2J\nb\u202e.png: cut")
+    problems.report(["a\x1b[2J\nb\u202e.png: cut"])
+    assert list(problems) == [r"a\x1b[2J\nb\u202e.png: cut"]

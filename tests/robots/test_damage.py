@@ -10,6 +10,7 @@ from stand_in import demonstration
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.hdf5 import import_hdf5
 from stringpe.robots.data.pack import FORMAT, load, pack
+from stringpe.robots.data.parquet import BrokenEpisode
 from stringpe.robots.data.video import write_video
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import read_spec
@@ -143,3 +144,60 @@ def test_a_film_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_video(tmp_path / "b.mp4", frames)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+@pytest.mark.parametrize("way", ["external link", "soft link", "external storage", "virtual", "large"])
+def test_a_recording_cannot_read_other_files_or_fill_the_memory(way, tmp_path, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    import numpy as np
+
+    from stringpe.robots.data import hdf5
+
+    with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+        file["action"] = np.ones((3, 7), np.float32)
+    (tmp_path / "secret.txt").write_bytes(b"secret" * 20)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["observations/qpos"] = np.zeros((3, 7), np.float32)
+        file["observations/images/top"] = np.zeros((3, 4, 4, 3), np.uint8)
+        if way == "external link":
+            file["action"] = h5py.ExternalLink("secret.hdf5", "/action")
+        elif way == "soft link":
+            file["there"], file["action"] = h5py.ExternalLink("secret.hdf5", "/"), h5py.SoftLink("/there/action")
+        elif way == "external storage":
+            file.create_dataset("action", (3, 7), np.float32, external=[(str(tmp_path / "secret.txt"), 0, 84)])
+        elif way == "virtual":
+            layout = h5py.VirtualLayout((3, 7), np.float32)
+            layout[:] = h5py.VirtualSource(str(tmp_path / "secret.hdf5"), "action", (3, 7))
+            file.create_virtual_dataset("action", layout)
+        else:
+            file["action"] = np.ones((3, 7), np.float32)
+            monkeypatch.setattr(hdf5, "_MOST_BYTES", 83)
+    with pytest.raises(BrokenEpisode, match=r"a\.hdf5 cannot .*(is a link|in another file|84 bytes, more than)"):
+        hdf5.read_hdf5(tmp_path / "a.hdf5")
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_VALUES", 3), ("_MOST_BYTES", 20)])
+def test_tables_that_claim_too_much_are_refused_before_they_are_unpacked(limit, value, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    from stringpe.robots.data import parquet
+
+    parquet.write_rows(tmp_path / "a.parquet", {"x": [0] * 4})
+    assert parquet.read_rows(tmp_path / "a.parquet") == {"x": [0] * 4}
+    monkeypatch.setattr(parquet, limit, value)
+    with pytest.raises(BrokenEpisode, match=r"a\.parquet .* more than the"):
+        parquet.read_footer(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet .* more than the"):
+        parquet.read_rows(tmp_path / "a.parquet")
+
+
+def test_a_video_cannot_be_a_list_of_other_files(tmp_path):
+    pytest.importorskip("av")
+    import numpy as np
+
+    from stringpe.robots.data.video import read_frames
+
+    real = write_video(tmp_path / "real.mp4", [np.full((16, 16, 3), 99, np.uint8)] * 3)
+    assert len(list(read_frames(real, 0, 3, 10))) == 3
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
+    with pytest.raises(BrokenEpisode, match=r"list\.mp4 cannot be read as a video"):
+        list(read_frames(tmp_path / "list.mp4", 0, 3, 10))

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from stringpe.io import checkpoint as checkpoints
 from stringpe.io.files import hold_lock
 from stringpe.training import evaluate, train
+from stringpe.training.evaluation import evaluation_folder
 from stringpe.training.run_result import digest_data, digest_recipe
 
 pytestmark = pytest.mark.slow
@@ -261,3 +262,28 @@ def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_pat
         with pytest.raises(ValueError, match=r"data\.train=.*no is not a folder"):
             begin()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.complex64])
+def test_weights_of_odd_types_are_refused_in_words(finished, tmp_path, kind):
+    shutil.copytree(checkpoints.found(finished[0])[-1], tmp_path / "step")
+    path = tmp_path / "step" / "pretrained_model" / "model.safetensors"
+    weights = load_file(path)
+    name = next(iter(weights))
+    bad = torch.full_like(weights[name], float("nan")).to(kind)
+    save_file(weights | {name: bad}, path)
+    with pytest.raises(ValueError, match=r"model\.safetensors.*(NaN|complex)"):
+        evaluate(tmp_path / "step")
+
+
+def test_a_run_from_elsewhere_cannot_choose_what_is_overwritten(run, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (run / ".lock").unlink(missing_ok=True)
+    (run / ".lock").symlink_to(precious)
+    with pytest.raises(OSError, match=r"\.lock"), hold_lock(run / ".lock", "the run"):
+        pass
+    (run / "eval").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"is a link to .*: say where to write with --out"):
+        evaluation_folder(run)
+    assert precious.read_text() == "precious"

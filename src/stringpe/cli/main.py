@@ -10,6 +10,7 @@ from typing import Any
 from .. import recipes
 from ..catalogue import names as rotary_names
 from ..io.imports import MismatchedTorchvision, explain_torchvision
+from ..io.problems import printable
 from ..io.registry import suggest
 from . import commands, data, eval_command
 from .parse import call, split_docstring
@@ -58,7 +59,8 @@ def main(words: Sequence[str] | None = None) -> None:
             raise
         sys.exit(f"stringpe: {_missing(str(error.name))}")
     except (ValueError, OSError, MismatchedTorchvision) as error:
-        sys.exit(f"stringpe: {error}")
+        lines = map(printable, str(error).splitlines())
+        sys.exit("stringpe: " + "\n".join(lines))
 
 
 def run(words: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..io.files import read_json
+from ..io.files import read_bytes, read_json
 from ..io.pictures import SUFFIXES, BadSample, decode_picture
 from ..io.problems import Problems
 from .depth_files import DEPTH, check_aspect, read_depth, read_json_of
@@ -128,8 +128,8 @@ class FolderCaptions(CaptionFiles):
         path = self.paths[i]
         beside = {kind: path.with_name(f"{path.stem}.{kind}") for kind in ("txt", "json", DEPTH)}
         try:
-            found = {path.suffix[1:].lower(): path.read_bytes()}
-            found |= {kind: other.read_bytes() for kind, other in beside.items() if other.exists()}
+            found = {path.suffix[1:].lower(): read_bytes(path)}
+            found |= {kind: read_bytes(other) for kind, other in beside.items() if other.exists()}
         except OSError as error:
             raise BadSample(f"{path}: {error}") from error
         listed = self.listed.get(path.relative_to(self.root).as_posix()) or self.listed.get(path.name)

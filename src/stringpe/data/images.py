@@ -1,5 +1,6 @@
 """Images: Pillow to tensors and back, at their working size or stretched; sets of different sizes; files by name."""
 
+import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -10,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..io.files import MAX_BYTES, read_bytes
 from ..io.pictures import BadSample, decode_picture
 from ..io.problems import Problems
 from .sources import expand
-from .tars import MAX_BYTES, Member, read_members
+from .tars import Member, read_members
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -93,7 +95,8 @@ def stretch_depth(depth: Tensor, size: int) -> Tensor:
 
 class PictureFiles:
     """Pictures by file name. where: a folder, a .zip, or tars (commas, * and {000..127}). A name that is not there as
-    it stands is looked for by its last part, so "train2017/7.jpg" is found in a folder that holds only that split."""
+    it stands is looked for by its last part, so "train2017/7.jpg" is found in a folder that holds only that split.
+    Names are data of an annotation file: one that leads out of the folder is looked for by its last part, too."""
 
     def __init__(self, where: str):
         if not where:
@@ -130,7 +133,8 @@ class PictureFiles:
     def _read(self, name: str) -> bytes:
         if self.folder is not None:
             whole, last = self.folder / name, self.folder / PurePosixPath(name).name
-            return (whole if whole.exists() else last).read_bytes()
+            inside = Path(os.path.normpath(whole)).is_relative_to(os.path.normpath(self.folder))
+            return read_bytes(whole if inside and whole.exists() else last)
         found = self.names.get(name) or self.names[PurePosixPath(name).name]
         if self.zip is not None:
             with zipfile.ZipFile(self.zip) as file:  # opened anew, so that threads and processes do not share it

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..io.files import read_bytes
 from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
 from ..io.problems import Problems
 from .sources import FILES, READ, add_source
@@ -92,7 +93,7 @@ class FolderSet(ImageSet):
 
     def decode(self, i: int) -> "Image":
         try:
-            content = self.files[i][0].read_bytes()
+            content = read_bytes(self.files[i][0])
         except OSError as error:
             raise BadSample(f"{self.name(i)}: {error}") from error
         return decode_picture(content, self.name(i))

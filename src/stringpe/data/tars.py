@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from ..io.files import new_file, write_text
+from ..io.files import MAX_BYTES, new_file, write_text
 from ..io.pictures import SUFFIXES, BadSample
 from ..io.problems import Problems
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 TEXTS = ("cls", "txt", "json")
 """Kinds of files that are read at once, because they are small and wanted first."""
-
-MAX_BYTES = 2**30
-"""Largest file in a tar: one that claims more is left out."""
 
 DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError)
 """What reading a damaged tar raises."""

@@ -122,18 +122,26 @@ def read_tensors(path: Path) -> State:
         raise _damaged(path, str(error).partition("\n")[0]) from None
     if not tensors:
         raise _damaged(path, "it holds no tensors")
+    unreal = [name for name, tensor in tensors.items() if tensor.is_complex()]
+    if unreal:
+        raise _damaged(path, f"{unreal[0]} holds complex numbers")
     return tensors
 
 
 def check_finite(state: Mapping[str, Tensor], what: str) -> None:
     """Refuse tensors with NaN or infinity."""
-    bad = [name for name, t in state.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    bad = [name for name, t in state.items() if t.is_floating_point() and not bool(_widen(t).isfinite().all())]
     if bad:
         more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
         raise ValueError(
             f"{what}: {bad[0]}{more} hold NaN or infinity, and nothing made with them has a meaning: go back to "
             f"an earlier checkpoint, or train again with a lower optim.lr"
         )
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 where it has 8 bits: torch does not look for NaN in those."""
+    return tensor.float() if tensor.element_size() == 1 else tensor
 
 
 def digest_weights(source: Path | Mapping[str, Tensor]) -> str:

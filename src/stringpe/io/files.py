@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import socket
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MAX_BYTES = 2**30
+"""Largest file of a data set that is read whole."""
+
 _HOST = "".join(c for c in socket.gethostname() if c.isalnum()) or "host"
 
 
@@ -28,6 +32,8 @@ _HOST = "".join(c for c in socket.gethostname() if c.isalnum()) or "host"
 def new_file(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes `path` in one step once its content has reached the disk. If the block raises,
     `path` stays as it was. exclusive: of several writers the first wins, and the others get FileExistsError."""
+    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device such as /dev/null
+        raise OSError(f"{path} is there and is not an ordinary file: choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_drafts(path)
     draft = _draft(path)
@@ -67,8 +73,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write a whole text file, in UTF-8. Half of a surrogate pair, which a name from elsewhere can hold, is written as
+    its number."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -82,6 +89,17 @@ def write_tensors(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, 
 
     with new_file(path) as draft:
         save_file(tensors, draft, metadata)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of an ordinary file. OSError for one that has no end, such as a pipe or a device, and for one of more
+    than `MAX_BYTES`: the file may have come with a data set."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is not an ordinary file")
+    if found.st_size > MAX_BYTES:
+        raise OSError(f"{path} has {found.st_size} bytes, more than the {MAX_BYTES} that are read")
+    return path.read_bytes()
 
 
 def read_json(path: Path) -> Any:
@@ -128,7 +146,7 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
 
     The lock ends with the process that holds it, whatever ended that process."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+", encoding="utf-8") as file:
+    with open(path, "a+", encoding="utf-8", opener=refuse_link) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -139,6 +157,12 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield
+
+
+def refuse_link(path: str, flags: int) -> int:
+    """An opener for `open` that writes into a file of a folder from elsewhere: OSError if its name is a symbolic link,
+    which may lead to a file of the user."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def cache_folder(chosen: str = "") -> Path:

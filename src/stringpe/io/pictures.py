@@ -48,7 +48,7 @@ def decode_picture(content: bytes, name: str, *, upright: bool = False) -> "Imag
     from PIL import ImageOps
 
     def convert(image: "Image") -> "Image":
-        return (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+        return _to_rgb(ImageOps.exif_transpose(image) if upright else image)
 
     return _decode(content, name, convert)
 
@@ -74,7 +74,7 @@ def convert_picture(image: "Image", name: str) -> "Image":
     """An opened picture as RGB, or BadSample with `name`."""
     try:
         _check_size(image)
-        return image.convert("RGB")
+        return _to_rgb(image)
     except Exception as error:  # see _decode
         raise BadSample(f"{name}: {error}") from error
 
@@ -95,6 +95,15 @@ def _decode(
         # Plugins raise OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError, struct.error, zlib.error and
         # Pillow's own DecompressionBombError, which have no common ancestor but this one.
         raise BadSample(f"{name}: {error or type(error).__name__}") from error
+
+
+def _to_rgb(image: "Image") -> "Image":
+    """The picture as RGB of 8 bits. Grey of 16 bits is scaled to them: Pillow cuts it off at 255."""
+    if image.mode == "F":
+        raise ValueError("it has real numbers in place of colours")
+    if image.mode.startswith("I"):
+        image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+    return image.convert("RGB")
 
 
 def _check_size(image: "Image") -> None:

@@ -6,6 +6,12 @@ from collections.abc import Iterable, Iterator
 _EXAMPLES = 5
 
 
+def printable(text: str) -> str:
+    """The text on one line, with an escape such as \\x1b for every character that a terminal would obey: names of files
+    and of samples come from elsewhere."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Problems:
     """What was left out of a data set, and why.
 
@@ -25,7 +31,7 @@ class Problems:
 
     def add(self, reason: str) -> None:
         """Count one more; a reason that is known already, name included, is not counted again."""
-        self._reasons[reason] = None
+        self._reasons[printable(reason)] = None
 
     def extend(self, reasons: Iterable[str]) -> None:
         """Count several."""
@@ -35,7 +41,7 @@ class Problems:
     def report(self, reasons: Iterable[str]) -> None:
         """Add reasons, and warn of those that are new."""
         new = Problems(self.what, self.where)
-        for reason in reasons:
+        for reason in map(printable, reasons):
             if reason not in self._reasons:
                 new.add(reason)
                 self.add(reason)

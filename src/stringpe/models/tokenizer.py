@@ -40,7 +40,7 @@ class Tokenizer:
             initial_alphabet=package.pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(captions, trainer)
+        inner.train_from_iterator(map(_without_surrogates, captions), trainer)
         inner.post_processor = package.processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 1)])
         return cls(inner, padding=0)
 
@@ -94,7 +94,7 @@ class Tokenizer:
         if empty:
             raise ValueError(f"text {empty[0]} of {len(texts)} is empty: leave it out")
         rows = torch.full((len(texts), context), self.padding, dtype=torch.long)
-        for row, encoding in zip(rows, self.inner.encode_batch(list(texts)), strict=True):
+        for row, encoding in zip(rows, self.inner.encode_batch(list(map(_without_surrogates, texts))), strict=True):
             numbers = encoding.ids
             if len(numbers) > context:
                 self.truncated += 1
@@ -107,6 +107,11 @@ class Tokenizer:
         """The texts of token rows (b, n), without padding and other special tokens."""
         rows = [[t for t in row if t != self.padding] for row in tokens.tolist()]
         return [text.strip() for text in self.inner.decode_batch(rows, skip_special_tokens=True)]
+
+
+def _without_surrogates(text: str) -> str:
+    """The text with "?" for every half of a surrogate pair, which JSON can hold, but which is no character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _package() -> Any:

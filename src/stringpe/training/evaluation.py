@@ -56,7 +56,10 @@ def evaluation_folder(path: str | Path) -> Path:
     run."""
     folder = checkpoints.model_folder(Path(path))
     step = folder.resolve().parent
-    return step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else folder / "eval"
+    place = step.parents[1] / "eval" / step.name if step.parent.name == "checkpoints" else folder.resolve() / "eval"
+    if place.resolve() != place:  # a run from elsewhere could choose what is overwritten
+        raise ValueError(f"{place} is a link to {place.resolve()}: say where to write with --out")
+    return place
 
 
 def write_evaluation(

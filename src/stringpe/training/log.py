@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from ..io.files import refuse_link
 from ..io.progress import progress
 from ..io.registry import suggest
 from ..recipes.overrides import flatten
@@ -77,7 +78,7 @@ class Log:
 
 def _open_at(path: Path, position: int) -> TextIO:
     path.touch()
-    file = path.open("r+", encoding="utf-8")
+    file = open(path, "r+", encoding="utf-8", opener=refuse_link)  # noqa: SIM115, closed by the log
     file.seek(min(position, path.stat().st_size))
     file.truncate()
     return file

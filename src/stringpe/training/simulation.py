@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import robots
 from ..io.checkpoint import digest_weights, model_folder, read_model
-from ..io.files import claim_folder, find_mismatch, hold_lock, write_json, write_text
+from ..io.files import claim_folder, find_mismatch, hold_lock, refuse_link, write_json, write_text
 from ..io.progress import progress
 from ..robots.evaluate import FIRST_SEED, PATIENCE, TrialWorkers
 from ..robots.policies.base import Spec, read_spec
@@ -153,7 +153,7 @@ def evaluate(what: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet:
         done = {t.seed: t for t in read_trials(folder, what.weights) if t.seed in seeds}
         left = [s for s in seeds if s not in done]
         setting = Setting(what.env, what.policy, folder / "videos", what.videos, html=what.html)
-        with open(folder / "trials.jsonl", "a+b") as log:
+        with open(folder / "trials.jsonl", "a+b", opener=refuse_link) as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
             with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:

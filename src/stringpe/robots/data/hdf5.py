@@ -1,7 +1,8 @@
 """Episodes of ACT and ALOHA recordings, one HDF5 file each, into a data set.
 
 A file holds /action (t, a), /observations/qpos (t, s) and /observations/images/<camera>, either (t, h, w, 3) uint8 or
-(t, bytes) of encoded pictures. Other entries are left alone.
+(t, bytes) of encoded pictures. Other entries are left alone. HDF5 can store an entry as a reference to another file;
+such entries are refused, since a recording from elsewhere could otherwise read any file of this machine.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from . import parquet
 from .columns import ACTION, IMAGES, STATE, check
 from .parquet import BrokenEpisode
 from .writer import Writer
+
+_MOST_BYTES = 1 << 34
+"""Largest entry of a file, unpacked: 16 GiB, which is five minutes of one camera of 640 × 480 pixels at 50 Hz."""
 
 
 def import_hdf5(
@@ -71,15 +75,15 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
         raise ValueError(f"HDF5 files need h5py: pip install 'stringpe[robots]' ({missing})") from None
     try:
         with h5py.File(path) as file:
-            found = {ACTION: np.asarray(file["action"], np.float32)}
-            found[STATE] = np.asarray(file["observations/qpos"], np.float32)
-            pictures = file["observations/images"]
+            found = {ACTION: np.asarray(_read_entry(file, "action"), np.float32)}
+            found[STATE] = np.asarray(_read_entry(file, "observations/qpos"), np.float32)
+            pictures = _follow(file, "observations/images")
             missing_cameras = [name for name in cameras if name not in pictures]
             if missing_cameras:
                 there = ", ".join(pictures)
                 raise BrokenEpisode(f"{path.name} has no camera {', '.join(missing_cameras)}; it has {there}")
             for name in cameras or pictures:
-                found[IMAGES + name] = _pictures(IMAGES + name, pictures[name][()])
+                found[IMAGES + name] = _pictures(IMAGES + name, _read_entry(pictures, name))
     except BrokenEpisode:
         raise
     except Exception as error:  # h5py raises all kinds for damaged files
@@ -89,6 +93,27 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
     except ValueError as error:
         raise BrokenEpisode(f"{path.name}: {error}") from None
     return found
+
+
+def _follow(group: Any, name: str) -> Any:
+    """What lies under a path of a file, once no part of it is a link."""
+    import h5py
+
+    for part in name.split("/"):
+        if part in group and not isinstance(group.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is a link, which may lead to another file and is not followed")
+        group = group[part]
+    return group
+
+
+def _read_entry(group: Any, name: str) -> Any:
+    """The values of an entry, which are stored in this very file and fit into memory."""
+    stored = _follow(group, name)
+    if stored.external or stored.is_virtual:
+        raise ValueError(f"{name} is stored in another file, which is not read")
+    if stored.nbytes > _MOST_BYTES:
+        raise ValueError(f"{name} has {stored.nbytes} bytes, more than the {_MOST_BYTES} that are read")
+    return stored[()]
 
 
 def _pictures(key: str, stored: Any) -> Any:

@@ -18,6 +18,12 @@ from ...io.files import find_mismatch
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 
+_MOST_VALUES = 10**8
+"""Most values of a column in a file: four times what LeRobot's files of 100 MB can hold of numbers."""
+
+_MOST_BYTES = 1 << 34
+"""Largest file, unpacked: 16 GiB."""
+
 
 class BrokenEpisode(ValueError):
     """An episode's file cannot be read, or does not hold what the data set says."""
@@ -98,6 +104,9 @@ def read_footer(path: Path) -> tuple[Footer | None, int, dict[str, int]]:
         schema = found.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
         raise BrokenEpisode(f"{path.name} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
+    wrong = _excess(found)
+    if wrong:
+        raise BrokenEpisode(f"{path.name} {wrong}")
     sizes = {field.name: getattr(field.type, "list_size", 1) for field in schema}
     own = (schema.metadata or {}).get(b"stringpe")
     length = int(found.num_rows)
@@ -155,10 +164,27 @@ def read_rows(path: Path) -> dict[str, list[Any]]:
     """A table as lists; ValueError with its name if it is damaged."""
     pa = arrow()
     try:
-        found: dict[str, list[Any]] = pa.parquet.ParquetFile(path).read().to_pydict()
+        file = pa.parquet.ParquetFile(path)
+        wrong = _excess(file.metadata)
+        found: dict[str, list[Any]] = {} if wrong else file.read().to_pydict()
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]}): restore it") from None
+    if wrong:
+        raise ValueError(f"{path} {wrong}: restore it")
     return found
+
+
+def _excess(metadata: Any) -> str:
+    """What a file holds too much of to be read, in words; empty if nothing: a file of a megabyte can claim billions of
+    equal values."""
+    parts = [
+        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
+    ]
+    values = max(metadata.num_rows, *(part.num_values for part in parts), 0)
+    size = sum(part.total_uncompressed_size for part in parts)
+    if values > _MOST_VALUES:
+        return f"has {values} values in a column, more than the {_MOST_VALUES} that are read"
+    return f"unpacks to {size} bytes, more than the {_MOST_BYTES} that are read" if size > _MOST_BYTES else ""
 
 
 def _to_arrow(value: Any, pa: Any) -> Any:

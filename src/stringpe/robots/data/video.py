@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...io.files import new_file
+from ...io.pictures import MAX_PIXELS
 from .columns import IMAGES, Array, read_range
 from .parquet import BrokenEpisode
 
@@ -28,8 +29,11 @@ def read_frames(path: Path, start: float, count: int, fps: float, *, deep: bool 
     """Pictures of a video at the times start + i / fps, i < count: (h, w, 3) uint8; deep: (h, w) uint16 of 12 bits."""
     av = _pyav()
     try:
-        with av.open(str(path)) as file:
+        # Named, since a format that is guessed may be a list of other files or addresses to read.
+        with av.open(str(path), format="mp4") as file:
             stream = file.streams.video[0]
+            if stream.width * stream.height > MAX_PIXELS:
+                raise ValueError(f"its pictures have {stream.width} × {stream.height} pixels")
             stream.thread_type = "AUTO"
             if start > 0:
                 file.seek(max(round((start - 1 / fps) / stream.time_base), 0), stream=stream)
