@@ -11,7 +11,7 @@ import torch
 
 from stringpe import robots
 from stringpe.coords import backproject
-from stringpe.robots.sim import simulator
+from stringpe.robots.sim import cameras, simulator
 
 
 @pytest.mark.parametrize("task", robots.tasks())
@@ -88,6 +88,34 @@ def test_depth_is_what_a_ray_measures(eyes):
             gaps.append(abs(hit - depth[row, column]))
     assert np.median(gaps) < 1e-4
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "options"), [("KukaPick", ({"lighting": "dim"}, {"lighting": "side"})), ("MugOnPlate", ({}, {}))]
+)
+def test_environments_share_a_renderer_and_see_what_they_would_see_with_their_own(task, options, eyes):
+    first, second = (robots.make(task, size=(32, 48), depth=True, **each) for each in options)
+    first.reset(seed=0)
+    seen, _ = second.reset(seed=1)
+    assert first._cameras._renderer is second._cameras._renderer
+    with mujoco.Renderer(second.model, 32, 48) as own:
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            own.scene.flags[flag] = 0
+        for camera in second.cameras:
+            own.update_scene(second.data, camera)
+            np.testing.assert_array_equal(seen[f"observation.images.{camera}"], own.render())
+    again = second.look()
+    first.close()
+    np.testing.assert_equal(second.look(), again)
+    second.close()
+
+
+def test_another_size_or_robot_has_a_renderer_of_its_own(eyes):
+    size = {"size": (16, 16)}
+    made = [robots.make(*how[:1], **how[1]) for how in (("KukaPick", size), ("MugOnPlate", size), ("KukaPick", {}))]
+    for env in made:
+        env.reset(seed=0)
+    assert len({id(env._cameras._renderer) for env in made}) == 3
 
 
 @pytest.mark.parametrize(
@@ -237,6 +265,7 @@ def test_a_renderer_that_fails_gives_the_same_line(monkeypatch):
 
     monkeypatch.setenv("MUJOCO_GL", "egl")
     monkeypatch.setattr(simulator.mujoco, "Renderer", broken)
+    monkeypatch.setattr(cameras, "_RENDERERS", {})
     env = robots.make("MugOnPlate", size=(8, 8))
     with pytest.raises(OSError, match=r"libegl1.*no display"):
         env.reset(seed=0)

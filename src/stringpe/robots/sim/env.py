@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..calibration import intrinsics_key, pinhole, pose_key
+from .cameras import Cameras, DepthSensor
 from .poses import Vector
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
-from .simulator import Cameras, DepthSensor, mujoco
+from .simulator import mujoco
 from .things import add
 from .world_state import World
 
@@ -216,10 +217,8 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
     def close(self) -> None:
-        """Release the rendering context."""
-        if self._cameras is not None:
-            self._cameras.close()
-            self._cameras = None
+        """Release the cameras."""
+        self._cameras = None
 
 
 class _Servos:
