@@ -11,7 +11,7 @@ import torch
 
 from stringpe import robots
 from stringpe.coords import backproject
-from stringpe.robots.sim import cameras, simulator
+from stringpe.robots.sim import sensors, simulator
 
 
 @pytest.mark.parametrize("task", robots.tasks())
@@ -265,7 +265,7 @@ def test_a_renderer_that_fails_gives_the_same_line(monkeypatch):
 
     monkeypatch.setenv("MUJOCO_GL", "egl")
     monkeypatch.setattr(simulator.mujoco, "Renderer", broken)
-    monkeypatch.setattr(cameras, "_RENDERERS", {})
+    monkeypatch.setattr(sensors, "_RENDERERS", {})
     env = robots.make("MugOnPlate", size=(8, 8))
     with pytest.raises(OSError, match=r"libegl1.*no display"):
         env.reset(seed=0)

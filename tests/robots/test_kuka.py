@@ -3,7 +3,7 @@ import pytest
 
 from stringpe import robots
 from stringpe.robots.data import demos
-from stringpe.robots.sim.cameras import DepthSensor
+from stringpe.robots.sim.sensors import DepthSensor
 
 SHIFTS = [*robots.shifts("KukaPick"), {"table_height": 0.1}]
 

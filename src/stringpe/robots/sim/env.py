@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..calibration import intrinsics_key, pinhole, pose_key
-from .cameras import Cameras, DepthSensor
 from .poses import Vector
 from .robot_model import Robot
 from .robot_task import RobotTask, draw_starts
 from .scenery import Scenery
+from .sensors import Cameras, DepthSensor
 from .simulator import mujoco
 from .things import add
 from .world_state import World

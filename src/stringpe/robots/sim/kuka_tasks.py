@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from . import kuka, things
-from .cameras import DepthSensor
 from .env import RobotEnv
 from .expert import Script
 from .goals import Delivery, Lifting, lies_in
@@ -15,6 +14,7 @@ from .poses import rotation_about
 from .robot_task import Goal, RobotTask, Start, TaskEntry
 from .scenery import Scenery
 from .scripts import Placement, deliver, pick_up
+from .sensors import DepthSensor
 from .things import Primitive, Thing
 
 FULL = float(np.pi)

@@ -1,4 +1,4 @@
-"""What cameras see of a simulation: pictures, exact depth, and depth as a sensor would measure it."""
+"""What cameras see of a simulation: pictures, exact depth, and depth as a real sensor would measure it."""
 
 import atexit
 import hashlib
