@@ -38,7 +38,7 @@ def test_a_picture_of_another_size_than_its_annotations_say_is_left_out(recipe, 
     content["images"][1] |= {"width": 400}
     (tmp_path / "train.json").write_text(json.dumps(content))
     data = replace(recipe.data, train=str(tmp_path / "train.tar"))
-    with pytest.warns(RuntimeWarning, match=r"0001.png: it has 40 × 64 pixels, but the annotations say 400 × 64"):
+    with pytest.warns(RuntimeWarning, match=r"0001.png: it has 40 × 64 pixels, but its annotations say 400 × 64"):
         found = load_boxes2d(data, "train")
     assert [p.id for p in found.coco.pictures] == [100, 102, 103]
     assert len(found.problems) == 1
@@ -48,7 +48,7 @@ def test_workers_put_the_next_picture_with_its_own_number_in_place_of_a_bad_one(
     pictures(tmp_path, "val", 4, 0, corrupt=(1, 2))
     data = replace(recipe.data, val=str(tmp_path / "val.tar"), in_memory=False)
     split = load_boxes2d(data, "val")
-    with pytest.warns(RuntimeWarning, match=r"2 pictures or annotations of .*val.json cannot be used"):
+    with pytest.warns(RuntimeWarning, match=r"2 pictures or annotations of .*val.tar cannot be used"):
         pixels, numbers = next(load_squares(split, [torch.tensor([0, 1, 2, 3])], Place()))
     assert numbers.tolist() == [0, 3, 3, 3]
     assert torch.equal(pixels[1], pixels[3])
@@ -125,7 +125,7 @@ def test_lists_that_do_not_fit_are_refused(two, recipe):
     with pytest.raises(ValueError, match=r"data.train names 2 data sets and data.train_boxes 1 files"):
         changed(train_boxes="one.json")
     task = changed(val=two.data.train)
-    with pytest.raises(ValueError, match=r"validation takes one; evaluate others with stringpe eval RUN"):
+    with pytest.raises(ValueError, match=r"validation takes one: evaluate others with stringpe eval RUN"):
         _ = task.val_set
 
 

@@ -182,7 +182,7 @@ class TestOmni3D:
         own, content = exported(tmp_path, recipe)
         content["images"][0]["width"] = 99
         (tmp_path / "images.json").write_text(json.dumps(content))
-        with pytest.warns(RuntimeWarning, match="48 × 32 pixels, but the file says 99 × 32"):
+        with pytest.warns(RuntimeWarning, match="48 × 32 pixels, but its annotations say 99 × 32"):
             assert len(load_boxes3d(own.data, "train", False)) == 5
 
     def test_images_without_objects_train_too(self, tmp_path, recipe):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stringpe.data.mosaic import Pictures, draw_mosaics, parse_shares, plan_mosaics
+from stringpe.data.mosaic import PictureBoxes, draw_mosaics, parse_shares, plan_mosaics
 from stringpe.data.order import Order, Place
 from stringpe.geometry.boxes import to_corners
 from stringpe.geometry.square import GREY
@@ -11,7 +11,7 @@ SIZE = 48
 
 
 def painted(n=6, seed=0):
-    """Pictures with one white rectangle each on black, of different aspect, and what they hold."""
+    """PictureBoxes with one white rectangle each on black, of different aspect, and what they hold."""
     dice = torch.Generator().manual_seed(seed)
     pixels = torch.full((n, 3, SIZE, SIZE), GREY, dtype=torch.uint8)
     size, boxes = torch.ones(n, 2), torch.zeros(n, 2, 4)
@@ -24,7 +24,7 @@ def painted(n=6, seed=0):
         size[i] = torch.tensor([width, height]) / SIZE
         boxes[i, 0] = torch.tensor([x0, y0, x0 + 12, y0 + 12]) / SIZE
     valid = torch.tensor([[True, False]] * n)
-    return pixels, Pictures(size, boxes, torch.arange(n)[:, None].repeat(1, 2), valid, torch.zeros(n, 2).bool())
+    return pixels, PictureBoxes(size, boxes, torch.arange(n)[:, None].repeat(1, 2), valid, torch.zeros(n, 2).bool())
 
 
 def drawn(shares, how, step=0, batch=8, place=None):

@@ -1,8 +1,10 @@
 """Pictures with boxes for training and evaluation: decoded once into memory, or read by worker processes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,23 +14,26 @@ from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..recipes.schema import Data
 from .cache import remember
-from .coco import Annotated, Coco, join_coco, leave_out, rare_names, read_coco
+from .coco import Coco, annotate, collect, join_coco, leave_out, rare_names, read_coco
 from .images import PictureFiles
 from .loader import Examples, Memory, Request, Row, Workers, read_all, shares, tensors
-from .mosaic import Pictures
+from .mosaic import PictureBoxes
 from .order import Place
-from .sources import check_source
+from .sources import FILES, READ, add_source, check_source
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
 class BoxedPictures:
     """A split: its annotations, the pictures' boxes as tensors, and the loader of their pixels, uint8 (3, S, S) padded
-    squares. negative and partial: (n, classes) of LVIS, else None, as in `Annotated`. sizes: how many pictures each of
-    its data sets has, one after the other; covers: (sets, classes), the classes that a set annotates. problems: what
+    squares. negative and partial: (n, classes) of LVIS, else None, as in `BoxedPicture`. sizes: how many pictures each
+    of its data sets has, one after the other; covers: (sets, classes), the classes that a set annotates. problems: what
     was left out."""
 
     coco: Coco
-    pictures: Pictures
+    pictures: PictureBoxes
     loader: Memory | Workers
     side: int
     negative: Tensor | None
@@ -45,32 +50,56 @@ class BoxedPictures:
         return len(self.coco.pictures)
 
 
+class BoxSet2D(ABC):
+    """Pictures with boxes, picture by picture. annotations: what is in each of them."""
+
+    annotations: Coco
+
+    @abstractmethod
+    def decode(self, file: str) -> "Image":
+        """The picture with this `BoxedPicture.file` as RGB; BadSample if it cannot be decoded."""
+
+
+class CocoFiles(BoxSet2D):
+    """A COCO or LVIS file (its first `limit` pictures), and the folder, tars or zip of its pictures."""
+
+    def __init__(self, where: str, file: str, limit: int):
+        self.files, self.annotations = PictureFiles(where), read_coco(file, limit)
+
+    def decode(self, file: str) -> "Image":
+        return self.files.decode(file)
+
+
+_SETS: dict[str, Callable[[str], BoxSet2D]] = {}
+
+
+def register_boxes2d(source: str, make: Callable[[str], BoxSet2D], about: str) -> None:
+    """Let detection in 2D read `data.source=<source>`, in memory or by workers.
+
+    make: from data.train, or data.val, to the pictures. about: what the source is, in a few words, for error texts.
+    """
+    add_source("detection2d", source, about, (*FILES, *READ, "mix", "negatives"))
+    _SETS[source] = make
+
+
 @remember
 def load_boxes2d(data: Data, split: str) -> BoxedPictures:
     """A split of a recipe's data."""
     check_source("detection2d", data)
     if data.source == "scenes":
         return _from_scenes(data, split)
-    where = data.train if split == "train" else data.val
-    boxes = data.train_boxes if split == "train" else data.val_boxes
+    where, limit = (data.train, data.train_size) if split == "train" else (data.val, data.val_size)
     places = split_sets(where)
-    files = split_sets(boxes) if boxes else [_beside(place) for place in places]
-    if len(files) != len(places) or (split == "val" and len(places) > 1):
+    if split == "val" and len(places) > 1:
         raise ValueError(
-            f"data.{split} names {len(places)} data sets and data.{split}_boxes {len(files)} files: every data set for "
-            f"training needs its file, and validation takes one; evaluate others with stringpe eval RUN data.val=…"
+            f"data.val names {len(places)} data sets, and validation takes one: evaluate others with stringpe eval RUN "
+            f"data.val=…"
         )
-    problems = Problems("pictures or annotations", " + ".join(files))
-    limit = data.train_size if split == "train" else data.val_size
-    left_out = rare_names(data.without) if data.without and split == "train" else frozenset()
-    parts = [
-        (PictureFiles(place), leave_out(read_coco(file, limit), left_out))
-        for place, file in zip(places, files, strict=True)
-    ]
-    if data.in_memory:
-        return _load_into_memory(parts, data.image_size, problems)
-    examples = Squares([(pictures, found.pictures) for pictures, found in parts], data.image_size)
-    return _assemble([found for _, found in parts], Workers(examples, data.workers, problems), examples.side, problems)
+    if data.source == "coco":
+        files = _find_annotations(data, split, places)
+        sets = [CocoFiles(place, file, limit) for place, file in zip(places, files, strict=True)]
+        return _load(sets, places, data, split)
+    return _load([_SETS[data.source](place) for place in places], places, data, split)
 
 
 def split_sets(text: str) -> list[str]:
@@ -78,36 +107,44 @@ def split_sets(text: str) -> list[str]:
     return [part.strip() for part in text.split(" + ")]
 
 
-def _load_into_memory(parts: list[tuple[PictureFiles, Coco]], side: int, problems: Problems) -> BoxedPictures:
-    """All data sets decoded; pictures that cannot be are left out."""
-    kept: list[Coco] = []
+def _load(sets: Sequence[BoxSet2D], places: Sequence[str], data: Data, split: str) -> BoxedPictures:
+    """Data sets side by side, their pictures in memory or read by workers. places: where they come from."""
+    limit = data.train_size if split == "train" else data.val_size
+    left_out = rare_names(data.without) if data.without and split == "train" else frozenset()
+    kept = [leave_out(_limit(one.annotations, limit), left_out) for one in sets]
+    problems = Problems("pictures or annotations", " + ".join(places))
+    if not data.in_memory:
+        examples = Squares(sets, kept, data.image_size)
+        return _assemble(kept, Workers(examples, data.workers, problems), examples.side, problems)
     rows: list[Row] = []
-    for files, found in parts:
-        examples = Squares([(files, found.pictures)], side)
-        bad = Problems("pictures", files.where)
+    for number, place in enumerate(places):  # set by set, so that one without a usable picture is named
+        examples = Squares(sets[number : number + 1], kept[number : number + 1], data.image_size)
+        bad = Problems("pictures", place)
         good = read_all(len(examples), examples.read, bad)
         problems.extend(bad)
-        kept.append(replace(found, pictures=tuple(found.pictures[i] for i in good)))
+        kept[number] = replace(kept[number], pictures=tuple(kept[number].pictures[i] for i in good))
         rows += good.values()
-    return _assemble(kept, Memory(examples.stack(rows)), side, problems)
+    return _assemble(kept, Memory(examples.stack(rows)), data.image_size, problems)
 
 
 class Squares(Examples):
     """Pictures on their padded squares, of one data set after the other."""
 
-    def __init__(self, sets: Sequence[tuple[PictureFiles, tuple[Annotated, ...]]], side: int):
-        self.files, self.side = [files for files, _ in sets], side
-        self.pictures = [(s, p.file, p.width, p.height) for s, (_, pictures) in enumerate(sets) for p in pictures]
+    def __init__(self, sets: Sequence[BoxSet2D], annotations: Sequence[Coco], side: int):
+        self.sets, self.side = sets, side
+        self.pictures = [
+            (number, p.file, p.width, p.height) for number, one in enumerate(annotations) for p in one.pictures
+        ]
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def read(self, i: int) -> Row:
-        number, name, width, height = self.pictures[i]
-        image = self.files[number].decode(name)
+        number, file, width, height = self.pictures[i]
+        image = self.sets[number].decode(file)
         if image.size != (width, height):
             raise BadSample(
-                f"{name}: it has {image.width} × {image.height} pixels, but the annotations say {width} × {height}"
+                f"{file}: it has {image.width} × {image.height} pixels, but its annotations say {width} × {height}"
             )
         return {"pixels": to_square(image, self.side)}
 
@@ -130,7 +167,19 @@ def validation_squares(split: BoxedPictures, batch: int, place: Place) -> Iterat
         yield found["pixels"], index, torch.where(wanted, weight, 0)
 
 
-def _beside(where: str) -> str:
+def _find_annotations(data: Data, split: str, places: Sequence[str]) -> list[str]:
+    """The annotation files of a split: those that the recipe names, or those beside the pictures."""
+    boxes = data.train_boxes if split == "train" else data.val_boxes
+    files = split_sets(boxes) if boxes else [_find_beside(place) for place in places]
+    if len(files) != len(places):
+        raise ValueError(
+            f"data.{split} names {len(places)} data sets and data.{split}_boxes {len(files)} files: every data set "
+            f"needs its file"
+        )
+    return files
+
+
+def _find_beside(where: str) -> str:
     """The annotation file beside a folder or an archive of pictures: pictures.json beside pictures.tar."""
     path = Path(where)
     stem = path.name if path.is_dir() else path.name.partition(".")[0]
@@ -138,6 +187,10 @@ def _beside(where: str) -> str:
     if not found.is_file():
         raise ValueError(f"there is no {found} beside {where}: give data.train_boxes=… and data.val_boxes=…")
     return str(found)
+
+
+def _limit(annotations: Coco, count: int) -> Coco:
+    return replace(annotations, pictures=annotations.pictures[:count]) if count else annotations
 
 
 def _assemble(sets: list[Coco], loader: Memory | Workers, side: int, problems: Problems) -> BoxedPictures:
@@ -155,7 +208,7 @@ def _assemble(sets: list[Coco], loader: Memory | Workers, side: int, problems: P
     return BoxedPictures(found, to_tensors(found), loader, side, tables[0], tables[1], sizes, covers, problems)
 
 
-def to_tensors(found: Coco) -> Pictures:
+def to_tensors(found: Coco) -> PictureBoxes:
     """The annotations as padded tensors, on the padded square."""
     count, most = len(found.pictures), max(1, *(len(p.boxes) for p in found.pictures))
     size, boxes = torch.zeros(count, 2), torch.zeros(count, most, 4)
@@ -171,7 +224,7 @@ def to_tensors(found: Coco) -> Pictures:
             boxes[i, :n] = torch.tensor(p.boxes) / long
             labels[i, :n], crowd[i, :n] = torch.tensor(p.labels), torch.tensor(p.crowd)
             valid[i, :n] = True
-    return Pictures(size, boxes, labels, valid, crowd)
+    return PictureBoxes(size, boxes, labels, valid, crowd)
 
 
 def _table(found: Coco, sets: list[frozenset[int]]) -> Tensor:
@@ -187,28 +240,14 @@ def _from_scenes(data: Data, split: str) -> BoxedPictures:
     from .scene_frames import load_frames
 
     frames = load_frames(data, split)
-    side = data.image_size
     pictures = []
     for number, (instance, kind) in enumerate(zip(frames["instance"], frames["kind"].tolist(), strict=True), 1):
         slots = [i for i, k in enumerate(kind) if k >= 0]
-        boxes = tuple(_enclose(instance == slot + 1) for slot in slots)
-        pictures.append(
-            Annotated(
-                id=number,
-                file=f"{split}/{number:06d}",
-                width=side,
-                height=side,
-                boxes=boxes,
-                areas=tuple((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes),
-                labels=tuple(kind[i] for i in slots),
-                crowd=(False,) * len(slots),
-                negative=frozenset(),
-                partial=frozenset(),
-            )
-        )
-    names = scenes.kinds()
-    found = Coco(tuple(names), tuple(range(1, len(names) + 1)), (), tuple(pictures), ())
-    return _assemble([found], Memory({"pixels": frames["rgb"]}), side, Problems("frames"))
+        boxes = [_enclose(instance == slot + 1) for slot in slots]
+        size = (data.image_size, data.image_size)
+        pictures.append(annotate(number, f"{split}/{number:06d}", size, boxes, [kind[i] for i in slots]))
+    found = collect(scenes.kinds(), pictures)
+    return _assemble([found], Memory({"pixels": frames["rgb"]}), data.image_size, Problems("frames"))
 
 
 def _enclose(mask: Tensor) -> tuple[float, float, float, float]:

@@ -1,6 +1,8 @@
-"""RGB-D images with oriented boxes, decoded once into memory: of the procedural world, or of an Omni3D file."""
+"""RGB-D images with oriented boxes, decoded once into memory: of the procedural world, of an Omni3D file, or of a
+source that users register."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -20,9 +22,10 @@ from .cache import remember
 from .depth_files import DEPTH, check_aspect, read_depth
 from .images import PictureFiles
 from .loader import read_all
+from .omni3d import Omni3D
 from .order import Batch
-from .scene_frames import FrameColumns, render_once, render_split
-from .sources import check_source
+from .scene_frames import FrameColumns, join_columns, render_once, render_split, store_images
+from .sources import FILES, add_source, check_source
 from .transforms import to_unit
 
 if TYPE_CHECKING:
@@ -32,11 +35,49 @@ MIN_SHARE, MIN_VISIBILITY = 0.0015, 0.25
 """An object of a scene is asked for if it covers this share of the image's pixels (24 of them at 128 px), and this
 share of what it would cover if nothing stood in front of it."""
 
-_CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
+
+class BoxSet3D(ABC):
+    """RGB-D images with oriented boxes, image by image. annotations: what is in each of them."""
+
+    annotations: Omni3D
+
+    @abstractmethod
+    def decode(self, path: str) -> "Image":
+        """The image with this `Picture.path` as RGB; BadSample if it cannot be decoded."""
+
+    def depth(self, path: str) -> Tensor:
+        """Its depth in metres (H, W), 0 in holes."""
+        raise BadSample(f"{path}: it has no depth, which a model with depth needs")
+
+
+class Omni3DFiles(BoxSet3D):
+    """A file of Omni3D, and the folder, tars or zip of its images."""
+
+    def __init__(self, where: str, file: str, depth_step: float):
+        self.annotations, self.files, self.depth_step = omni3d.read(file), PictureFiles(where), depth_step
+
+    def decode(self, path: str) -> "Image":
+        return self.files.decode(path)
+
+    def depth(self, path: str) -> Tensor:
+        name = PurePosixPath(path).with_suffix(f".{DEPTH}").as_posix()
+        return read_depth({DEPTH: self.files.read(name)}, name, self.depth_step)
+
+
+_SETS: dict[str, Callable[[str], BoxSet3D]] = {}
+
+
+def register_boxes3d(source: str, make: Callable[[str], BoxSet3D], about: str) -> None:
+    """Let detection in 3D read `data.source=<source>`.
+
+    make: from data.train, or data.val, to the images. about: what the source is, in a few words, for error texts.
+    """
+    add_source("detection3d", source, about, (*FILES, "queries"))
+    _SETS[source] = make
 
 
 @dataclass(frozen=True)
-class BoxSet:
+class BoxedFrames:
     """n images of S × S pixels with at most m objects each, and the names of the labels.
 
     rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres, 0 where it is not known; box (n, m, 12) float32 in the
@@ -86,37 +127,47 @@ _PER_IMAGE = ("rgb", "depth", "box", "label", "ignore", "intrinsics", "width", "
 
 
 @remember
-def load_boxes3d(data: Data, split: str, depth: bool) -> BoxSet:
+def load_boxes3d(data: Data, split: str, depth: bool) -> BoxedFrames:
     """The split's images, with depth if asked for.
 
     omni3d: data.train_boxes is a file of Omni3D, data.train the folder, tars or zip of its images, and NAME.depth.png
     beside NAME.jpg the depth, 16-bit in steps of `data.depth_step`."""
     check_source("detection3d", data)
     if data.source == "scenes":
-        return _from_scenes(render_once("boxes", data, split, _make, __file__))
+        return _from_scenes(render_once("boxes", data, split, _render, __file__))
     if data.source == "one_object":
-        return _from_one(render_once("one-object", data, split, _make_one, one_object.__file__))
-    where, path = (data.train, data.train_boxes) if split == "train" else (data.val, data.val_boxes)
-    path = path or (str(Path(where).with_suffix(".json")) if where else "")
-    if not Path(path).is_file():
+        return _from_one_object(render_once("one-object", data, split, _render_one, __file__, one_object.__file__))
+    where, limit = (data.train, data.train_size) if split == "train" else (data.val, data.val_size)
+    if data.source != "omni3d":
+        return _decode(_SETS[data.source](where), where, data.image_size, limit, depth)
+    file = _find_annotations(data, split, where)
+    return _decode(Omni3DFiles(where, file, data.depth_step), file, data.image_size, limit, depth)
+
+
+def _find_annotations(data: Data, split: str, where: str) -> str:
+    """The Omni3D file of a split: the one that the recipe names, or the one beside the images."""
+    file = data.train_boxes if split == "train" else data.val_boxes
+    file = file or (str(Path(where).with_suffix(".json")) if where else "")
+    if not Path(file).is_file():
         raise ValueError(
             f"data.source=omni3d needs data.{split}, the folder, tars or zip of the images, and data.{split}_boxes, an "
-            f"Omni3D file (JSON), by default the one beside them; got {where!r}, and there is no file {path!r}"
+            f"Omni3D file (JSON), by default the one beside them; got {where!r}, and there is no file {file!r}"
         )
-    return _from_omni3d(data, where, path, data.train_size if split == "train" else data.val_size, depth)
+    return file
 
 
-def _make(data: Data, split: str) -> FrameColumns:
-    parts = [_columns(batch) for batch in render_split(data, split, _CHUNKS)]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def _render(data: Data, split: str) -> FrameColumns:
+    return join_columns(map(_columns, render_split(data, split)))
 
 
-def _make_one(data: Data, split: str) -> FrameColumns:
-    parts = [_columns(batch) for batch in one_object.render_rooms(data, split)]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def _render_one(data: Data, split: str) -> FrameColumns:
+    def sample(world: int, numbers: range, device: torch.device) -> scenes.Scenes:
+        return one_object.sample_rooms(world, torch.tensor(numbers)).to(device)
+
+    return join_columns(map(_columns, render_split(data, split, sample)))
 
 
-def _from_one(found: FrameColumns) -> BoxSet:
+def _from_one_object(found: FrameColumns) -> BoxedFrames:
     """The same set with names for the kinds that there are, and no families."""
     kept, numbers = _from_scenes(found), [scenes.kinds().index(name) for name in one_object.KINDS]
     label = torch.full_like(kept.label, -1)
@@ -134,9 +185,7 @@ def _columns(batch: scenes.Frames) -> FrameColumns:
     box = batch.box3d.gather(1, order[..., None].expand(-1, -1, 12))
     label = batch.kind.masked_fill(~seen, -1).gather(1, order)
     some = seen.any(1)
-    return {
-        "rgb": (batch.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": batch.depth[some].half().cpu(),  # 2 mm at 4 m
+    return store_images(batch, some) | {
         "box": box[some].float().cpu(),
         "label": label[some].to(torch.int16).cpu(),
         "intrinsics": batch.intrinsics[some].float().cpu(),
@@ -145,10 +194,10 @@ def _columns(batch: scenes.Frames) -> FrameColumns:
     }
 
 
-def _from_scenes(found: FrameColumns) -> BoxSet:
+def _from_scenes(found: FrameColumns) -> BoxedFrames:
     label = found["label"].long()
     most = int((label >= 0).sum(1).max())
-    return BoxSet(
+    return BoxedFrames(
         rgb=found["rgb"],
         depth=found["depth"],
         box=found["box"][:, :most],
@@ -165,33 +214,35 @@ def _from_scenes(found: FrameColumns) -> BoxSet:
     )
 
 
-def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> BoxSet:
+def _decode(found: BoxSet3D, where: str, size: int, limit: int, depth: bool) -> BoxedFrames:
     """Every image on its padded square; images that cannot be used are left out, and one warning names everything."""
-    found, files, size = omni3d.read(path), PictureFiles(where), data.image_size
-    wanted = found.images[: limit or None]
-    problems = Problems("images or annotations", path)
-    problems.extend(found.problems)
+    annotations = found.annotations
+    wanted = annotations.images[: limit or None]
+    problems = Problems("images or annotations", where)
+    problems.extend(annotations.problems)
 
     def read(i: int) -> tuple[Tensor, Tensor]:
         picture = wanted[i]
         try:
-            image = files.decode(picture.path)
+            image = found.decode(picture.path)
             if image.size != (picture.width, picture.height):
                 stated = f"{picture.width} × {picture.height}"
-                raise BadSample(f"it has {image.width} × {image.height} pixels, but the file says {stated}")
-            far = _depth(files, picture, image, data) if depth else torch.zeros(size, size, dtype=torch.float16)
+                raise BadSample(f"it has {image.width} × {image.height} pixels, but its annotations say {stated}")
+            if not depth:
+                return to_square(image, size), torch.zeros(size, size, dtype=torch.float16)
+            far = check_aspect(found.depth(picture.path), image, picture.path)
+            return to_square(image, size), depth_to_square(far, size).half()
         except BadSample as error:
             raise BadSample(f"image {picture.id} ({picture.path}): {error}") from error
-        return to_square(image, size), far
 
     decoded = read_all(len(wanted), read, problems)
     good = [(wanted[i], images) for i, images in decoded.items()]
     pictures = [p for p, _ in good]
     most = max(1, *(len(p.boxes) for p in pictures))
-    scale = torch.tensor([data.image_size / max(p.width, p.height) for p in pictures])
+    scale = torch.tensor([size / max(p.width, p.height) for p in pictures])
     intrinsics = torch.stack([p.intrinsics for p in pictures]).float()
     intrinsics[:, :2] *= scale[:, None, None]
-    return BoxSet(
+    return BoxedFrames(
         rgb=torch.stack([image for _, (image, _) in good]),
         depth=torch.stack([depth for _, (_, depth) in good]),
         box=_pad([p.boxes.float() for p in pictures], most, 0.0),
@@ -202,18 +253,11 @@ def _from_omni3d(data: Data, where: str, path: str, limit: int, depth: bool) -> 
         group=torch.zeros(len(pictures), dtype=torch.long),
         ids=torch.tensor([p.id for p in pictures]),
         camera=torch.stack([p.intrinsics for p in pictures]).float(),
-        names=found.names,
+        names=annotations.names,
         groups=("all",),
-        label_ids=found.ids,
+        label_ids=annotations.ids,
         problems=tuple(problems),
     )
-
-
-def _depth(files: PictureFiles, picture: omni3d.Picture, image: "Image", data: Data) -> Tensor:
-    """(size, size) metres on the padded square, 0 in holes and padding."""
-    name = PurePosixPath(picture.path).with_suffix(f".{DEPTH}").as_posix()
-    far = check_aspect(read_depth({DEPTH: files.read(name)}, name, data.depth_step), image, name)
-    return depth_to_square(far, data.image_size).half()
 
 
 def _pad(rows: Sequence[Tensor], most: int, value: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""COCO and LVIS annotation files: what is in every picture, without what cannot be used."""
+"""What is in pictures: boxes with classes, and the COCO and LVIS files that hold them, without what cannot be used."""
 
 import math
 from collections import Counter
@@ -14,7 +14,7 @@ _TWO_WORDS = {"diningtable": "dining table", "pottedplant": "potted plant", "tvm
 
 
 @dataclass(frozen=True)
-class Annotated:
+class BoxedPicture:
     """One picture's truth. boxes: corners in pixels, inside the picture; labels: class numbers from 0; crowd: regions
     that are not single objects (iscrowd, or VOC's difficult). negative and partial, of LVIS: classes that are known to
     be absent, and classes of which not every object is annotated."""
@@ -39,7 +39,7 @@ class Coco:
     names: tuple[str, ...]
     ids: tuple[int, ...]
     frequency: tuple[str, ...]
-    pictures: tuple[Annotated, ...]
+    pictures: tuple[BoxedPicture, ...]
     problems: tuple[str, ...]
 
     @property
@@ -70,6 +70,26 @@ class Coco:
         rows = zip(self.ids, self.names, frequency, strict=True)
         categories = [{"id": i, "name": n} | ({"frequency": f} if f else {}) for i, n, f in rows]
         return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def annotate(
+    number: int,
+    file: str,
+    size: tuple[int, int],
+    boxes: Sequence[tuple[float, float, float, float]],
+    labels: Sequence[int],
+) -> BoxedPicture:
+    """A picture in which everything is annotated. number: its id; size: width and height; boxes: corners in pixels."""
+    width, height = size
+    areas = tuple((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes)
+    nothing = frozenset[int]()
+    crowd = (False,) * len(boxes)
+    return BoxedPicture(number, file, width, height, tuple(boxes), areas, tuple(labels), crowd, nothing, nothing)
+
+
+def collect(names: Sequence[str], pictures: Sequence[BoxedPicture]) -> Coco:
+    """Pictures as a whole file; names: of their classes."""
+    return Coco(tuple(names), tuple(range(1, len(names) + 1)), (), tuple(pictures), ())
 
 
 def read_coco(path: str | Path, limit: int = 0) -> Coco:
@@ -126,7 +146,7 @@ def leave_out(found: Coco, names: Collection[str]) -> Coco:
     kept = [i for i, name in enumerate(found.names) if name not in names]
     number = {old: new for new, old in enumerate(kept)}
 
-    def cut(picture: Annotated) -> Annotated:
+    def cut(picture: BoxedPicture) -> BoxedPicture:
         places = [i for i, label in enumerate(picture.labels) if label in number]
         return replace(
             picture,
@@ -152,7 +172,7 @@ def join_coco(files: Sequence[Coco]) -> Coco:
     class, in the order in which they first occur."""
     names = tuple(dict.fromkeys(name for one in files for name in one.names))
     number = {name: i for i, name in enumerate(names)}
-    pictures: list[Annotated] = []
+    pictures: list[BoxedPicture] = []
     for one in files:
         new = [number[name] for name in one.names]
         pictures += (
@@ -261,10 +281,10 @@ def _reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> Annotated:
+def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> BoxedPicture:
     boxes, areas, labels, crowd = zip(*objects, strict=True) if objects else ((), (), (), ())
     known = {n: frozenset(numbers[c] for c in image.get(n, ()) if type(c) is int and c in numbers) for n in _LISTS}
-    return Annotated(
+    return BoxedPicture(
         id=image["id"],
         file=_file(image),
         width=image["width"],
@@ -281,7 +301,7 @@ def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int,
 _LISTS = ("neg_category_ids", "not_exhaustive_category_ids")
 
 
-def _frequencies(categories: list[Mapping[str, Any]], pictures: tuple[Annotated, ...]) -> list[str]:
+def _frequencies(categories: list[Mapping[str, Any]], pictures: tuple[BoxedPicture, ...]) -> list[str]:
     """LVIS's groups: as the file says, else by the number of pictures: rare up to 10, common up to 100, frequent."""
     counts = Counter(c for p in pictures for c in set(p.labels))
     groups = ["r" if counts[i] <= 10 else "c" if counts[i] <= 100 else "f" for i in range(len(categories))]

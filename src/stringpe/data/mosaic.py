@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     u: Tensor
 
 
-class Pictures(NamedTuple):
+class PictureBoxes(NamedTuple):
     """What mosaics need to know of n pictures: size (n, 2), width and height on the padded square, the longer being 1;
     boxes (n, m, 4), corners on the square; labels, valid and crowd (n, m) as in `Truth`, with class numbers."""
 
@@ -45,8 +45,8 @@ class Pictures(NamedTuple):
     valid: Tensor
     crowd: Tensor
 
-    def to(self, device: torch.device) -> "Pictures":
-        return Pictures(*(t.to(device) for t in self))
+    def to(self, device: torch.device) -> "PictureBoxes":
+        return PictureBoxes(*(t.to(device) for t in self))
 
 
 def parse_shares(text: str) -> list[float]:
@@ -85,7 +85,7 @@ def plan_mosaics(
     return Plan(picture[image, tile], image, tile, side[image], u[image, tile])
 
 
-def draw_mosaics(pixels: Tensor, pictures: Pictures, plan: Plan, how: Augment) -> tuple[Tensor, Truth]:
+def draw_mosaics(pixels: Tensor, pictures: PictureBoxes, plan: Plan, how: Augment) -> tuple[Tensor, Truth]:
     """Images (b, 3, S, S) in [0, 255] and their truth, from the plan's pictures: pixels uint8 (u, 3, S, S)."""
     device, size = pixels.device, pixels.shape[-1]
     picture, image, place, side, u = (t.to(device, non_blocking=True) for t in plan)
@@ -135,7 +135,7 @@ def _tiles(x: Tensor, window: Tensor, mirrored: Tensor, size: int, finer: int) -
 
 
 def _objects(
-    pictures: Pictures, plan: Plan, window: Tensor, mirrored: Tensor, shape: tuple[int, int], size: int
+    pictures: PictureBoxes, plan: Plan, window: Tensor, mirrored: Tensor, shape: tuple[int, int], size: int
 ) -> Truth:
     """The truth of the mosaics, objects first and padding last. shape: images, and the most tiles that one has."""
     boxes, valid, crowd = pictures.boxes[plan.picture], pictures.valid[plan.picture], pictures.crowd[plan.picture]

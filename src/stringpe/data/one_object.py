@@ -1,14 +1,11 @@
 """One piece of furniture in an empty room: frames simple enough to learn boxes in 3D from them on a CPU in minutes."""
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from .. import scenes
-from ..io.progress import progress
-from ..recipes.schema import Data
 from ..scenes import cameras
 from ..scenes.object_kinds import PATTERNS
 from ..scenes.templates import kind_number, load_templates
@@ -16,27 +13,11 @@ from ..scenes.templates import kind_number, load_templates
 KINDS = ("chair", "sofa", "table", "bin", "nightstand", "plant")
 """What stands in the rooms."""
 
-_CHUNK = 64  # frames rendered at a time
-
-
-def render_rooms(data: Data, split: str) -> Iterator[scenes.Frames]:
-    """The frames of a split, batch by batch."""
-    count = data.train_size if split == "train" else data.val_size
-    if count < 1:
-        raise ValueError(
-            "data.source=one_object needs data.train_size and data.val_size, the numbers of frames to make"
-        )
-    with progress("rooms", count) as advance:
-        for first in range(0, count, _CHUNK):
-            index = torch.arange(first, min(first + _CHUNK, count))
-            rooms = sample_rooms(2 * data.seed + (split == "val"), index)  # no room is in both splits
-            yield scenes.render(rooms, (data.image_size, data.image_size))
-            advance(len(index))
-
 
 def sample_rooms(seed: int, index: Tensor) -> scenes.Scenes:
-    """Rooms number `index` (b,) of the world with this seed. One object each, of random kind, size and colours, turned
-    by up to 45 degrees against the camera, which stands 1.5 to 2 times its size away and looks a little past it."""
+    """Rooms number `index` (b,) of the world with this seed, on the CPU. Each has one object of random kind, size and
+    colours, turned by up to 45 degrees against the camera, which stands 1.5 to 2 times the object's size away and looks
+    a little past it."""
     b = len(index)
     u = torch.stack([_uniforms(seed, int(i)) for i in index])  # (b, 32)
     shelf = load_templates(torch.device("cpu"))

@@ -1,6 +1,6 @@
 """Frames of the procedural world as a fixed training set: rendered once, kept in a file, loaded whole."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,16 @@ from .cache import digest, load_or_make, remember
 MIN_SHARE = 0.01
 """Of the image's pixels: an object of which fewer are seen is not asked about."""
 
-_CHUNK = {"cpu": 64, "cuda": 1024}
+CHUNK = {"cpu": 64, "cuda": 512}
+"""Frames that are rendered at a time, by the kind of device."""
 
 FrameColumns = dict[str, Tensor]
 """rgb (n, 3, S, S) uint8; depth (n, S, S) float16 in metres; instance (n, S, S) uint8, 0 the room and i + 1 object i;
 kind (n, o) int16, −1 where there is no object, or too little of it is seen."""
+
+
+Sampler = Callable[[int, range, torch.device], scenes.Scenes]
+"""From a world and numbers of rooms to these rooms, on a device."""
 
 
 @remember
@@ -28,19 +33,62 @@ def load_frames(data: Data, split: str, cameras: str = "any") -> FrameColumns:
     that stand far away. cameras: where those of the other splits stand, "any" or "near"."""
     what = "scenes" if cameras == "any" else f"scenes-{cameras}"
     distance = "far" if split == "far" else cameras
-    return render_once(what, data, split, partial(_make, distance=distance), __file__)
+    return render_once(what, data, split, partial(_render, distance=distance))
 
 
 def render_once(
-    what: str, data: Data, split: str, make: Callable[[Data, str], FrameColumns], source: str
+    what: str, data: Data, split: str, make: Callable[[Data, str], FrameColumns], *files: str
 ) -> FrameColumns:
-    """What `make` makes of a split, from its file in the cache, which is written if it is not there. `source`: the file
-    of `make`. The name of the cache's file tells everything that the frames depend on, the code of the renderer and of
-    their maker included."""
-    code = digest(*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(source))
-    count = data.train_size if split == "train" else data.val_size
+    """What `make` makes of a split, from its file in the cache, which is written if it is not there. `files`: the code
+    of `make`. The name of the cache's file tells everything that the frames depend on, the code of the renderer, of
+    this module and of `make` included."""
+    code = digest(*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__), *map(Path, files))
+    count = count_frames(data, split)
     name = f"{what}-{__version__}-{code}-{split}-{count}-{data.image_size}px-seed{data.seed}"
     return load_or_make(data.cache, name, lambda: make(data, split))
+
+
+def render_split(data: Data, split: str, sample: Sampler | None = None) -> Iterator[scenes.Frames]:
+    """The frames of a split in batches, rendered on a GPU if there is one. sample: the rooms; those of the procedural
+    world by default."""
+    count, device = count_frames(data, split), find_device()
+    if count < 1:
+        raise ValueError(
+            f"data.source={data.source} needs data.train_size and data.val_size, the numbers of frames to make"
+        )
+    world, size = 2 * data.seed + (split != "train"), CHUNK[device.type]  # no room is in both splits
+    with progress("frames", count) as advance:
+        for first in range(0, count, size):
+            numbers = range(first, min(first + size, count))
+            yield scenes.render((sample or sample_rooms)(world, numbers, device), (data.image_size, data.image_size))
+            advance(len(numbers))
+
+
+def sample_rooms(world: int, numbers: range, device: torch.device, distance: str = "any") -> scenes.Scenes:
+    """Rooms of the procedural world; distance: where cameras stand."""
+    return scenes.sample(world, numbers, distance=distance, device=device)
+
+
+def count_frames(data: Data, split: str) -> int:
+    """How many frames of a split the recipe asks for."""
+    return data.train_size if split == "train" else data.val_size
+
+
+def find_device() -> torch.device:
+    """The device that renders."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def store_images(frames: scenes.Frames, which: Tensor) -> FrameColumns:
+    """rgb and depth of some frames, as they are kept."""
+    rgb = (frames.rgb[which] * 255).round().to(torch.uint8).cpu()
+    return {"rgb": rgb, "depth": frames.depth[which].half().cpu()}  # 2 mm at 4 m
+
+
+def join_columns(parts: Iterable[FrameColumns]) -> FrameColumns:
+    """The frames of several batches in one."""
+    kept = list(parts)
+    return {name: torch.cat([part[name] for part in kept]) for name in kept[0]}
 
 
 def draw_places(chosen: FrameColumns, u: Tensor) -> Tensor:
@@ -58,38 +106,20 @@ def with_room(kind: Tensor) -> Tensor:
     return torch.nn.functional.pad(kind.long(), (1, 0), value=-1)
 
 
-def _make(data: Data, split: str, distance: str) -> FrameColumns:
-    parts = [_columns(batch) for batch in render_split(data, split, _CHUNK, distance)]
+def _render(data: Data, split: str, distance: str) -> FrameColumns:
+    batches = render_split(data, split, partial(sample_rooms, distance=distance))
+    parts = [_columns(batch) for batch in batches]
     widest = max(part["kind"].shape[1] for part in parts)
     for part in parts:
         part["kind"] = torch.nn.functional.pad(part["kind"], (0, widest - part["kind"].shape[1]), value=-1)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def render_split(data: Data, split: str, chunk: dict[str, int], distance: str = "any") -> Iterator[scenes.Frames]:
-    """The frames of a split in batches of `chunk` for the device that renders them, a GPU if there is one; distance:
-    where cameras stand."""
-    count = data.train_size if split == "train" else data.val_size
-    if count < 1:
-        raise ValueError("data.source=scenes needs data.train_size and data.val_size, the numbers of frames to make")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    world = 2 * data.seed + (split != "train")  # no room is in both splits
-    size = chunk[device.type]
-    with progress("scenes", count) as advance:
-        for first in range(0, count, size):
-            numbers = range(first, min(first + size, count))
-            rooms = scenes.sample(world, numbers, distance=distance, device=device)
-            yield scenes.render(rooms, (data.image_size, data.image_size))
-            advance(len(numbers))
+    return join_columns(parts)
 
 
 def _columns(batch: scenes.Frames) -> FrameColumns:
     """The columns of a batch, without the frames in which no object is seen."""
     seen = batch.pixels >= MIN_SHARE * batch.depth[0].numel()
     some = seen.any(1)
-    return {
-        "rgb": (batch.rgb[some] * 255).round().to(torch.uint8).cpu(),
-        "depth": batch.depth[some].half().cpu(),  # 2 mm at 4 m
+    return store_images(batch, some) | {
         "instance": batch.instance[some].to(torch.uint8).cpu(),
         "kind": batch.kind.masked_fill(~seen, -1)[some].to(torch.int16).cpu(),
     }

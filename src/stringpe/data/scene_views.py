@@ -23,7 +23,7 @@ from ..scenes.templates import ALL_KINDS
 from .cache import remember
 from .captioned_batches import CaptionedImages
 from .order import derive
-from .scene_frames import FrameColumns, render_once
+from .scene_frames import CHUNK, FrameColumns, count_frames, find_device, join_columns, render_once, store_images
 
 NEARER = scenes.RELATIONS.index("nearer than")
 MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
@@ -32,14 +32,13 @@ MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
 FACTS, CAPTIONS = 2, 6
 """The largest numbers of facts per caption, and of captions per image."""
 
-_CHUNKS = {"cpu": 64, "cuda": 512}  # frames rendered at a time
 Fact = tuple[int, int]
 """Slots (i, j): i is nearer than j in the first view and farther in the second."""
 
 
 @remember
 def _load(data: Data, split: str) -> tuple[FrameColumns, list[list[str]]]:
-    found = render_once("views", data, split, _make, __file__)
+    found = render_once("views", data, split, _render, __file__)
     return found, json.loads(found["captions"].numpy().tobytes())
 
 
@@ -89,31 +88,27 @@ def write_sentences(found: list[Fact], nouns: Sequence[str], dice: random.Random
     return ours, theirs
 
 
-def _make(data: Data, split: str) -> FrameColumns:
-    count = data.train_size if split == "train" else data.val_size
+def _render(data: Data, split: str) -> FrameColumns:
+    count, device = count_frames(data, split), find_device()
     if count < 2 or count % 2:
         raise ValueError(
             f"every room has two views: data.train_size and data.val_size must be even and positive, got {count}"
         )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     world = derive(data.seed, "views", split) % 2**31  # no room is in both splits
-    size = (data.image_size, data.image_size)
-    images: list[Tensor] = []
-    depths: list[Tensor] = []
+    size, chunk = (data.image_size, data.image_size), CHUNK[device.type]
+    parts: list[FrameColumns] = []
     captions: list[list[str]] = []
-    chunk = _CHUNKS[device.type]
-    with progress("scenes", count) as advance:
+    with progress("frames", count) as advance:
         for first in itertools.count(0, chunk):
             frames = scenes.render(scenes.sample(world, range(first, first + chunk), views=2, device=device), size)
-            rows, told = _describe(frames, world, first, count - len(captions))
-            captions += told
-            images.append((frames.rgb[rows] * 255).round().to(torch.uint8).cpu())
-            depths.append(frames.depth[rows].half().cpu())  # 2 mm at 4 m
-            advance(len(told))
+            rows, sentences = _describe(frames, world, first, count - len(captions))
+            captions += sentences
+            parts.append(store_images(frames, torch.tensor(rows, dtype=torch.long, device=device)))
+            advance(len(sentences))
             if len(captions) >= count:
                 break
     text = torch.frombuffer(bytearray(json.dumps(captions).encode()), dtype=torch.uint8)
-    return {"rgb": torch.cat(images), "depth": torch.cat(depths), "captions": text}
+    return join_columns(parts) | {"captions": text}
 
 
 def _describe(frames: scenes.Frames, world: int, first: int, most: int) -> tuple[list[int], list[list[str]]]:

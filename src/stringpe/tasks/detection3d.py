@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coords import Calibration
-from ..data.boxes3d import BoxSet, load_boxes3d
+from ..data.boxes3d import BoxedFrames, load_boxes3d
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place
 from ..data.queries import prompt_tokens, prompts
@@ -64,7 +64,7 @@ class Detection3D(TextTask):
         return len(self.train_set)
 
     @cached_property
-    def val_set(self) -> BoxSet:
+    def val_set(self) -> BoxedFrames:
         found = load_boxes3d(self.recipe.data, "val", self.depth)
         if found.names != self.names:
             other = sorted(set(found.names) ^ set(self.names))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import viewer
-from ..data.boxes3d import BoxSet, load_boxes3d
+from ..data.boxes3d import BoxedFrames, load_boxes3d
 from ..data.queries import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
@@ -83,14 +83,14 @@ def predict_frames(
     return boxes, iou
 
 
-def spread_frames(kept: BoxSet, rows: int) -> list[int]:
+def spread_frames(kept: BoxedFrames, rows: int) -> list[int]:
     """Numbers of `rows` frames, in turn from every group of the set."""
     groups = [(kept.group == g).nonzero()[:, 0].tolist() for g in range(len(kept.groups))]
     turns = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
     return turns[:rows]
 
 
-def _picture(kept: BoxSet, i: int, boxes: Tensor, scale: int) -> Tensor:
+def _picture(kept: BoxedFrames, i: int, boxes: Tensor, scale: int) -> Tensor:
     truth = kept.box[i][kept.label[i] >= 0]
     return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
 
@@ -124,7 +124,7 @@ def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int 
     return [_frame(kept, int(i), best) for i, best in zip(index, found, strict=True)]
 
 
-def _frame(kept: BoxSet, i: int, found: ScoredBoxes) -> viewer.Frame:
+def _frame(kept: BoxedFrames, i: int, found: ScoredBoxes) -> viewer.Frame:
     there = (kept.label[i] >= 0).nonzero()[:, 0]
     best = suppress(found, _OVERLAP)
     truths = [viewer.Box(kept.box[i, j], kept.names[int(kept.label[i, j])]) for j in there]
