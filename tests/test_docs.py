@@ -1,5 +1,6 @@
 """What the README and the docs show is true: blocks run, commands parse, names exist, links lead somewhere."""
 
+import copy
 import importlib.util
 import pkgutil
 import re
@@ -12,6 +13,7 @@ import torch
 from stringpe import catalogue, recipes
 from stringpe.cli import main as cli
 from stringpe.cli.parse import read
+from stringpe.data import sources
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,6 +40,8 @@ def _mark_slow(page):
 @pytest.mark.parametrize("page", [_mark_slow(page) for page in PAGES if run_blocks(page)], ids=name_of)
 def test_blocks_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue, "_ENTRIES", dict(catalogue._ENTRIES))  # what a page registers ends with it
+    monkeypatch.setattr(sources, "SOURCES", dict(sources.SOURCES))
+    monkeypatch.setattr(sources, "SERVES", copy.deepcopy(sources.SERVES))
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names: dict[str, object] = {}
