@@ -334,6 +334,10 @@ FEATURES: dict[str, tuple[str, Callable[[Family], bool]]] = {  # a column: the t
     "save, load": ("test_saved_and_loaded_models_compute_the_same", lambda f: True),
     "compile": ("test_torch_compile_takes_it_whole", lambda f: True),
     "export": ("test_torch_export_takes_it", lambda f: f.exports),
+    "attention maps": (
+        "test_attention_maps_are_those_of_the_host",
+        lambda f: f.package == "transformers" and f.inputs not in (_packed, _single),
+    ),
     "packed": ("test_packed_images_do_not_see_each_other", lambda f: f.mix is not None),
 }
 

@@ -146,6 +146,35 @@ def test_torch_export_takes_it(family):
     torch.testing.assert_close(family.output(program(**family.inputs(images()))), expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "family", [f for f in FAMILIES if f.package == "transformers"], ids=lambda f: f"{f.package} {f.name}"
+)
+def test_attention_maps_are_those_of_the_host(family):
+    """Where transformers is set to "eager" attention. Towers that pack images return the outputs of their attention
+    layers under that name; they go on doing so."""
+
+    def collect(found):  # of a tower alone, or of both towers of a larger model
+        if isinstance(found, torch.Tensor):
+            return [found]
+        return [tensor for part in found or () for tensor in collect(part)]
+
+    def maps(model):
+        out = model(**family.inputs(images()), output_attentions=True)
+        towers = [out, *(out[name] for name in ("vision_model_output", "text_model_output") if name in out)]
+        return [tensor for tower in towers for tensor in collect(tower.get("attentions"))]
+
+    host, model = family.model(), family.model()
+    for each_model in (host, model):
+        each_model.set_attn_implementation("eager")
+    stringpe.attach(model, "cayley")
+    expected, found = maps(host), maps(model)
+    assert len(found) == len(expected) >= 2
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    moved(model)
+    assert max((ours - theirs).abs().max() for ours, theirs in zip(maps(model), expected, strict=True)) > 1e-3
+
+
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.mix], ids=lambda f: f"{f.package} {f.name}")
 def test_packed_images_do_not_see_each_other(family):
     model = moved(stringpe.attach(family.model(), "cayley"))

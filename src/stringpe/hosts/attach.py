@@ -122,7 +122,7 @@ def _put_in(
     for one, (name, (layer, parts)) in zip(encodings, found.layers.items(), strict=True):
         weight = next(layer.parameters())
         ours = HostAttention(layer, parts, one.to(weight.device, weight.dtype), coords, attention, keep=keep)
-        if parts.pair and type(layer).__module__.startswith("transformers."):
+        if type(layer).__module__.startswith("transformers."):
             hosts.transformers.record_maps(ours)
         module.set_submodule(name, ours)
     if tower.rotary:
