@@ -1,14 +1,18 @@
-"""Out of Python: ONNX and torch.export, from a run's checkpoint or the folder of an attached model.
+"""Models as files that run without this package: ONNX and torch.export, from a checkpoint or an attached model.
 
     stringpe export runs/train --to onnx --out model.onnx
 
-The basis is folded into the projections first, or written as numbers where something stands between: what is exported
-are plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it. The file
-is run beside the model before it is believed: weights or outputs that are not finite are refused, and so is a file
-whose outputs differ.
+The basis is folded into the projections first, or written as numbers where that cannot be done: what is exported are
+plain rotations. The batch is dynamic; so is the resolution, in whole patches, where the model allows it. The file is
+then run on random inputs and compared with the model: weights or outputs that are not finite are refused, and so is a
+file whose outputs differ.
 """
 
+import contextlib
 import copy
+import logging
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,15 +30,15 @@ from .pretrained import check_finite
 
 FORMATS = ("onnx", "torch-export")
 INPUTS = ("image", "depth", "intrinsics", "pose")
-"""The inputs of an exported model, as many as it takes."""
+"""The inputs of an exported model, of which a model takes the first one, two or four."""
 
-AGREES = 1e-4  # as large a difference as rounding makes, in outputs of order one
+ROUNDING = 1e-4  # the largest difference that rounding makes, in outputs of order one
 WRONG = 1e-2  # a difference that rounding does not make, relative to the largest output
 
 
 class Exported(NamedTuple):
-    """What was written: the file, whether images may have any size in whole patches, and the largest difference between
-    its outputs and the model's, on another batch than it was traced with."""
+    """An exported model: the file, whether it takes images of any size in whole patches, and the largest difference
+    between its outputs and the model's, on another batch than the one that was traced."""
 
     path: Path
     any_size: bool
@@ -42,8 +46,8 @@ class Exported(NamedTuple):
 
 
 class _Plain(nn.Module):
-    """A model as a function of tensors: image (b, 3, H, W), depth (b, H, W) if it takes it, and intrinsics (b, 3, 3)
-    and pose (b, 4, 4) if it sees the world frame, to tensors."""
+    """A model as a function from tensors to a tuple of tensors, of image (b, 3, H, W), depth (b, H, W) if it takes
+    depth, and intrinsics (b, 3, 3) and pose (b, 4, 4) if its coordinates are in the world frame."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -76,8 +80,8 @@ class _Plain(nn.Module):
 
 
 def _name_outputs(out: Any, model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that a model returns, by the names that it gives them: keys, fields, or "logits" of a classifier and
-    "features" of a model without a head."""
+    """The tensors that a model returns, by the names that it gives them: keys or fields. A single tensor is called
+    "logits" if the model has a head, else "features"."""
     if isinstance(out, Tensor):
         head = getattr(model, "head", None)
         return {"features" if head is None or isinstance(head, nn.Identity) else "logits": out}
@@ -89,7 +93,7 @@ def _name_outputs(out: Any, model: nn.Module) -> dict[str, Tensor]:
 
 
 def bake(model: nn.Module) -> nn.Module:
-    """A copy without anything to solve for: P in the projections, or as numbers where it cannot be folded."""
+    """A copy that has no P to compute: it is in the projections, or written as numbers where it cannot be folded."""
     model = copy.deepcopy(model).eval()
     try:
         return fold(model)
@@ -106,13 +110,13 @@ def export(
 ) -> Exported:
     """Write a model to a file and check what was written against it.
 
-    model: a `stringpe.ViT` or an attached model that takes an image, and depth if it is 3D.
+    model: a `stringpe.ViT`, or an attached model that can be called with an image alone, or with depth if it is 3D.
     to: "onnx" or "torch-export". size: of the image, in pixels; by default the one that the model was made for.
     """
     if to not in FORMATS:
         raise ValueError(f"export goes to {' or '.join(FORMATS)}, got {to!r}")
-    height, width = _size(model, size)
-    patch, inputs = _patch(model), _inputs(model)
+    patch, inputs = _patch_size(model), _count_inputs(model)
+    height, width = _image_size(model, size)
     check_finite(model)
     baked = bake(model)
     plain = _Plain(ImageAsPatches(baked, height, width) if takes_patches(model) else baked)
@@ -120,17 +124,16 @@ def export(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     check = _example(3, height, width, inputs)
-    _check_outputs(plain, check)
-    try:  # traced on another shape than the one it is checked on, neither of them square by chance
+    _check_outputs(plain, check, model)
+    # First with any size: traced on another shape than the one it is checked on, so that no size can be built in.
+    with contextlib.suppress(Exception):  # hosts refuse other sizes in many ways, from assertions to failed traces
         other = _example(2, height + patch[0], width + 2 * patch[1], inputs)
         difference = _write(plain, other, check, patch, path, to)
-        if difference <= AGREES:
+        if difference <= ROUNDING:
             return Exported(path, True, difference)
-    except Exception:  # hosts refuse other sizes in many ways, from an assertion to a failed trace: then this one it is
-        pass
     difference = _write(plain, _example(2, height, width, inputs), check, None, path, to)
     largest = max(out.abs().max().item() for out in plain(*check))
-    if not difference <= max(AGREES, WRONG * largest):
+    if not difference <= max(ROUNDING, WRONG * largest):
         path.unlink(missing_ok=True)
         raise ValueError(
             f"the exported file does not compute what the model does: outputs of up to {largest:.3g} differ by up to "
@@ -139,8 +142,19 @@ def export(
     return Exported(path, False, difference)
 
 
-def _check_outputs(plain: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    for i, out in enumerate(plain(*inputs)):
+def _check_outputs(plain: nn.Module, inputs: tuple[Tensor, ...], model: nn.Module) -> None:
+    """Refuse a model that cannot be called with these inputs, and one whose outputs are not finite."""
+    names = INPUTS[: len(inputs)]
+    try:
+        outputs = plain(*inputs)
+    except Exception as error:  # of any library, in any way
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"export calls a model with {', '.join(names)} of {tuple(inputs[0].shape)} alone, and this "
+            f"{type(model).__name__} cannot be called so ({type(error).__name__}: {reason}): export an image tower "
+            f"(of transformers' CLIPModel that is CLIPVisionModel), or pass the size that it was made for"
+        ) from error
+    for i, out in enumerate(outputs):
         if out.is_floating_point() and not out.isfinite().all():
             raise ValueError(
                 f"output {i} of this model is not finite on random images: it would be exported as it is. Check its "
@@ -157,17 +171,34 @@ def _write(
     to: str,
 ) -> float:
     """Trace on one batch, write, run the file on another, and return how far it is from the model there."""
-    program = _program(plain, example, patch)
-    if to == "onnx":
-        names: dict[str, Any] = {"input_names": list(INPUTS[: len(example)]), "output_names": list(plain.named(*check))}
-        torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=False, **names)
-    else:
-        torch.export.save(program, path)
-    pairs = zip(_run(path, to, check), plain(*check), strict=True)
-    return max((found - wanted).abs().max().item() for found, wanted in pairs)
+    with _quiet():
+        program = _trace(plain, example, patch)
+        if to == "onnx":
+            inputs, outputs = list(INPUTS[: len(example)]), list(plain.named(*check))
+            names: dict[str, Any] = {"input_names": inputs, "output_names": outputs}
+            torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=False, **names)
+        else:
+            torch.export.save(program, path)
+        written = _run(path, to, check)
+    pairs = zip(written, plain(*check), strict=True)
+    return max((output - wanted).abs().max().item() for output, wanted in pairs)
 
 
-def _program(plain: nn.Module, example: tuple[Tensor, ...], patch: tuple[int, int] | None) -> Any:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the remarks of torch's and onnxscript's exporters about themselves, which a user can do nothing about."""
+    log = logging.getLogger("onnxscript")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _trace(plain: nn.Module, example: tuple[Tensor, ...], patch: tuple[int, int] | None) -> Any:
     batch = torch.export.Dim("batch", min=1, max=4096)
     rows, columns = torch.export.Dim("rows", min=1, max=512), torch.export.Dim("columns", min=1, max=512)
     sizes = None if patch is None else (patch[0] * rows, patch[1] * columns)
@@ -182,7 +213,9 @@ def _run(path: Path, to: str, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         return list(torch.export.load(path).module()(*inputs))
     import onnxruntime  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails is raised
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=False)}
     return [torch.from_numpy(out) for out in session.run(None, feeds)]
 
@@ -199,14 +232,14 @@ def _example(batch: int, height: int, width: int, inputs: int) -> tuple[Tensor, 
     return (image, depth, intrinsics, pose)[:inputs]
 
 
-def _inputs(model: nn.Module) -> int:
+def _count_inputs(model: nn.Module) -> int:
     """How many of `INPUTS` a model takes."""
     if isinstance(model, ViT):
         return 4 if model.frame == "world" else 2 if model.depth != "none" else 1
     return 2 if hasattr(model, "depth_lift") else 1
 
 
-def _patch(model: nn.Module) -> tuple[int, int]:
+def _patch_size(model: nn.Module) -> tuple[int, int]:
     if isinstance(model, ViT):
         return model.patch_size, model.patch_size
     if takes_patches(model):
@@ -221,13 +254,22 @@ def _patch(model: nn.Module) -> tuple[int, int]:
     )
 
 
-def _size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
+def _image_size(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the images: as given, or those that the model says it was made for."""
     known: Any = model
     if size is None and takes_patches(model):
         size = known.embeddings.position_embedding_size * known.config.patch_size
     if size is None:
-        for holder in (getattr(known, "patch_embed", None), getattr(known, "config", None), known):
+        paths = ("patch_embed", "visual", "config", "config.vision_config", "config.backbone_config", "")
+        for holder in (_find(known, path) for path in paths):
             size = size or getattr(holder, "img_size", None) or getattr(holder, "image_size", None)
     if size is None:
         raise ValueError("the model does not say which size of image it is made for: pass size=224 (--size 224)")
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _find(holder: Any, path: str) -> Any:
+    """What lies at a path of attributes, or None."""
+    for name in filter(None, path.split(".")):
+        holder = getattr(holder, name, None)
+    return holder

@@ -10,7 +10,7 @@ from host_families import FAMILIES
 import stringpe
 from cases import perturbed
 from stringpe.cli import main as cli
-from stringpe.export import _name_outputs, _run, bake, export
+from stringpe.export import _image_size, _name_outputs, _run, bake, export
 from stringpe.hosts import attached_layers
 from stringpe.pretrained import save_pretrained
 
@@ -164,6 +164,18 @@ def test_a_file_that_computes_something_else_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="does not compute what the model does"):
         export(model, tmp_path / "model.pt2", to="torch-export", size=16)
     assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    ("library", "name"), [("transformers", "CLIP"), ("transformers", "Depth Anything"), ("open_clip", "CLIP")]
+)
+def test_larger_models_say_which_images_they_are_made_for(library, name):
+    assert _image_size(host(library, name), None) == (32, 32)
+
+
+def test_a_model_that_needs_more_than_an_image_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"this CLIPModel cannot be called so .*export an image tower"):
+        export(host("transformers", "CLIP"), tmp_path / "x", to="torch-export")
 
 
 def test_errors(tmp_path):
