@@ -68,7 +68,7 @@ def test_fold_after_training_leaves_plain_rotations(case):
 
 def test_fold_says_when_there_is_nothing_to_fold():
     plain = nn.Sequential(nn.Linear(4, 4), Attention(64, 4))
-    with pytest.raises(ValueError, match=r"nothing to fold in this Sequential: .* no attention layer with an encoding"):
+    with pytest.raises(ValueError, match=r"nothing to fold in this Sequential: .* no attention layer whose encoding"):
         stringpe.fold(plain)
     with pytest.raises(ValueError, match="nothing to fold in this ViT"):
         stringpe.fold(stringpe.vit("vit_test_patch8", encoding="absolute"))

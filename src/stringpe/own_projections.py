@@ -199,6 +199,8 @@ class Projections(nn.Module):
     def forward(self, owner: nn.Module, x: Tensor, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, h_kv, n, d) of tokens x (b, n, dim) at coords (n, c) or (b, n, c)."""
         check_precision(self.encoding)
+        if x.ndim != 3:
+            raise ValueError(f"x must be (b, n, dim), got {tuple(x.shape)}")
         held = self.find_projections(owner)
         return held.encode(x, coords, folds=held.obstacle() is None)
 
@@ -211,7 +213,16 @@ class Projections(nn.Module):
                 f"{type(owner).__name__} has no {', '.join(missing)}: pass the module that holds the projections as "
                 f"first argument, and their names as qkv="
             )
-        return HeldProjections(owner, self.encoding, self.num_heads, self.names)
+        held = HeldProjections(owner, self.encoding, self.num_heads, self.names)
+        wanted = (sum(held.sizes),) if self.names.packed else tuple(held.sizes)
+        widths = tuple(getattr(getattr(owner, name), "out_features", None) for name in named)
+        if None not in widths and widths != wanted:
+            raise ValueError(
+                f"{', '.join(named)} of {type(owner).__name__} must have {', '.join(map(str, wanted))} outputs, for "
+                f"{self.num_heads} heads of queries and {self.encoding.num_heads} of keys and values, each of "
+                f"{self.encoding.head_dim} channels; got {', '.join(map(str, widths))}"
+            )
+        return held
 
 
 class OwnedLayer:

@@ -5,6 +5,7 @@ import torch
 
 from cases import perturbed
 from stringpe import vit
+from stringpe.coords import Calibration
 from stringpe.models.blocks import Block, run_blocks
 from stringpe.packing import Packing
 
@@ -135,6 +136,8 @@ def test_layers_see_the_packing_they_are_given():
         (lambda net, i, d: net(i, patch_mask=[torch.ones(4, 4).bool()] * 2), r"= \(2, 6\), but number 1 is \(4, 4\)"),
         (lambda net, i, d: net(i[:1], patch_mask=[torch.zeros(4, 4).bool()]), "patch mask 0 leaves no patch"),
         (lambda net, i, d: net([i[0][:, :30]]), "multiples of 8"),
+        (lambda net, i, d: net(i, d, calibration=Calibration(torch.eye(3), torch.eye(4))), "take no calibration"),
+        (lambda net, i, d: net(torch.nested.nested_tensor([i[0], i[0][:2]], layout=torch.jagged)), "pass a list of images"),
     ],
 )
 def test_wrong_batches_are_refused_in_words(call, words):

@@ -269,7 +269,7 @@ def fold(model: Model) -> Model:
     layers = [(name, layer) for name, layer in holders if not isinstance(layer.encoding.basis, Identity)]
     for name, layer in layers:
         if obstacle := layer.fold_obstacle():
-            raise ValueError(f"cannot fold {name or type(layer).__name__}: {obstacle}")
+            raise ValueError(f"cannot fold {name or type(model).__name__}: {obstacle}")
     folded: dict[int, Encoding] = {}  # layers that shared an encoding go on sharing it
     for _, layer in layers:
         encoding: Encoding = layer.encoding
@@ -294,8 +294,8 @@ def _check_reach(model: nn.Module, held: list[Encoding]) -> None:
             )
     if not held:
         raise ValueError(
-            f"there is nothing to fold in this {type(model).__name__}: it has no attention layer with an encoding. "
-            f"fold takes stringpe.Attention, models made of it, and attached models"
+            f"there is nothing to fold in this {type(model).__name__}: it has no attention layer whose encoding has a "
+            f"basis and frequencies. fold takes stringpe.Attention, models made of it, and attached models"
         )
 
 

@@ -166,7 +166,11 @@ class ViT(nn.Module):
         (b, H/p, W/p), or one per image, True for the patches to look at; the others are left out.
         """
         if isinstance(image, (list, tuple)) or patch_mask is not None:
+            if calibration is not None:
+                raise ValueError("packed images take no calibration: pass images of one size, without patch_mask")
             return self.head(self.packed_features(image, depth, patch_mask=patch_mask).pooled)
+        if isinstance(image, Tensor) and image.is_nested:
+            raise ValueError("image is a nested tensor: pass a list of images, list(image.unbind())")
         return self.head(self.features(image, depth, calibration=calibration).pooled)  # type: ignore[arg-type]
 
     def features(
