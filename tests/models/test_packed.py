@@ -137,7 +137,7 @@ def test_layers_see_the_packing_they_are_given():
         (lambda net, i, d: net(i[:1], patch_mask=[torch.zeros(4, 4).bool()]), "patch mask 0 leaves no patch"),
         (lambda net, i, d: net([i[0][:, :30]]), "multiples of 8"),
         (lambda net, i, d: net(i, d, calibration=Calibration(torch.eye(3), torch.eye(4))), "take no calibration"),
-        (lambda net, i, d: net(torch.nested.nested_tensor([i[0], i[0][:2]], layout=torch.jagged)), "pass a list of images"),
+        (lambda net, i, d: net(torch.nested.nested_tensor([i[0], i[0][:2]], layout=torch.jagged)), "pass a list"),
     ],
 )
 def test_wrong_batches_are_refused_in_words(call, words):
