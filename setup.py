@@ -13,13 +13,14 @@ ROOT = Path(__file__).parent
 
 
 def absolute_links(text: str, repository: str, version: str) -> str:
-    """Markdown whose relative links lead to the files of a version in the repository, and relative images to the files
-    themselves. Addresses and anchors stay."""
+    """README.md with relative links that lead to the files of a version in the repository, and relative images to the
+    files themselves. Anchors lead to README.md there, since an index gives headings no anchors. Addresses stay."""
 
     def replace(match: re.Match[str]) -> str:
         image, label, target = match.groups()
-        if re.match(r"\w+:|#", target):
+        if re.match(r"\w+:", target):
             return match[0]
+        target = f"README.md{target}" if target.startswith("#") else target
         return f"{image}[{label}]({repository}/{'raw' if image else 'blob'}/v{version}/{target})"
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", replace, text)

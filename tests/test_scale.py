@@ -20,6 +20,7 @@ from stringpe.models.tokenizer import Tokenizer
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
+MEASURED = ROOT / "benchmarks/results/2026-11-15-h200-projection/bench.json"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "scale.md").read_text(), flags=re.DOTALL | re.MULTILINE)
 SCRIPT = next(block for block in BLOCKS if block.startswith("#!/bin/bash"))
 COMMANDS = [
@@ -123,3 +124,19 @@ def test_the_array_shares_the_shards_between_two_processes(folder, on_the_path, 
     found = ShardCaptions(f"{tmp_path}/webli3d/*.tar")
     assert sorted(found.captions(i)[0] for i in range(8)) == [f"picture number {i}" for i in range(8)]
     assert all(found.depth(i).shape == (48, 60) for i in range(8))
+
+
+def test_the_gpu_hours_of_the_page_follow_from_the_measured_steps():
+    steps = {row["way"]: row["train"] for row in read_json(MEASURED)["vit"] if row["mode"] == "compiled"}
+    page = (ROOT / "docs" / "scale.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, flags=re.MULTILINE)
+    assert [row[0] for row in rows] == ["absolute", "rope_mixed", "cayley", "circulant"]
+    for name, *shown in rows:
+        step = steps[name if name == "absolute" else f"ours, {name}"]
+        seconds = step["median"] / 1e3 / 128
+        hours = [300 * images * seconds / 3600 for images in (1_281_167, 1_803_460)]
+        assert shown == [
+            f"{step['median']:.1f} ({step['low']:.1f}–{step['high']:.1f})",
+            f"{1 / seconds:,.0f}",
+            *(f"{value:.1f}" for value in hours),
+        ]

@@ -1,19 +1,35 @@
 """The small trained models of models/ load with this version and do what their cards say."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
+import pytest
 import torch
 
 from stringpe import box3d
 from stringpe.cli.main import main
 from stringpe.data.one_object import KINDS
 
-DEMO = Path(__file__).parent.parent / "models/detection3d-demo"
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "models/detection3d-demo"
+
+
+@pytest.mark.parametrize("page", ["README.md", "models/detection3d-demo/README.md"])
+def test_the_command_that_pages_show_runs(page, tmp_path, monkeypatch):
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    (command,) = re.findall(r"^    stringpe (predict models/detection3d-demo .*)$", text, flags=re.MULTILINE)
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    monkeypatch.chdir(tmp_path)
+    main(shlex.split(command))
+    assert {path.name for path in tmp_path.glob("found.*")} == {"found.html", "found.json", "found.png"}
+    (best,) = json.loads(Path("found.json").read_text())["found"]
+    assert best["text"] == json.loads((DEMO / "room-8.json").read_text())["kind"]
 
 
 def test_the_detector_finds_the_objects_of_its_rooms(tmp_path, capsys):
-    """As the README shows it, on held-out rooms that lie beside the model: its best box has the right name."""
+    """On held-out rooms that lie beside the model: its best box has the right name."""
     rooms = sorted(DEMO.glob("*.depth.png"))
     assert len(rooms) == 3
     for depth in rooms:

@@ -13,6 +13,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,6 +116,8 @@ def export(
     """
     if to not in FORMATS:
         raise ValueError(f"export goes to {' or '.join(FORMATS)}, got {to!r}")
+    for package in ("onnxscript", "onnxruntime") if to == "onnx" else ():
+        import_module(package)  # before the work, not after it
     patch, inputs = _patch_size(model), _count_inputs(model)
     height, width = _image_size(model, size)
     check_finite(model)

@@ -185,3 +185,11 @@ def test_errors(tmp_path):
         export(torch.nn.Linear(3, 3), tmp_path / "x", size=32)
     with pytest.raises(ValueError, match=r"pass size=224 \(--size 224\)"):
         export(stringpe.vit("vit_test_patch8"), tmp_path / "x")
+
+
+@pytest.mark.parametrize("package", ["onnxscript", "onnxruntime"])
+def test_a_missing_package_is_an_error_before_the_model_is_traced(monkeypatch, package, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("stringpe.export.bake", lambda model: pytest.fail("work was done before the check"))
+    with pytest.raises(ModuleNotFoundError, match=package):
+        export(stringpe.vit("vit_test_patch8"), tmp_path / "model.onnx", size=32)

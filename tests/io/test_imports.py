@@ -7,7 +7,7 @@ import pytest
 
 from stringpe.io.imports import MismatchedTorchvision, explain_torchvision
 
-SAID = r"torchvision .* was built for another torch than .*: install the two together, .*pip uninstall torchvision"
+SAID = r"torchvision .* was built for another torch than .*: install both .*--force-reinstall torch==[\d.]+ torchvision"
 
 
 def fail_deep_inside():
@@ -22,6 +22,20 @@ def test_the_cause_is_named_however_deep_it_lies():
         fail_deep_inside()
     with pytest.raises(MismatchedTorchvision, match=SAID), explain_torchvision(), explain_torchvision():
         raise RuntimeError("operator torchvision::nms does not exist")
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "fix"),
+    [
+        ("2.13.0+cpu", "torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu"),
+        ("2.13.0", "torch==2.13.0 torchvision"),
+    ],
+)
+def test_the_fix_takes_torchvision_from_the_index_of_the_installed_torch(monkeypatch, torch_version, fix):
+    monkeypatch.setattr("importlib.metadata.version", lambda _: torch_version)
+    with pytest.raises(MismatchedTorchvision) as caught, explain_torchvision():
+        fail_deep_inside()
+    assert str(caught.value).endswith(f"pip install --force-reinstall {fix}")
 
 
 def test_other_errors_stay_as_they_are():

@@ -30,8 +30,12 @@ MOVES = (0, 1, 2, 4, 8, 16)
 
 _SHARPNESS = 5.0  # of the softmax, about the score of a token with itself
 _APART = 0.8  # how far W_q and W_k are from the identity, between 0 and 1
-_TITLES = {"sincos": "absolute (sine-cosine)", "absolute": "absolute (a table)", "cayley": "Cayley-STRING"}
-_STEPS, _MOST = 24, 12  # moments of the animation, and how far coordinates move in it
+_TITLES = {
+    "sincos": "absolute embeddings (sine-cosine)",
+    "absolute": "absolute embeddings (table)",
+    "cayley": "Cayley-STRING",
+}
+_STEPS, _MOST = 24, 12  # frames of the animation, and how far coordinates move in it
 
 
 def rendered_picture(side: int = 168) -> Tensor:
@@ -118,29 +122,33 @@ def attention_page(names: Sequence[str], image: Tensor, *, noise: float, seed: i
 
 
 def animate(names: Sequence[str], image: Tensor, out: Path, *, noise: float, seed: int) -> Path:
-    """Write an animated GIF: the weights of one patch under each encoding while all coordinates move in a circle."""
-    turns = torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
+    """Write an animated GIF: the weights of one patch under each encoding while all coordinates move in a circle. It
+    starts at the far side of the circle, so that a viewer that does not play animations shows a difference."""
+    turns = torch.pi + torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
     moves = [(float(_MOST / 2 * (1 - t.cos())), float(_MOST / 2 * t.sin())) for t in turns]
-    maps = {name: attention_maps(make_encoding(name, noise, seed), image, moves, seed) for name in names}
+    maps = {
+        name: attention_maps(make_encoding(name, noise, seed), image, [(0.0, 0.0), *moves], seed) for name in names
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
-    first, *rest = list(_moments(image, maps, moves))
+    first, *rest = list(_frames(image, maps, moves))
     with new_file(out) as draft:
         first.save(draft, "gif", save_all=True, append_images=rest, duration=150, loop=0, optimize=True)
     return out
 
 
-def _moments(image: Tensor, maps: dict[str, Tensor], moves: Sequence[tuple[float, float]]) -> "Iterator[Image]":
-    """The pictures of the animation, with one palette for all of them."""
+def _frames(image: Tensor, maps: dict[str, Tensor], moves: Sequence[tuple[float, float]]) -> "Iterator[Image]":
+    """The frames of the animation, with one palette for all of them. maps: (1 + moves, n, n) per encoding, the first
+    without a displacement."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from PIL import Image
 
-    figure = plt.figure(figsize=(3.1 * len(maps), 3.75), dpi=100)
+    figure = plt.figure(figsize=(3.1 * len(maps), 3.9), dpi=100)
     palette = None
-    for moment, move in enumerate(moves):
-        _draw_moment(figure, image, maps, moment, move)
+    for i, move in enumerate(moves):
+        _draw_frame(figure, image, {name: (weights[0], weights[i + 1]) for name, weights in maps.items()}, move)
         figure.canvas.draw()
         buffer = figure.canvas.buffer_rgba()  # type: ignore[attr-defined]
         picture = Image.fromarray(torch.frombuffer(bytearray(buffer), dtype=torch.uint8).view(buffer.shape).numpy())
@@ -151,29 +159,32 @@ def _moments(image: Tensor, maps: dict[str, Tensor], moves: Sequence[tuple[float
     plt.close(figure)
 
 
-def _draw_moment(
-    figure: "Figure", image: Tensor, maps: dict[str, Tensor], moment: int, move: tuple[float, float]
+def _draw_frame(
+    figure: "Figure", image: Tensor, maps: dict[str, tuple[Tensor, Tensor]], move: tuple[float, float]
 ) -> None:
-    """One row of pictures: the weights of the middle patch laid over the image, under every encoding."""
+    """One row of pictures: under every encoding, the weights of the middle patch after a move, laid over the image.
+    maps: the weights (n, n) before and after."""
     row, column = PATCHES // 2 + 1, PATCHES // 2 - 1
-    chosen = row * PATCHES + column
+    patch = row * PATCHES + column
     grey = image.float().mean(0) / 255
     (rows, columns), last = move, PATCHES - 1
     panels = figure.subplots(1, len(maps), squeeze=False)[0]
-    figure.subplots_adjust(left=0.08, right=0.98, top=0.85, bottom=0.14, wspace=0.16)
-    for ax, (name, weights) in zip(panels, maps.items(), strict=True):
-        now, start = weights[moment, chosen], weights[0, chosen]
-        change = float((now - start).abs().max() / start.max())
+    figure.subplots_adjust(left=0.06, right=0.98, top=0.8, bottom=0.14, wspace=0.16)
+    for ax, (name, (before, after)) in zip(panels, maps.items(), strict=True):
+        change = float((after[patch] - before[patch]).abs().max() / before[patch].max())
         extent = (columns - 0.5, columns + last + 0.5, rows + last + 0.5, rows - 0.5)
         ax.imshow(grey.numpy(), extent=extent, cmap="gray", vmin=0, vmax=1)
-        strength = (now / now.max()).view(PATCHES, PATCHES)
-        ax.imshow(strength.numpy(), extent=extent, interpolation="nearest", cmap="inferno", alpha=0.65, vmin=0, vmax=1)
+        weights = (after[patch] / after[patch].max()).view(PATCHES, PATCHES)
+        ax.imshow(weights.numpy(), extent=extent, interpolation="nearest", cmap="inferno", alpha=0.65, vmin=0, vmax=1)
         ax.add_patch(_outline(columns + column, rows + row))
-        ax.set_title(_TITLES.get(name, name), fontsize=11)
-        ax.set_xlabel(f"weights changed by up to {100 * change:.1f} %", fontsize=10)
-        ax.set_xticks([columns, columns + last], [f"{columns:.0f}", f"{columns + last:.0f}"], fontsize=8)
-        ax.set_yticks([rows, rows + last], [f"{rows:.0f}", f"{rows + last:.0f}"], fontsize=8)
-    figure.suptitle("attention of one patch while all coordinates move", fontsize=11)
+        ax.set_title(_TITLES.get(name, name), fontsize=10)
+        ax.set_xlabel(f"weights change by up to {100 * change:.1f} %", fontsize=10)
+        ax.set_xticks([columns, columns + last], [str(round(columns)), str(round(columns + last))], fontsize=8)
+        ax.set_yticks([rows, rows + last], [str(round(rows)), str(round(rows + last))], fontsize=8)
+    figure.suptitle(
+        f"Attention of the outlined patch, all coordinates moved\nby {round(rows)} rows and {round(columns)} columns",
+        fontsize=11,
+    )
 
 
 def _outline(column: float, row: float) -> "Rectangle":

@@ -18,11 +18,12 @@ def explain_torchvision() -> Iterator[None]:
     except (RuntimeError, ImportError) as error:
         if isinstance(error, MismatchedTorchvision) or not _is_about_torchvision(error):
             raise
+        release, _, build = _version("torch").partition("+")
+        index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
         raise MismatchedTorchvision(
             f"torchvision {_version('torchvision')} was built for another torch than {_version('torch')}, and timm, "
-            f"transformers and open_clip cannot be imported beside it: install the two together, from one index "
-            f"(pip install --upgrade torch torchvision), or remove torchvision, which stringpe does not need (pip "
-            f"uninstall torchvision)"
+            f"transformers and open_clip cannot be imported with it: install both from the same index, with pip install "
+            f"--force-reinstall torch=={release} torchvision{index}"
         ) from error
 
 
