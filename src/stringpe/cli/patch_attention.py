@@ -126,9 +126,7 @@ def animate(names: Sequence[str], image: Tensor, out: Path, *, noise: float, see
     starts at the far side of the circle, so that a viewer that does not play animations shows a difference."""
     turns = torch.pi + torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
     moves = [(float(_MOST / 2 * (1 - t.cos())), float(_MOST / 2 * t.sin())) for t in turns]
-    maps = {
-        name: attention_maps(make_encoding(name, noise, seed), image, [(0.0, 0.0), *moves], seed) for name in names
-    }
+    maps = {name: attention_maps(make_encoding(name, noise, seed), image, [(0.0, 0.0), *moves], seed) for name in names}
     out.parent.mkdir(parents=True, exist_ok=True)
     first, *rest = list(_frames(image, maps, moves))
     with new_file(out) as draft:

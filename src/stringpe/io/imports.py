@@ -22,7 +22,7 @@ def explain_torchvision() -> Iterator[None]:
         index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
         raise MismatchedTorchvision(
             f"torchvision {_version('torchvision')} was built for another torch than {_version('torch')}, and timm, "
-            f"transformers and open_clip cannot be imported with it: install both from the same index, with pip install "
+            f"transformers and open_clip cannot be imported with it: install both from the same index, pip install "
             f"--force-reinstall torch=={release} torchvision{index}"
         ) from error
 

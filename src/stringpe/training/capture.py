@@ -33,7 +33,8 @@ def compile_layers(model: nn.Module, *, quiet: bool = True) -> None:
     layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
     if not quiet:
         what = f"{len(layers)} layers" if layers else "the model"
-        print(f"compiling {what} with torch.compile: the first step takes longer", file=sys.stderr, flush=True)
+        hint = "the first step takes longer; loop.compile=false turns this off"
+        print(f"compiling {what} with torch.compile: {hint}", file=sys.stderr, flush=True)
     for layer in layers or [model]:
         layer.compile()
 

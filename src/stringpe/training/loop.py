@@ -79,7 +79,7 @@ class Run:
         start, position = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
         with catch_sigterm() as told_to_stop, self._log(title, start, position) as log:
-            self._stage(log, "compiling, in the first step" if self.recipe.loop.compile else "the first step")
+            self._stage(log, "the first step, with compilation," if self.recipe.loop.compile else "the first step")
             batches = prefetch(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
