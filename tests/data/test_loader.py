@@ -1,15 +1,22 @@
+"""Batches: the same from memory, workers and small streams, for every task; and what goes wrong on the way."""
+
 import os
 import signal
 import time
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
 
+from stringpe import tasks
 from stringpe.data import loader
 from stringpe.data.loader import Examples, Request, Workers, read_all, shares
 from stringpe.data.order import Place
+from stringpe.data.stream import keeps_stream
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
+from task_recipes import FAMILIES
 
 
 def test_validation_shares_cover_everything_once_and_equally_often():
@@ -79,3 +86,53 @@ def test_an_error_in_a_worker_arrives_in_its_own_words(workers):
     found = Workers(Misbehaving("raise"), workers, Problems("numbers"))
     with pytest.raises(ValueError, match=r"^set data.num_classes$"):
         next(found.batches([Request(torch.tensor([0]), 0)], Place(), nothing))
+
+
+def batches(recipe, start, count, place=None):
+    return list(islice(tasks.create(recipe).batches(start, place or Place()), count))
+
+
+def is_large_stream(recipe):
+    return recipe.data.source == "stream" and not keeps_stream(recipe.data)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a stream that is left leaves its file open
+@pytest.mark.parametrize("task", FAMILIES)
+def test_a_batch_depends_on_seed_and_step_alone(task, tmp_path):
+    """From every data source: not on where a run went on, and except in a large stream not on the processes."""
+    for recipe in FAMILIES[task](tmp_path):
+        whole = batches(recipe, 0, 6)
+        (again,) = batches(recipe, 2, 1)
+        assert again.keys() == whole[2].keys()
+        assert all(torch.equal(again[name], whole[2][name]) for name in again)
+        assert len({b"".join(t.numpy().tobytes() for t in batch.values()) for batch in whole}) > 1
+        if is_large_stream(recipe):
+            continue
+        parts = [batches(recipe, 2, 1, Place(rank, 2))[0] for rank in range(2)]
+        for name, tensor in again.items():
+            first, second = (part[name] for part in parts)
+            if first.shape[1:] == second.shape[1:] == tensor.shape[1:]:  # else padded to the longest of its own process
+                assert torch.equal(torch.cat([first, second]), tensor), name
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("task", ["classification", "retrieval", "detection2d"])
+def test_every_way_of_loading_gives_the_same_batches(task, tmp_path):
+    """Memory, workers and a stream that is kept. The other tasks have one way: their data is in memory."""
+    ways = {}
+    for recipe in FAMILIES[task](tmp_path):
+        if not is_large_stream(recipe):
+            source = "shards" if recipe.data.source == "stream" else recipe.data.source
+            ways.setdefault((source, recipe.data.train), []).append(recipe)
+    assert (
+        sorted(map(len, ways.values()))
+        == {"classification": [1, 2, 3], "retrieval": [1, 2, 3], "detection2d": [1, 2]}[task]
+    )
+    for first, *others in ways.values():
+        expected = batches(first, 1, 3)
+        for recipe in others:
+            for workers in (0, 1) if not recipe.data.in_memory or recipe.data.source == "stream" else (0,):
+                found = batches(replace(recipe, data=replace(recipe.data, workers=workers)), 1, 3)
+                for a, b in zip(expected, found, strict=True):
+                    assert a.keys() == b.keys()
+                    assert all(torch.equal(a[name], b[name]) for name in a)
