@@ -9,6 +9,10 @@ from torch import Tensor
 from .constants import Constant
 from .frequencies import Frequencies
 
+GATE_START = 1e-7
+"""Where gates start: close enough to zero that outputs agree to rounding, while at exactly zero no gradient would reach
+the frequencies and the basis behind them (see `stringpe.attach`)."""
+
 
 class Gated(Frequencies):
     """g Θ: other frequencies behind a learned gate, one number per head (or set) and axis.
@@ -18,7 +22,7 @@ class Gated(Frequencies):
     would have to find theirs one by one. Gradient: of order one to the gate, of order g to whatever lies behind it.
     """
 
-    def __init__(self, inner: Frequencies, *, start: float):
+    def __init__(self, inner: Frequencies, *, start: float = GATE_START):
         super().__init__(inner.head_dim, inner.num_heads, inner.coord_dim, share_heads=inner.share_heads)
         self.inner, self.start = inner, start
         self._create_weight()

@@ -144,8 +144,8 @@ def load_rope_mixed(model: Model, weights: Mapping[str, Tensor]) -> Model:
 
 def _carry_mixed(model: Model, freqs: Tensor | None = None) -> Model:
     """Attach RoPE-Mixed weights to a host without RoPE; without any, what they would be loaded into."""
-    (found,) = find_towers(model)
-    layers: list[Any] = [layer for layer, _ in found.layers.values()]
+    (tower,) = find_towers(model)
+    layers: list[Any] = [layer for layer, _ in tower.layers.values()]
     heads, planes = layers[0].num_heads, layers[0].head_dim // 2
     if freqs is None:
         freqs = torch.zeros(2, len(layers), heads, planes)

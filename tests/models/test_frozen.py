@@ -68,8 +68,8 @@ def test_mistakes_are_answered_in_words():
         lift_frozen(ViT(dim=64, layers=1, num_heads=2, patch_size=8, encoding="rope"), "cayley")
     with pytest.raises(ValueError, match="from 1 to the model's width, 64, got 65"):
         lift_frozen(plain(), "rope_mixed", rank=65)
-    with pytest.raises(ValueError, match="takes encodings of a basis and frequencies; 'liere' is not one"):
+    with pytest.raises(ValueError, match="takes encodings that have a basis and frequencies; 'liere' has none"):
         lift_frozen(plain(), "liere")
     other = ViT(dim=64, layers=1, num_heads=2, patch_size=8, encoding="absolute", image_size=32).state_dict()
-    with pytest.raises(ValueError, match=r"here is not the ViT that this recipe freezes: blocks\.1"):
+    with pytest.raises(ValueError, match=r"here holds another ViT than this recipe describes: blocks\.1"):
         load_frozen(lift_frozen(plain(), "cayley"), other, "here")

@@ -1,9 +1,9 @@
 """Vision transformers of other libraries, as data: where each keeps its patches, its attention and its positions.
 
-A library is one file here (timm, transformers, open_clip): a `Host` that names its towers and attention classes, in the
-terms of `description`. What is done with them is written once and knows no library: `attach` (attach, lift and fold),
-`attention` (the attention that takes the place of the host's) and `token_coords` (where the tokens are). Classes are
-recognised by name, so that nothing of timm, transformers or open_clip is imported.
+Each library has one file here (timm, transformers, open_clip) with a `Host`, which names its towers and attention
+classes in the terms of `description`. What is done with them is written once for all libraries: `attach` (attach, lift
+and fold), `attention` (the attention that takes the place of the host's) and `token_coords` (where the tokens are).
+Classes are recognised by name, so that nothing of timm, transformers or open_clip is imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,35 +19,35 @@ Entry = TypeVar("Entry", Tower, Layer)
 HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)
 
 
-class FoundTower(NamedTuple):
-    """A vision tower in a model: its path, the module, where it keeps things, and its attention layers by path."""
+class VisionTower(NamedTuple):
+    """A vision tower in a model: the module and its description, and its attention layers by path, with theirs."""
 
-    path: str
     module: nn.Module
-    tower: Tower
+    description: Tower
     layers: dict[str, tuple[nn.Module, Layer]]
 
 
-def find_towers(model: nn.Module) -> list[FoundTower]:
-    """The vision towers of a model, with their self-attention. An error names what was found if none can be used."""
-    found = [
-        FoundTower(path, module, tower, _find_layers(module, tower, host))
-        for path, module in model.named_modules()
+def find_towers(model: nn.Module) -> list[VisionTower]:
+    """The vision towers of a model. ValueError, with the classes that the model has, if none of them is known."""
+    towers = [
+        VisionTower(module, description, _find_layers(module, description, host))
+        for module in model.modules()
         for host in HOSTS
-        if (tower := _look_up_class(module, host.package, host.towers)) and has_path(module, tower.patches)
+        if (description := _look_up_class(module, host.package, host.towers)) and has_path(module, description.patches)
     ]
-    if not found or not all(tower.layers for tower in found):
+    if not towers or not all(tower.layers for tower in towers):
         raise ValueError(_describe_unsupported(model))
-    return found
+    return towers
 
 
 def _find_layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple[nn.Module, Layer]]:
+    """The self-attention layers of a tower, by path from the tower."""
     layers = {}
     for name, child in module.get_submodule(tower.blocks).named_modules(prefix=tower.blocks):
         layer = _look_up_class(child, host.package, host.layers)
         if layer is not None:
             if not getattr(child, "batch_first", True):
-                raise ValueError(f"{name} takes tokens before batch: build the model with batch_first=True")
+                raise ValueError(f"{name} takes (tokens, batch, dim): build the model with batch_first=True")
             layers[name] = (child, layer)
         elif _is_attention(child):
             raise ValueError(_describe_unsupported(module))
@@ -55,7 +55,7 @@ def _find_layers(module: nn.Module, tower: Tower, host: Host) -> dict[str, tuple
 
 
 def _look_up_class(module: nn.Module, library: str, table: Mapping[str, Entry]) -> Entry | None:
-    """The entry for a module's class, or for one that it derives from; torch's own classes belong to every library."""
+    """The entry for a module's class, or for one that it derives from. Classes of torch count as every library's."""
     for cls in type(module).__mro__:
         if cls.__module__.split(".")[0] in (library, "torch") and cls.__name__ in table:
             return table[cls.__name__]
@@ -68,8 +68,8 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _describe_unsupported(model: nn.Module) -> str:
-    seen = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
-    classes = ", ".join(seen) or "of no class that has Attention in its name"
+    present = sorted({f"{type(m).__module__}.{type(m).__name__}" for m in model.modules() if _is_attention(m)})
+    classes = ", ".join(present) or "of no class that has Attention in its name"
     known = "; ".join(f"{h.package}: {', '.join(h.towers)} (with {', '.join(h.layers)})" for h in HOSTS)
     return (
         f"attach does not know {type(model).__name__}: its attention is {classes}. Supported are {known}. "
@@ -78,7 +78,7 @@ def _describe_unsupported(model: nn.Module) -> str:
 
 
 def has_path(module: nn.Module, path: str) -> bool:
-    """Whether `path` leads somewhere from the module."""
+    """Whether there is something, other than None, at a path of attributes from the module."""
     for name in path.split("."):
         if getattr(module, name, None) is None:
             return False
@@ -87,5 +87,5 @@ def has_path(module: nn.Module, path: str) -> bool:
 
 
 def attached_layers(model: nn.Module) -> Iterator[tuple[str, HostAttention]]:
-    """The attention layers of a model that carry an encoding of ours, by path."""
+    """The attention layers into which `attach` put an encoding, with their paths."""
     return ((name, m) for name, m in model.named_modules() if isinstance(m, HostAttention))

@@ -1,10 +1,11 @@
-"""A trained ViT that stays as it is, and the few numbers that teach it depth: an encoding in 3D behind gates.
+"""A trained ViT whose weights stay as they are, and an encoding in 3D behind gates, which alone learns depth.
 
-This is the setting in which users of `attach` live, for ViTs of ours: the RGB model keeps its table of absolute
-embeddings and all of its weights. What learns is Θ, the gates, the basis (S of Cayley-STRING), and scale and offset of
-depth. Frozen projections do not absorb a basis, so here theory expects STRING to be worth more than RoPE-Mixed.
+This is what `stringpe.attach` does to models of other libraries, for a `stringpe.ViT`: the RGB model keeps its table of
+absolute embeddings and all of its weights. What learns is Θ, the gates, the basis (S of Cayley-STRING), and scale and
+offset of depth. Frozen projections cannot absorb a basis, so in theory STRING has more to offer over RoPE-Mixed here
+than in models that learn W_q and W_k.
 
-Two controls: a basis that is random and fixed, and low-rank updates of W_q and W_k (LoRA) beside RoPE-Mixed.
+There are two controls: a basis that is random and fixed, and low-rank updates of W_q and W_k (LoRA) with RoPE-Mixed.
 """
 
 from collections.abc import Mapping
@@ -23,9 +24,6 @@ from ..frequencies import random_frames
 from .blocks import Block
 from .depth import DepthLift
 from .vit import ViT
-
-START = 1e-7
-"""Of the gates: at exactly zero, no gradient would reach the basis (see `stringpe.attach`)."""
 
 _ORIGINAL = "parametrizations.weight.original"  # the name of a weight under LoRA
 
@@ -58,16 +56,17 @@ def lift_frozen(
     rank: int = 0,
     depth: bool = True,
 ) -> ViT:
-    """Freeze a ViT on RGB with absolute embeddings, in place, and put an encoding into every layer, which learns.
+    """Freeze a ViT on RGB with absolute embeddings, in place, and put an encoding that learns into every layer.
 
-    At first it computes what it did before, to rounding. encoding: a name, with its options; "none" adds none, and
-    leaves a model on RGB. depth: whether patches get a third coordinate. random_basis: P is random and fixed. rank: of
-    LoRA on the query and key projections, 0 for none.
+    At first it computes what it did before, up to rounding.
+
+    encoding: a name, built with `options`; "none" adds no encoding. depth: whether patches get a third coordinate.
+    random_basis: whether P is random and fixed. rank: of LoRA on the query and key projections, 0 for none.
     """
     if vit.absolute is None or vit.depth != "none":
         raise ValueError(f"a frozen ViT is one on RGB with absolute embeddings, got depth={vit.depth!r}")
     if depth and encoding == "none":
-        raise ValueError("encoding='none' has no coordinates to lift depth into: set model.depth=none for this row")
+        raise ValueError("encoding='none' has no coordinates to lift depth into: set model.depth=none")
     vit.requires_grad_(False)
     if depth:
         vit.lift, vit.coord_dim, vit.depth = DepthLift(vit.patch_size, vit.units), 3, "lift"
@@ -75,34 +74,38 @@ def lift_frozen(
         assert isinstance(block, Block)
         attention = block.attention
         if encoding != "none":
-            attention.encoding = _gated(encoding, attention.head_dim, attention.num_heads, vit, options, random_basis)
+            attention.encoding = _build_gated(
+                encoding, attention.head_dim, attention.num_heads, vit, options, random_basis
+            )
         if rank:
             parametrize.register_parametrization(attention.qkv, "weight", LowRank(vit.dim, rank))
     return vit
 
 
 def load_frozen(vit: ViT, weights: Mapping[str, Tensor], where: str) -> None:
-    """Load what a trained ViT has; what was added to it, encodings, gates, depth and LoRA, stays as it started."""
-    own = {name.replace(_ORIGINAL, "weight"): tensor for name, tensor in vit.state_dict().items()}
-    wrong = [name for name, tensor in weights.items() if name not in own or own[name].shape != tensor.shape]
+    """Load the weights of a trained ViT. What `lift_frozen` added, encodings, gates, depth and LoRA, stays as it was.
+
+    where: the place that the weights come from, for the error if they are of another model."""
+    targets = {name.replace(_ORIGINAL, "weight"): tensor for name, tensor in vit.state_dict().items()}
+    wrong = [name for name, tensor in weights.items() if name not in targets or targets[name].shape != tensor.shape]
     added = ("lift.", ".encoding.", ".parametrizations.")
-    missing = [name for name in own if name not in weights and not any(part in name for part in added)]
+    missing = [name for name in targets if name not in weights and not any(part in name for part in added)]
     if wrong or missing:
         raise ValueError(
-            f"{where} is not the ViT that this recipe freezes: {(wrong + missing)[0]} differs. Set model.dim, layers, "
-            f"heads, patch_size and data.image_size as that run had them"
+            f"{where} holds another ViT than this recipe describes: {(wrong + missing)[0]} differs. Set model.dim, "
+            f"layers, heads, patch_size and data.image_size as that run had them"
         )
     with torch.no_grad():
         for name, tensor in weights.items():
-            own[name].copy_(tensor)
+            targets[name].copy_(tensor)
 
 
-def _gated(
+def _build_gated(
     name: str, head_dim: int, num_heads: int, vit: ViT, options: Mapping[str, Any] | None, random_basis: bool
 ) -> Encoding:
-    """An encoding of one layer behind gates."""
-    made = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=vit.coord_dim, **(options or {}))
-    if not isinstance(made, Encoding):
-        raise ValueError(f"a frozen ViT takes encodings of a basis and frequencies; {name!r} is not one")
-    basis = GivenBasis(random_frames(num_heads, head_dim)) if random_basis else made.basis
-    return Encoding(basis, Gated(made.frequencies, start=START), name=name)
+    """The encoding of one layer, behind gates."""
+    built = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=vit.coord_dim, **(options or {}))
+    if not isinstance(built, Encoding):
+        raise ValueError(f"a frozen ViT takes encodings that have a basis and frequencies; {name!r} has none")
+    basis = GivenBasis(random_frames(num_heads, head_dim)) if random_basis else built.basis
+    return Encoding(basis, Gated(built.frequencies), name=name)
