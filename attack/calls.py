@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from call_targets import targets
 from tally import Tally
 from torch import Tensor
-
-import stringpe
 
 NAN = float("nan")
 SCALARS = (None, "x", "", -1, 0, 1.5, NAN, float("inf"), [], {}, object(), True, np.float64(3), 7)
@@ -22,61 +21,9 @@ SCALARS = (None, "x", "", -1, 0, 1.5, NAN, float("inf"), [], {}, object(), True,
 def _bad_tensors(good: Tensor) -> tuple[Any, ...]:
     return (
         None, "x", 3, [], good.numpy(), good.tolist(), good[None], good[..., 0], good[..., :-1], good[:0], good.long(),
-        good.to(torch.complex64), good.half(), good.bool(), torch.full_like(good, NAN), good.to("meta"),
-        torch.tensor(1.0), torch.randn(3), object(),
+        good.to(torch.complex64), good.half(), good.bool(), good.float() * NAN, good.to("meta"), torch.tensor(1.0),
+        torch.randn(3), object(),
     )  # fmt: skip
-
-
-def targets() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Public calls with arguments that work."""
-    sizes = {"head_dim": 8, "num_heads": 2, "coord_dim": 2}
-    encoding = stringpe.cayley(**sizes)
-    q, coords = torch.randn(1, 2, 3, 8), torch.randn(3, 2)
-    layer = stringpe.Attention(16, 2, encoding=encoding)
-    linear = stringpe.LinearAttention(16, 2, encoding=stringpe.cayley(**sizes))
-    image = torch.randn(1, 3, 32, 32)
-    vit = stringpe.vit("vit_test_patch16", encoding="rope", num_classes=3)
-    vit3 = stringpe.vit("vit_test_patch16", encoding="cayley", coord_dim=3, num_classes=3)
-    box = torch.tensor([[0.0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 1]])
-    generators = stringpe.generators(encoding).detach()
-    calls: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-        f"stringpe.{name}": (
-            getattr(stringpe, name, None) or (lambda _n=name, **k: stringpe.create(_n, **k)),
-            dict(sizes),
-        )
-        for name in stringpe.names()
-    }
-    calls |= {
-        "stringpe.create": (stringpe.create, {"name": "cayley", **sizes}),
-        "encoding": (encoding, {"q": q, "k": q, "coords": coords}),
-        "encoding.rotate": (encoding.rotate, {"x": q, "coords": coords}),
-        "encoding.matrix": (encoding.matrix, {"coords": coords}),
-        "stringpe.from_generators": (stringpe.from_generators, {"generators": generators}),
-        "stringpe.Attention": (stringpe.Attention, {"dim": 16, "num_heads": 2, "encoding": encoding}),
-        "attention": (layer, {"x": torch.randn(1, 3, 16), "coords": coords}),
-        "cross attention": (
-            layer,
-            {
-                "x": torch.randn(1, 3, 16),
-                "coords": coords,
-                "context": torch.randn(1, 4, 16),
-                "context_coords": torch.randn(4, 2),
-            },
-        ),
-        "linear attention": (linear, {"x": torch.randn(1, 3, 16), "coords": coords}),
-        "coords.grid": (stringpe.coords.grid, {"height": 3, "width": 4, "prefix": 1}),
-        "coords.lift_depth": (stringpe.coords.lift_depth, {"depth": torch.rand(1, 32, 32), "patch_size": 16}),
-        "coords.polar": (stringpe.coords.polar, {"points": torch.randn(3, 2)}),
-        "stringpe.vit": (stringpe.vit, {"name": "vit_test_patch16", "encoding": "rope", "num_classes": 3}),
-        "vit": (vit, {"image": image}),
-        "vit with depth": (vit3, {"image": image, "depth": torch.rand(1, 32, 32)}),
-        "box3d.iou": (stringpe.box3d.iou, {"a": box, "b": box}),
-        "stringpe.fold": (stringpe.fold, {"model": layer}),
-        "stringpe.attach": (stringpe.attach, {"model": vit, "encoding": "cayley"}),
-        "stringpe.use_backend": (stringpe.use_backend, {"name": "torch"}),
-        "stringpe.param_groups": (stringpe.param_groups, {"model": layer, "lr": 1e-3}),
-    }
-    return calls
 
 
 def attack(count: int, seed: int) -> Tally:

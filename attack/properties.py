@@ -1,13 +1,14 @@
-"""Random encodings, tokens and boxes against the laws that must hold for every one of them.
+"""Random encodings, layers, cameras, clouds and boxes against the laws that must hold for every one of them.
 
 Each draw is a batch: a random encoding with random parameters, and hundreds of tokens at random places. A case is one
-law for one token, one pair of tokens or one pair of boxes.
+law for one token, one pair of tokens, one point or one pair of boxes.
 """
 
 from __future__ import annotations
 
 import random
 
+import layer_laws
 import torch
 from tally import Tally
 from torch import Tensor
@@ -25,7 +26,7 @@ def attack(count: int, seed: int) -> Tally:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     while tally.cases < count:
-        dice.choice((_encoding, _encoding, _attention, _boxes))(tally, dice)
+        dice.choice((_encoding, _encoding, _attention, _boxes, _layers))(tally, dice)
     return tally
 
 
@@ -99,6 +100,14 @@ def _attention(tally: Tally, dice: random.Random) -> None:
     size = together.abs().amax().clamp(min=1e-6)
     for law, other in others.items():
         _count(tally, law, what, (together - other).abs().amax(-1) / size, _TOLERANCE[torch.float32])
+
+
+@torch.no_grad()
+def _layers(tally: Tally, dice: random.Random) -> None:
+    """Every law of `layer_laws`, once."""
+    for laws in layer_laws.LAWS:
+        for law, error in laws(dice):
+            _count(tally, law, laws.__name__, error, _TOLERANCE[torch.float32])
 
 
 def _boxes(tally: Tally, dice: random.Random) -> None:
