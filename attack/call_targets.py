@@ -89,6 +89,10 @@ def _packing_and_caches() -> dict[str, Target]:
     x, places = torch.randn(1, 5, 16), torch.randn(5, 2)
     keys = torch.randn(1, 2, 3, 8)
 
+    def attend(layer: Any, cache: Any) -> Callable[..., Any]:
+        """A layer with a fresh cache in every call, unless the call has another one."""
+        return lambda **given: layer(**{"cache": cache(), **given})
+
     def append(**given: Any) -> Any:
         cache = stringpe.KVCache()
         cache.append(keys, keys)
@@ -115,8 +119,10 @@ def _packing_and_caches() -> dict[str, Target]:
         "packed linear attention": (linear, {"x": x, "coords": places, "lengths": [2, 3]}),
         "stringpe.KVCache": (stringpe.KVCache, {"capacity": 4}),
         "KVCache.append": (append, {"keys": keys, "values": keys}),
-        "cached attention": (layer, {"x": x, "coords": places, "cache": stringpe.KVCache()}),
-        "cached linear attention": (linear, {"x": x, "coords": places, "cache": stringpe.LinearCache()}),
+        "cached attention": (attend(layer, stringpe.KVCache), {"x": x, "coords": places}),
+        "cached linear attention": (attend(linear, stringpe.LinearCache), {"x": x, "coords": places}),
+        "attention, cache": (layer, {"x": x, "coords": places, "cache": stringpe.KVCache()}),
+        "linear attention, cache": (linear, {"x": x, "coords": places, "cache": stringpe.LinearCache()}),
     }
 
 

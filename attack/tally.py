@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from types import FrameType
 
 CLEAR = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
 """Errors that a user can act on, if their text says how. Anything else that escapes is a fault of ours."""
+
+ACCIDENT = re.compile(
+    r"not iterable|unsupported operand|ambiguous|not supported between|has no len|not subscriptable|cannot unpack|"
+    r"argument .* must be|unhashable|object is not|only integer|has no attribute|expected scalar|same dtype"
+)
+"""Words of Python and torch about what went wrong inside, which tell nobody what to pass instead."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ class Tally:
         text = str(error)
         devices = isinstance(error, RuntimeError) and "expected device" in text  # torch's own words for mixed devices
         kind = (isinstance(error, CLEAR) and not isinstance(error, UnicodeError)) or devices
-        if kind and len(text) >= 20 and "\n" not in text.strip():
+        if kind and len(text) >= 20 and "\n" not in text.strip() and not ACCIDENT.search(text):
             self.count("refused in words")
         else:
             first = (text.splitlines() or [""])[0][:160]

@@ -74,5 +74,5 @@ def test_bad_calls_are_refused_in_words():
         PointROPE()(torch.randn(1, 2, 3, 6), torch.zeros(1, 3, 2))
     with pytest.raises(ValueError, match="freq is a base"):
         RoPE2D(freq=0.0)
-    with pytest.raises(ValueError, match="freq is a base"):
+    with pytest.raises(ValueError, match="F0 must be a finite number"):
         RoPE2D(F0=math.nan)

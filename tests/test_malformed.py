@@ -1,10 +1,10 @@
 """Malformed calls: whatever is passed where, the answer is a result or one clear sentence, never an accident inside."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
+from call_targets import targets
+from tally import ACCIDENT
 
 import stringpe
 from stringpe import coords, testing
@@ -18,10 +18,6 @@ TENSORS = [
     torch.randn(5), torch.randn(0), torch.randn(1, 2, 5, 8, device="meta"), torch.randn(1, 2, 5, 8).to_sparse(),
     torch.randn(1, 2, 5, 8).to(torch.complex64), torch.ones(1, 2, 5, 8, dtype=torch.int64),
 ]  # fmt: skip
-ACCIDENT = re.compile(
-    r"not iterable|unsupported operand|ambiguous|not supported between|has no len|not subscriptable|cannot unpack|"
-    r"argument .* must be|unhashable|object is not|only integer|has no attribute|expected scalar|same dtype"
-)
 SIZES = {"head_dim": 8, "num_heads": 2, "coord_dim": 2}
 
 
@@ -112,6 +108,18 @@ FUNCTIONS = {
     "param_groups": lambda bad: stringpe.param_groups(bad, lr=1.0),
     "param_groups, lr": lambda bad: stringpe.param_groups(torch.nn.Linear(2, 2), lr=bad),
 }
+
+TARGETS = {f"{name}, {key}": (name, key) for name, (_, good) in targets().items() for key in good}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_argument_of_the_calls_that_are_attacked(name):
+    target, key = TARGETS[name]
+    call, good = targets()[target]
+    with torch.no_grad():
+        assert_no_accidents(
+            {f"{i}": lambda bad=bad: call(**(good | {key: bad})) for i, bad in enumerate([*BAD, *TENSORS])}
+        )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

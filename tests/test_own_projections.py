@@ -151,7 +151,7 @@ def test_mistakes_are_named():
         stringpe.Projections(encoding)(nn.Linear(2, 2), *tokens())
     own = Someone(stringpe.cayley(head_dim=DIM // HEADS, num_heads=HEADS, coord_dim=2)).double()
     x, coords = tokens()
-    with pytest.raises(ValueError, match=r"x must be \(b, n, dim\), got \(7, "):
+    with pytest.raises(ValueError, match=r"x must be \(b, n, dim\) floats, got \(7, "):
         own.positions(own, x[0], coords)
     own.qkv = nn.Linear(DIM, 2 * DIM).double()
     with pytest.raises(ValueError, match=f"qkv of Someone must have {3 * DIM} outputs.*; got {2 * DIM}"):

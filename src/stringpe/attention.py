@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
-from .checks import check_tensor
+from .checks import check_count, check_flag, check_tensor
 from .encoding import Encoding, PositionEncoding
 from .folding import HALF, Prepared, fold_together, linear_obstacle, norm_obstacle, prepare, take_rows
 from .kv_cache import KVCache
@@ -233,6 +233,7 @@ class Attention(MultiHead):
         prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
         self.check_inputs(x, coords, context, context_coords)
+        check_flag("causal", causal)
         if causal and context is not None:
             raise ValueError("causal is for self attention: drop it or the context")
         if cache is not None and not isinstance(cache, KVCache):
@@ -306,15 +307,13 @@ class Attention(MultiHead):
 def _check_sizes(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:
     """The head dim, once the sizes fit each other."""
     for name, value in (("dim", dim), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        check_count(name, value)
     if head_dim is None and dim % num_heads:
         raise ValueError(f"dim={dim} does not divide into {num_heads} heads: pass head_dim")
     if num_heads % num_kv_heads:
         raise ValueError(f"num_heads={num_heads} is not a multiple of num_kv_heads={num_kv_heads}")
     head_dim = dim // num_heads if head_dim is None else head_dim
-    if head_dim < 1:
-        raise ValueError(f"head_dim must be at least 1, got {head_dim}")
+    check_count("head_dim", head_dim)
     return head_dim
 
 

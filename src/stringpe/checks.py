@@ -63,6 +63,15 @@ def check_tensor(what: str, value: Any) -> None:
         raise ValueError(f"{what} must be a plain tensor, got one of layout {value.layout}: use .to_dense()")
 
 
+def check_floats(what: str, value: Any, *sizes: tuple[str, int | None]) -> None:
+    """Refuse anything but a tensor of floats with these axes, each a name and, where it is fixed, a size."""
+    check_tensor(what, value)
+    fits = all(size in (None, there) for (_, size), there in zip(sizes, value.shape, strict=False))
+    if not value.is_floating_point() or value.ndim != len(sizes) or not fits:
+        wanted = ", ".join(name if size is None else str(size) for name, size in sizes)
+        raise ValueError(f"{what} must be ({wanted}) floats, got {tuple(value.shape)} {value.dtype}")
+
+
 def check_module(what: str, value: Any) -> None:
     """Refuse anything but a torch module: its name, its weights and its class are not models yet."""
     if not isinstance(value, nn.Module):

@@ -15,6 +15,7 @@ the fused rotation of `stringpe.rotate` does the work.
 import torch
 from torch import Tensor, nn
 
+from .checks import check_number, check_tensor
 from .constants import Constant
 from .rotate import rotate
 
@@ -26,9 +27,9 @@ class AxialBlocks(nn.Module):
 
     def __init__(self, freq: float = 100.0, F0: float = 1.0):
         super().__init__()
-        if not freq > 0 or F0 != F0:
-            raise ValueError(f"freq is a base and must be positive, F0 a number; got {freq} and {F0}")
-        self.base, self.F0 = float(freq), float(F0)
+        self.base, self.F0 = check_number("freq", freq), check_number("F0", F0)
+        if self.base <= 0:
+            raise ValueError(f"freq is a base and must be positive, got {freq}")
         self._constants: dict[tuple[int, int], Constant] = {}
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -57,15 +58,20 @@ class AxialBlocks(nn.Module):
         )
 
     def _check(self, tokens: Tensor, positions: Tensor) -> None:
-        if tokens.ndim != 4 or tokens.shape[-1] % (2 * self.axes):
+        check_tensor("tokens", tokens)
+        check_tensor("positions", positions)
+        if tokens.ndim != 4 or tokens.shape[-1] % (2 * self.axes) or not tokens.is_floating_point():
             raise ValueError(
-                f"tokens must be (b, h, n, d) with d a multiple of {2 * self.axes}, got {tuple(tokens.shape)}"
+                f"tokens must be floats (b, h, n, d) with d a multiple of {2 * self.axes}, got {tuple(tokens.shape)} "
+                f"{tokens.dtype}"
             )
         if positions.shape != (tokens.shape[0], tokens.shape[2], self.axes):
             raise ValueError(
                 f"positions must be ({tokens.shape[0]}, {tokens.shape[2]}, {self.axes}) for these tokens, "
                 f"got {tuple(positions.shape)}"
             )
+        if positions.is_complex() or positions.dtype == torch.bool:
+            raise ValueError(f"positions must be numbers, got {positions.dtype}")
 
     def extra_repr(self) -> str:
         return f"freq={self.base:g}, F0={self.F0:g}"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .checks import check_count
+from .checks import check_count, check_floats
 
 
 class KVCache:
@@ -60,7 +60,15 @@ class KVCache:
         return self.keys, self.values
 
     def _check_fit(self, keys: Tensor, values: Tensor) -> None:
-        """Refuse tokens of another batch, another layer or another type than those it holds."""
+        """Refuse what is not keys and values of the same tokens, and tokens of another batch, another layer or another
+        type than those it holds."""
+        for what, tokens in (("keys", keys), ("values", values)):
+            check_floats(what, tokens, ("b", None), ("h", None), ("n", None), ("d", None))
+        if keys.shape[:3] != values.shape[:3]:
+            raise ValueError(
+                f"keys and values must have the same batch, heads and tokens, got {tuple(keys.shape)} and "
+                f"{tuple(values.shape)}"
+            )
         if self._room is None:
             return
         if keys.shape[0] != self._room[0].shape[0]:

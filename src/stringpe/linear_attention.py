@@ -148,6 +148,8 @@ class LinearAttention(MultiHead):
         """
         self.check_inputs(x, coords, context, context_coords)
         packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
+        if cache is not None and not isinstance(cache, LinearCache):
+            raise TypeError(f"cache must be a stringpe.LinearCache, got {type(cache).__name__}")
         if packings is not None:
             return self._forward_each(x, coords, context, context_coords, *packings, causal=causal)
         if (causal or cache is not None) and (context is not None or self.features == "softmax"):

@@ -22,8 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
+from .checks import check_count, check_floats
 from .encoding import Encoding
 from .folding import check_precision, fold_projection, linear_obstacle, norm_obstacle
+from .rotate import product_dtype
 
 
 class Rows(NamedTuple):
@@ -131,6 +133,17 @@ class HeldProjections:
             projected = projected + torch.cat([self.part(name) for name in ("q_bias", "k_bias", "v_bias")])
         return projected.split(self.sizes, dim=-1)
 
+    def check_tokens(self, x: Tensor) -> None:
+        """Refuse tokens of another width or type than the query projection takes, where it is a plain nn.Linear."""
+        first = self.part(self.names.packed) or self.part(self.names.apart[0])
+        if linear_obstacle(first):
+            return
+        if x.shape[-1] != first.in_features or product_dtype(x) != product_dtype(first.weight):
+            raise ValueError(
+                f"x must be (b, n, {first.in_features}) {first.weight.dtype} for these projections, got "
+                f"{tuple(x.shape)} {x.dtype}"
+            )
+
     def split_heads(self, x: Tensor) -> Tensor:
         """(b, n, h·d) to (b, h, n, d)."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -183,11 +196,12 @@ class Projections(nn.Module):
             raise ValueError(
                 f"encoding must have a basis and frequencies, as stringpe.create('cayley', …) has, got {encoding!r}"
             )
-        apart = ("", "", "") if isinstance(qkv, str) else tuple(qkv)
-        if len(apart) != 3:
+        apart = ("", "", "") if isinstance(qkv, str) else tuple(qkv) if isinstance(qkv, (list, tuple)) else ()
+        if len(apart) != 3 or not all(isinstance(name, str) for name in apart):
             raise ValueError(f"qkv names one layer for all, or three for queries, keys and values; got {qkv!r}")
         self.num_heads = encoding.num_heads if num_heads is None else num_heads
-        if self.num_heads < 1 or self.num_heads % encoding.num_heads:
+        check_count("num_heads", self.num_heads)
+        if self.num_heads % encoding.num_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of the encoding's {encoding.num_heads} heads: the "
                 f"encoding has one per key head"
@@ -199,9 +213,9 @@ class Projections(nn.Module):
     def forward(self, owner: nn.Module, x: Tensor, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, h_kv, n, d) of tokens x (b, n, dim) at coords (n, c) or (b, n, c)."""
         check_precision(self.encoding)
-        if x.ndim != 3:
-            raise ValueError(f"x must be (b, n, dim), got {tuple(x.shape)}")
+        check_floats("x", x, ("b", None), ("n", None), ("dim", None))
         held = self.find_projections(owner)
+        held.check_tokens(x)
         return held.encode(x, coords, folds=held.obstacle() is None)
 
     def find_projections(self, owner: nn.Module) -> HeldProjections:

@@ -28,6 +28,10 @@ class Packing:
     """
 
     def __init__(self, lengths: "Sequence[int] | Tensor"):
+        if isinstance(lengths, Tensor):
+            check_tensor("lengths", lengths)
+            if lengths.is_meta:
+                raise ValueError("lengths must be known numbers, got a tensor on the meta device")
         listed = lengths.tolist() if hasattr(lengths, "tolist") else lengths
         if not isinstance(listed, Sequence) or isinstance(listed, str):
             raise TypeError(f"lengths must be a sequence of whole numbers, or such a tensor, got {lengths!r:.60}")
@@ -45,7 +49,9 @@ class Packing:
         for packed sequences is used."""
         check_tensor("offsets", offsets)
         check_count("total", total)
-        if offsets.ndim != 1 or len(offsets) < 2 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+        if longest is not None:
+            check_count("longest", longest)
+        if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f"offsets must be whole numbers (sequences + 1,), from 0 to the number of tokens, got "
                 f"{tuple(offsets.shape)} {offsets.dtype}"
@@ -86,6 +92,11 @@ class Packing:
 
     def split(self, packed: Tensor, dim: int) -> tuple[Tensor, ...]:
         """The sequences of a packed tensor, as views."""
+        if packed.ndim < 2 or packed.shape[dim] != self.total:
+            raise ValueError(
+                f"the sequences have {self.total} tokens in all, which tokens and coordinates must have too; got a "
+                f"tensor {tuple(packed.shape)}"
+            )
         return packed.split(self.lengths, dim)
 
     def spread(self, per_sequence: Tensor) -> Tensor:
@@ -200,6 +211,7 @@ def check_packing(
 def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
     """A boolean mask, True where a query may look at a key, with dimensions that broadcast to (b, h, n, m). It may be
     (b, m), for padded keys; (n, m); (b, n, m); or have four dimensions."""
+    check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         raise ValueError(
             f"mask must be boolean, True where a query may look at a key, got {mask.dtype}: use mask.bool() for zeros "
@@ -216,7 +228,7 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
     else:
         full = mask[:, None] if mask.ndim == 3 else mask
     sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
-    if full.ndim > 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
+    if not 2 <= mask.ndim <= 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
         raise ValueError(
             f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
             f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"
@@ -227,6 +239,7 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
 def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
     """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
     queries, so a mask cannot differ between them."""
+    check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")
     flat = mask[:, 0, 0] if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else mask

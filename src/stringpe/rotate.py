@@ -241,7 +241,7 @@ class use_backend:
     current = "auto"
 
     def __init__(self, name: str):
-        if name not in ("auto", "triton", "torch"):
+        if not isinstance(name, str) or name not in ("auto", "triton", "torch"):
             raise ValueError(f"backend must be 'auto', 'triton' or 'torch', got {name!r}")
         self.before, use_backend.current = use_backend.current, name
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import check_finite, check_floats
 from ..models.points import group_points
 from ..recipes.schema import Data
 from .cache import digest, file_marks, load_or_make, remember
@@ -84,6 +85,8 @@ def principal_axes(points: Tensor) -> Tensor:
     """Rotations (b, 3, 3) whose columns are the principal axes of centred clouds (b, n, 3), that of the largest spread
     first; `points @ axes` is the cloud in its own frame. The first two axes point to where the third moment is
     positive, so that a cloud has the same frame in every pose; where moments or spreads are equal, either choice is."""
+    check_floats("points", points, ("b", None), ("n", None), ("3", 3))
+    check_finite("points", points)
     x = points.double()
     axes = torch.linalg.eigh(x.mT @ x).eigenvectors.flip(-1)  # eigenvalues come in ascending order
     skew = (x @ axes).pow(3).sum(1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import check_tensor
+from ..checks import check_floats, check_number, check_tensor
 from ..constants import Constant
 from .box_overlap import CORNER_SIGNS, shared_fraction
 
@@ -93,6 +93,10 @@ def project_edges(box: Tensor, intrinsics: Tensor, near: float = 0.05) -> Tensor
 
     intrinsics: K (3, 3). Edges are cut `near` metres before the camera; those wholly nearer or behind it are left out,
     so s is at most 12 k. Degenerate rotations are mended as by `complete`."""
+    check_floats("box", box, ("k", None), ("12", 12))
+    check_floats("intrinsics", intrinsics, ("3", 3), ("3", 3))
+    if check_number("near", near) <= 0:
+        raise ValueError(f"near is a distance before the camera in metres, above 0, got {near:g}")
     ends = complete_corners(box.double().cpu())[:, torch.tensor(EDGES)].reshape(-1, 2, 3)
     ends = ends[(ends[..., 2] > near).any(-1)]
     z = ends[..., 2]

@@ -155,7 +155,7 @@ def build_encodings(
 
 def check_encoding(encoding: str | PositionEncoding) -> None:
     """Refuse what is neither the name of an encoding nor an encoding."""
-    if isinstance(encoding, PositionEncoding) or encoding == NONE:
+    if isinstance(encoding, PositionEncoding) or (isinstance(encoding, str) and encoding == NONE):
         return
     try:
         kind_of(encoding)

@@ -134,12 +134,17 @@ class WorldLift(nn.Module):
 def world_points(depth: Tensor, calibration: Calibration, patch_size: int | tuple[int, int]) -> Tensor:
     """The patches' points (b, v n, 3) in metres, camera after camera, in float32 whatever the dtype of depth."""
     check_metres(depth)
+    if not isinstance(calibration, tuple) or len(calibration) != 2:
+        raise TypeError(f"calibration must be a coords.Calibration, got {type(calibration).__name__}")
+    for what, matrix in zip(Calibration._fields, calibration, strict=True):
+        check_tensor(what, matrix)
     intrinsics, pose = (matrix.float() for matrix in calibration)
     return patch_points(depth.float(), intrinsics, patch_size, pose=pose)
 
 
 def check_metres(depth: Tensor) -> None:
     """Refuse depth in whole numbers, which is in millimetres or steps of some file, and not in metres."""
+    check_tensor("depth", depth)
     if not depth.is_floating_point():
         raise ValueError(f"depth is in metres, as floats, got {depth.dtype}: for millimetres pass depth.float() / 1000")
 
@@ -175,7 +180,9 @@ def world_normals(depth: Tensor, calibration: Calibration) -> Tensor:
 
 def merge_views(tensor: Tensor, ends: int) -> Tensor:
     """Views as samples: (b, v, …) to (b v, …) where there is an axis of views before the last `ends`."""
-    return tensor.flatten(0, 1) if isinstance(tensor, Tensor) and tensor.ndim == ends + 2 else tensor
+    if not isinstance(tensor, Tensor) or tensor.ndim != ends + 2 or tensor.layout != torch.strided:
+        return tensor
+    return tensor.flatten(0, 1)
 
 
 def check_frame(frame: str, image: Tensor, depth: Tensor | None, calibration: Calibration | None) -> None:

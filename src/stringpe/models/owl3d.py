@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_choice, check_number, check_tensor
 from ..coords import Calibration
 from ..geometry import box3d
 from ..metrics.average_precision3d import ScoredBoxes
@@ -104,6 +105,11 @@ class Detector3D(nn.Module):
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0, centre: str | None = None):
         super().__init__()
+        if not isinstance(image, ViT) or not isinstance(text, TextTower):
+            raise TypeError(
+                f"a detector takes a stringpe.ViT and a TextTower, got {type(image).__name__} and {type(text).__name__}"
+            )
+        check_number("factor", factor)
         self.centre = _choose_centre(centre, image)
         self.image, self.text = image.trunk(), text
         self.class_head = ClassHead(image.dim, text.width, factor=factor)
@@ -116,6 +122,7 @@ class Detector3D(nn.Module):
         templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them. calibration: for
         centre="point", where the boxes are in the frame of its pose (of the camera, for the identity); and in the world
         frame, where image and depth may also be (b, v, 3, H, W) and (b, v, H, W)."""
+        _check_queries(queries)
         seen = None if self.image.frame == "camera" and self.centre == "point" else calibration
         tokens = self.image.features(image, depth, calibration=seen).tokens
         embeddings = queries if queries.is_floating_point() else self.embed(queries)
@@ -138,13 +145,24 @@ class Detector3D(nn.Module):
         return unit(self.text(queries.flatten(0, 1)).float()).unflatten(0, queries.shape[:2]).mean(1)
 
 
+def _check_queries(queries: Tensor) -> None:
+    """Refuse queries that are neither tokens of text nor embeddings."""
+    check_tensor("queries", queries)
+    embeddings = queries.is_floating_point() and queries.ndim == 2
+    tokens = queries.dtype in (torch.int32, torch.int64) and queries.ndim in (2, 3)
+    if not embeddings and not tokens:
+        raise ValueError(
+            f"queries must be tokens (q, n) or (q, t, n), or embeddings (q, e) as floats, got {tuple(queries.shape)} "
+            f"{queries.dtype}"
+        )
+
+
 def _choose_centre(centre: str | None, image: ViT) -> str:
     """What centres are relative to, once it fits the image tower."""
     usual = "absolute" if image.frame == "camera" else "point"
     if centre is None:
         return usual
-    if centre not in CENTRES:
-        raise ValueError(f"centre must be one of {', '.join(CENTRES)}, got {centre!r}")
+    check_choice("centre", centre, CENTRES)
     if image.frame == "world" and centre == "absolute":
         raise ValueError("in the world frame centres are relative to the tokens' points: leave centre='absolute' out")
     if centre == "point" and image.depth == "none":

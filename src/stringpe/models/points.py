@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_count, check_floats
 from ..encoding import PositionEncoding
 from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import initialise, zero_
@@ -77,7 +78,9 @@ class PointTransformer(nn.Module):
 
     def forward(self, points: Tensor, centres: Tensor) -> Tensor:
         """Logits (b, classes) of points (b, g, k, 3) in groups around centres (b, g, 3)."""
-        if points.ndim != 4 or points.shape[-1] != 3 or centres.shape != (*points.shape[:2], 3):
+        check_floats("points", points, ("b", None), ("g", None), ("k", None), ("3", 3))
+        check_floats("centres", centres, ("b", None), ("g", None), ("3", 3))
+        if centres.shape[:2] != points.shape[:2]:
             shapes = f"{tuple(points.shape)} and {tuple(centres.shape)}"
             raise ValueError(f"points must be (b, g, k, 3) and centres (b, g, 3), got {shapes}")
         coords = centres.to(torch.promote_types(centres.dtype, torch.float32)) * self.scale
@@ -96,6 +99,9 @@ def group_points(points: Tensor, groups: int, size: int) -> tuple[Tensor, Tensor
     Centres are chosen by farthest-point sampling: first the point farthest from the cloud's mean, then each time the
     point farthest from all chosen so far. The choice follows the cloud when it is moved or turned.
     """
+    check_floats("points", points, ("b", None), ("n", None), ("3", 3))
+    check_count("groups", groups)
+    check_count("size", size)
     b, n, _ = points.shape
     if not 0 < groups <= n or not 0 < size <= n:
         raise ValueError(f"{groups} groups of {size} need as many points, and at least one; the clouds have {n}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute, SinCos
-from ..checks import check_count
+from ..checks import check_choice, check_count
 from ..coords import UNITS, Calibration, grid, valid_depth, with_prefix
 from ..encoding import PositionEncoding
 from ..rotate import product_dtype
@@ -337,8 +337,10 @@ def resolve_coordinates(
     encoding: str | PositionEncoding, coord_dim: int | None, depth: str | None, frame: str
 ) -> tuple[int, str]:
     """coord_dim and depth, each from the other (or from the encoding object) where it is not given."""
-    if depth is not None and depth not in DEPTHS:
-        raise ValueError(f"depth must be one of {', '.join(DEPTHS)}, got {depth!r}")
+    if depth is not None:
+        check_choice("depth", depth, DEPTHS)
+    if coord_dim is not None:
+        check_count("coord_dim", coord_dim)
     if coord_dim is None and depth is None and isinstance(encoding, PositionEncoding):
         coord_dim = encoding.coord_dim
     if depth is None:
@@ -371,8 +373,7 @@ def check_choices(encoding: str | PositionEncoding, pool: str, units: str, atten
     choices = {"pool": (pool, POOLS), "units": (units, UNITS), "attention": (attention, tuple(ATTENTIONS))}
     choices["frame"] = (frame, FRAMES)
     for what, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+        check_choice(what, value, allowed)
 
 
 def check_sizes(*, registers: int, **sizes: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_finite, check_number, check_tensor
+from ..checks import check_choice, check_count, check_finite, check_number, check_tensor
 from ..geometry import box3d
 from ..io.files import write_text
 from ..io.pictures import encode_png
@@ -36,8 +36,7 @@ class Box:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"the kind of a box is one of {', '.join(KINDS)}, got {self.kind!r}")
+        check_choice("the kind of a box", self.kind, KINDS)
         if self.score is not None:
             check_number("the score of a box", self.score)
 
@@ -58,9 +57,15 @@ class Frame:
 
     def __post_init__(self) -> None:
         rgb, depth = self.rgb, self.depth
+        _check_list("the boxes of a frame", self.boxes)
+        wrong = next((box for box in self.boxes if not isinstance(box, Box)), None)
+        if wrong is not None:
+            raise TypeError(f"the boxes of a frame must be viewer.Box objects, got {wrong!r:.40}")
         _check_picture("rgb", rgb)
         check_tensor("depth", depth)
         check_tensor("intrinsics", self.intrinsics)
+        if self.intrinsics.is_meta:
+            raise ValueError("intrinsics must be known numbers, got a tensor on the meta device")
         if depth.shape != rgb.shape[1:] or not depth.is_floating_point():
             raise ValueError(f"depth must be {tuple(rgb.shape[1:])} in metres, got {tuple(depth.shape)} {depth.dtype}")
         k = self.intrinsics.detach().cpu()
@@ -92,12 +97,19 @@ class Rollout:
     caption: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cameras, Mapping):
+            raise TypeError(f"cameras must be pictures by the name of the camera, got {self.cameras!r:.40}")
         lengths = {name: len(pictures) for name, pictures in self.cameras.items()}
         if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
             raise ValueError(f"every camera needs the same number of pictures, at least one; got {lengths}")
         for name, pictures in self.cameras.items():
             for picture in pictures:
                 _check_picture(f"a picture of {name!r}", picture)
+
+
+def _check_list(what: str, value: object) -> None:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{what} must be a list, got {type(value).__name__}")
 
 
 def _check_picture(what: str, picture: Tensor) -> None:
@@ -115,8 +127,12 @@ def show_scene(
 
 def show_frames(frames: Sequence[Frame], *, title: str = "RGB-D frames") -> str:
     """A page with several frames, shown one at a time: clouds of coloured points with boxes in them."""
+    _check_list("frames", frames)
     if not frames:
         raise ValueError("a page needs at least one frame")
+    wrong = next((frame for frame in frames if not isinstance(frame, Frame)), None)
+    if wrong is not None:
+        raise TypeError(f"a page shows viewer.Frame objects, got {wrong!r:.40}")
     edges = [[i, i | bit] for i in range(8) for bit in (1, 2, 4) if not i & bit]
     return _write_page(title, "scene", {"frames": [_describe_frame(frame) for frame in frames], "edges": edges})
 
@@ -138,8 +154,14 @@ def show_attention(
     the weights differ from those of the first. note: a line below the pictures.
     """
     _check_picture("image", image)
+    if not isinstance(maps, Mapping):
+        raise TypeError(f"maps must be weights by the name of the model, got {maps!r:.40}")
     if not maps:
         raise ValueError("a page of attention needs at least one map")
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        raise ValueError(f"grid must be (rows, columns) of the patches, got {grid!r:.40}")
+    for size in grid:
+        check_count("a size of the grid", size)
     patches = grid[0] * grid[1]
     wanted = (patches, patches) if len(variants) == 1 else (len(variants), patches, patches)
     for name, weights in maps.items():
@@ -220,12 +242,17 @@ def _encode_numbers(tensor: Tensor) -> str:
 
 def _write_page(title: str, kind: str, data: dict[str, Any]) -> str:
     """The page of a kind, "scene", "attention" or "rollout", which are the names of the scripts."""
+    if not isinstance(title, str):
+        raise TypeError(f"the title of a page must be a text, got {title!r:.40}")
     folder = files(__package__)
     style = (folder / "style.css").read_text(encoding="utf-8")
     script = (folder / f"{kind}.js").read_text(encoding="utf-8")
     # Parsed JSON and not a literal of JavaScript, in which a camera named __proto__ would be lost. "<" is escaped, so
     # that no label can end the script.
-    content = json.dumps(json.dumps(data, allow_nan=False)).replace("<", "\\u003c")
+    try:
+        content = json.dumps(json.dumps(data, allow_nan=False)).replace("<", "\\u003c")
+    except TypeError:
+        raise TypeError("captions, notes and names on a page must be texts, and one of them is not") from None
     title = title.encode(errors="replace").decode()  # UTF-8 has no half of a surrogate pair
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
