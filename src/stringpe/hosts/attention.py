@@ -1,4 +1,4 @@
-"""A host's self-attention, with an encoding in it."""
+"""The self-attention of a host's layer with an encoding, on the host's own weights."""
 
 from typing import Any
 
@@ -24,15 +24,16 @@ _HOOKS = (
 
 class HostAttention(nn.Module):
     """Self-attention on a host's own weights, under the host's own names, with queries and keys encoded at the
-    coordinates of the running forward. It takes the place of the host's module and answers the same calls; what the
-    host passes about positions of its own (rope, position_embeddings) has become part of the encoding.
+    coordinates of the current forward pass. It replaces the host's module and takes the same arguments; RoPE that the
+    host passes (rope, position_embeddings) is ignored, since it has become part of the encoding.
 
-    P goes into the projections in every forward where nothing stands between them (see `fold_obstacle`), else it
-    multiplies tokens.
+    P is folded into the projections in every forward where that is possible (see `fold_obstacle`), else it multiplies
+    tokens.
 
     kind: "softmax", through torch's scaled_dot_product_attention; or "linear", linear attention by positive random
-    features of the whole R(r) q and R(r) k, where P is not lost.
-    keep: whether what the host does to queries and keys at their positions stays, where it is not a rotation.
+        features of R(r) q and R(r) k, in which the left P does not cancel.
+    keep: whether the map that the host applies to queries and keys at their positions stays, where it is not a rotation
+        (`Layer.keep`).
     """
 
     encoding: Encoding
@@ -70,7 +71,7 @@ class HostAttention(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """x (b, n, dim), a grid of tokens (b, rows, columns, dim) or packed tokens (N, dim), and whatever else the host
-        passes, by position or by name; of that, masks and the ends of packed sequences are used."""
+        passes, by position or by name. Of that, masks, `is_causal` and the ends of packed sequences are used."""
         x: Tensor = args[0] if args else kwargs["hidden_states"] if "hidden_states" in kwargs else kwargs["query"]
         shape = x.shape
         grid = (shape[1], shape[2]) if x.ndim == 4 else None  # the whole grid, or windows of one
@@ -84,7 +85,7 @@ class HostAttention(nn.Module):
         return (out, weights) if self.layer.pair else out
 
     def _find_coords(self, args: Any, kwargs: Any, shape: torch.Size, grid: tuple[int, int] | None) -> Tensor:
-        """Coordinates of these tokens: those that the host hands on in place of angles, or the tower's."""
+        """Coordinates of these tokens: those that the host passes in place of cosines and sines, or the tower's."""
         token_coords = self.token_coords[0]
         if token_coords.handed_on:
             pair = kwargs.get("position_embeddings")
@@ -101,11 +102,11 @@ class HostAttention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, packing: Packing | None, causal: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Heads (b, h, n, d), and the attention weights where the host wants them."""
+        """Heads (b, h, n, d), and the attention weights if the host returns them."""
         if self.kind == "linear":
             if mask is not None or packing is not None:
                 what = "masks" if packing is None else "packed sequences"
-                raise ValueError(f"attention='linear' sums over all tokens and takes no {what}: use 'softmax' here")
+                raise ValueError(f"attention='linear' sums over all tokens and takes no {what}: use 'softmax'")
             return self._attend_linearly(q, k, v), None
         dropout = self.drop if self.training else 0.0
         if packing is not None:
@@ -131,13 +132,12 @@ class HostAttention(nn.Module):
         if self._has_bias:
             return f"{between} a relative position bias, which looks at queries before they are encoded"
         if self.keep is not None:
-            return (
-                "behind the encoding stands the model's own map of positions, which is not a rotation: P stays in view"
-            )
+            return "after the encoding comes the model's own map of positions, which is not a rotation and sees P"
         return self._held.obstacle()
 
     def fold_basis(self, plain: Encoding) -> None:
-        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        """Write P into the query and key rows, permanently, and use the encoding `plain`, which has no basis, from then
+        on."""
         self._held.write_basis()
         self.encoding = plain
 
@@ -147,7 +147,7 @@ class HostAttention(nn.Module):
     def _encode(
         self, x: Tensor, coords: Tensor, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded; and what the host adds to scores."""
+        """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded; and the bias that the host adds to scores."""
         check_precision(self.encoding)
         held = self._held
         if self.kind == "softmax" and not self._has_bias and self.keep is None:
@@ -157,7 +157,7 @@ class HostAttention(nn.Module):
         bias = self.layer.bias(self, q, grid) if self._has_bias and self.layer.bias and grid else None
         if self.kind == "softmax" and self.keep is None:
             return *self.encoding(q, k, coords), v, bias
-        groups = self.num_heads // self.num_kv_heads  # below the whole R(r): what comes next sees the left P
+        groups = self.num_heads // self.num_kv_heads  # from here on the whole R(r): the left P does not cancel
         q = self.encoding.rotate(q, coords, groups=groups, whole=True)
         k = self.encoding.rotate(k, coords, whole=True)
         return *((q, k) if self.keep is None else (self.keep(q, coords), self.keep(k, coords))), v, bias
@@ -167,14 +167,14 @@ class HostAttention(nn.Module):
         return self._child("rel_pos_h") is not None
 
     def _attend_linearly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with full_precision(q):  # sums over all tokens: not in half precision
+        with full_precision(q):  # half precision is too coarse for sums over all tokens
             wide = torch.promote_types(v.dtype, torch.float32)
             q = positive_features(q.to(wide), self.directions)
             k = positive_features(k.to(wide), self.directions, keys=True)
             return linear_mix(q, k, v.to(wide)).to(v.dtype)
 
     def _finish(self, x: Tensor, heads: Tensor) -> Tensor:
-        """What the host does between attention and its residual: norm, gate, output projection, dropout."""
+        """The host's norm, gate, output projection and dropout, where it has them, on merged heads (b, n, dim)."""
         for name in ("norm", "gate", self.layer.out, "proj_drop"):
             module = self._child(name)
             if module is not None:
@@ -186,13 +186,13 @@ class HostAttention(nn.Module):
 
 
 def _read_packing(kwargs: Any, shape: torch.Size) -> Packing:
-    """The sequences that a host packed, from where they start and end (cu_seqlens); one where it says nothing."""
+    """The sequences that a host packed, by their offsets (cu_seqlens); a single one without offsets."""
     ends = kwargs.get("cu_seqlens")
     return Packing([shape[0]]) if ends is None else Packing.from_offsets(ends, shape[0], kwargs.get("max_seqlen"))
 
 
 def _wants_weights(config: Any) -> bool:
-    """Whether a model of transformers was set to attention="eager", the one that returns attention maps there."""
+    """Whether a model of transformers is set to "eager" attention, which returns attention maps."""
     return getattr(config, "_attn_implementation", None) == "eager"
 
 

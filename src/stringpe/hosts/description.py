@@ -1,4 +1,4 @@
-"""What a host is described with: its towers, its attention layers, its grid of patches and its own RoPE."""
+"""The terms in which a host is described: its towers, its attention layers, its grid of patches and its own RoPE."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,16 +13,17 @@ from ..coords import UNITS, augment
 
 @dataclass(frozen=True)
 class Layer:
-    """How an attention class keeps its parts, by attribute. Projections are found as `qkv` (with `q_bias` and `v_bias`
-    beside it, or not), `in_proj_weight`, or `q_proj`, `k_proj` and `v_proj`; `q_norm`, `k_norm`, `norm`, `gate` and
-    `proj_drop` are used where they exist.
+    """Where an attention class keeps its parts, by attribute. Projections are `qkv` (perhaps with separate `q_bias` and
+    `v_bias`), `in_proj_weight`, or `q_proj`, `k_proj` and `v_proj`; `q_norm`, `k_norm`, `norm`, `gate` and `proj_drop`
+    are used where they exist.
 
     heads: the number of heads. out: the output projection. dropout: of attention weights, a number or an nn.Dropout.
-    pair: whether it returns (x, weights) in place of x. bias: what is added to scores, from the module, its queries
-    (b, h, n, d) before encoding and the (rows, columns) of its tokens, where the module has a `rel_pos_h`.
-    apart: projections of queries, keys and values that have other names. head_dim: the channels per head.
+    pair: whether it returns (x, weights) in place of x.
+    bias: computes what is added to scores, from the module, its queries (b, h, n, d) before encoding and the (rows,
+        columns) of its tokens. It is used where the module has a `rel_pos_h`.
+    apart: the names of separate projections of queries, keys and values. head_dim: the channels per head.
     keep: a map of queries or keys (b, h, n, d) at coordinates (n, c) that the host applies and that is not a rotation,
-        so that no encoding can become it: with start="same" it stays, behind the encoding.
+        so that no encoding can replace it exactly: with start="same" it stays, and is applied after the encoding.
     """
 
     heads: str = "num_heads"
@@ -57,7 +58,7 @@ class Grid:
             raise ValueError(f"units must be one of {', '.join(UNITS)}, got {self.units!r}")
 
     def measure(self, plane: Tensor, height: Tensor | int, width: Tensor | int, *, training: bool = False) -> Tensor:
-        """(…, n, 2) indices on a grid of height × width, numbers or (b, 1) tensors, to coordinates (…, n, 2)."""
+        """Indices (…, n, 2) on a grid to coordinates (…, n, 2). height and width are numbers or (b, 1) tensors."""
         sizes = (height, width)
         if self.over != "separate":
             both = torch.stack([torch.as_tensor(size, device=plane.device) for size in sizes])
@@ -65,9 +66,9 @@ class Grid:
         columns = [self._axis(plane[..., k], sizes[k], k) for k in (0, 1)]
         coords = torch.stack(columns, dim=-1)
         if training and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
-            one = coords[None] if coords.ndim == 2 else coords
-            one = augment(one, shift=self.shift, jitter=self.jitter, rescale=self.rescale)
-            coords = one[0] if coords.ndim == 2 else one
+            batched = coords[None] if coords.ndim == 2 else coords
+            moved = augment(batched, shift=self.shift, jitter=self.jitter, rescale=self.rescale)
+            coords = moved[0] if coords.ndim == 2 else moved
         return coords
 
     def _axis(self, index: Tensor, size: Tensor | int, axis: int) -> Tensor:
@@ -82,8 +83,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Rope:
-    """The RoPE that a host has already: Θ of each layer, (h or 1, 2, d/2) for (row, column), on the planes of its
-    layout, and how it measures its patches."""
+    """The RoPE of a host: Θ of each layer, (h or 1, 2, d/2) for (row, column), whether its planes are pairs of
+    neighbouring channels (interleaved) or halves, and how it measures its patches."""
 
     theta: list[Tensor]
     interleaved: bool
@@ -91,36 +92,36 @@ class Rope:
 
 
 def no_rope(tower: nn.Module, layers: list[nn.Module]) -> Rope | None:
-    """For towers without one."""
+    """`Tower.rope` of towers without RoPE."""
     return None
 
 
 def no_prefix(tower: nn.Module) -> int:
-    """For tables of patches alone."""
+    """`Tower.prefix_rows` of tables of patches alone."""
     return 0
 
 
 def one_prefix(tower: nn.Module) -> int:
-    """For tables whose first row is the class token's."""
+    """`Tower.prefix_rows` of tables whose first row is the class token's."""
     return 1
 
 
 @dataclass(frozen=True)
 class Tower:
-    """Where a vision tower keeps what attaching needs; all are paths from the tower.
+    """Where a vision tower keeps what attaching needs. Strings are paths of attributes from the tower.
 
-    patches: the convolution that makes patches, whose output has the shape of the grid; or, where images come as
-        patches, the module that is called with them.
-    reader: in the second case, the method of `TokenCoords` that reads that call.
-    table: the absolute position embedding, a parameter or an nn.Embedding; several with spaces between them, of which
-        those that exist count; "" where there is none.
-    prefix_rows: how many of its first rows belong to tokens in front of the patches.
-    blocks: where the self-attention layers are; "" is the whole tower.
-    dropout: patch dropout; "" where there is none.
-    rope: reads the host's RoPE. rope_path: what to remove once it is ours; "" to leave it, unused.
+    patches: the convolution that makes patches, whose output has the shape of the grid; or, if the tower is called with
+        patches, the module that embeds them.
+    reader: in the second case, the method of `TokenCoords` that reads the call of that module.
+    table: the absolute position embedding, a parameter or an nn.Embedding; several paths with spaces between them, of
+        which those that exist count; "" if there is none.
+    prefix_rows: how many of its first rows belong to tokens in front of the patches, as a function of the tower.
+    blocks: the module that holds the self-attention layers; "" is the whole tower.
+    dropout: patch dropout; "" if there is none.
+    rope: reads the host's RoPE. rope_path: what to remove once the RoPE is carried over; "" to leave it, unused.
     rotary: the attribute name of the module, or modules, that turn position ids into cosines and sines for attention;
-        "" where there is none. `token_coords.CoordsForAngles` takes their place, and `patches` is not read.
-    axes: coordinates that position ids have.
+        "" if there is none. `token_coords.CoordsForAngles` replaces them, and `patches` is not hooked.
+    axes: the number of coordinates per token.
     """
 
     patches: str
@@ -165,7 +166,7 @@ def mixed_theta(freqs: Tensor, num_heads: int, *, columns_first: bool = True) ->
 
 
 def inverse_periods(periods: Tensor) -> Tensor:
-    """Radians per unit, from periods in units."""
+    """Frequencies in radians per unit, from periods in units."""
     return 2 * math.pi / periods.detach().float()
 
 
@@ -175,8 +176,8 @@ def find_rotaries(tower: nn.Module, name: str) -> dict[str, nn.Module]:
 
 
 def read_rotary(rotary: nn.Module, head_dim: int, axes: int, layers: int) -> Rope:
-    """The RoPE that a rotary module holds, found by asking it: at position 1 on one axis, every channel turns by its
-    frequency of that axis."""
+    """The RoPE of a rotary module, found by calling it: at position 1 on one axis and 0 on the others, every channel
+    turns by its frequency of that axis."""
     known: Any = rotary
     bands = known.inv_freq.detach().float().flatten()
     if getattr(known, "attention_scaling", 1.0) != 1.0:

@@ -1,5 +1,5 @@
-"""Where the tokens of the running forward are: the patch convolution of a host says which grid it made, attention
-asks."""
+"""The coordinates of a host's tokens in the current forward pass: hooks on the host's modules write them, attention
+reads them."""
 
 from copy import deepcopy
 from typing import Any, Self
@@ -14,22 +14,22 @@ from .description import Grid
 
 
 class TokenCoords:
-    """The coordinates of one tower's patches in the forward that is running, and how they are found.
+    """The coordinates of one tower's patches in the current forward pass.
 
-    Modules of the host report here, through hooks: the patch convolution its grid, patch dropout what it kept, the
-    model itself the depth it was called with. Attention asks with `of_tokens` or `of_windows`: tokens beyond the
-    patches are prefixes and sit at the origin. The last answer is kept until the next forward, since gradient
-    checkpointing asks again.
+    Hooks on the host's modules write them: the patch convolution gives the grid, patch dropout the patches that it
+    keeps, and the model the depth that it was called with. Attention reads them with `of_tokens` or `of_windows`, where
+    tokens in front of the patches (class, registers) are at the origin. They stay until the next forward pass, since
+    gradient checkpointing reads them again.
     """
 
     def __init__(self, grid: Grid, patch_size: tuple[int, int] | None):
         self.grid, self.patch_size = grid, patch_size
         self.lift: DepthLift | None = None
         self.depth: Tensor | None = None
-        self.image_size: tuple[int, int] | None = None  # of the image that came with the depth
+        self.image_size: tuple[int, int] | None = None  # of the image that the depth belongs to
         self.coords: Tensor | None = None
         self.size: tuple[int, int] | None = None
-        self.handed_on = False  # whether the host hands coordinates to attention, in place of its cosines and sines
+        self.handed_on = False  # whether the host passes coordinates to attention, in place of its cosines and sines
 
     def of_tokens(self, count: int) -> Tensor:
         """Coordinates of all `count` tokens, (n, c) or (b, n, c)."""
@@ -44,7 +44,7 @@ class TokenCoords:
     def of_windows(self, height: int, width: int) -> Tensor:
         """Coordinates for attention over the whole grid, or over each window of height × width that the padded grid is
         cut into, row by row: (n, c) or (b·windows, n, 3). Only differences count, so every window starts at the origin,
-        and padding goes on counting."""
+        and the coordinates of padding continue those of the patches."""
         assert self.size is not None
         if (height, width) == self.size:
             return self.of_tokens(height * width)
@@ -67,7 +67,7 @@ class TokenCoords:
         """Forward hook of the patch convolution: output (b, dim, rows, columns), or with frames before the rows."""
         if output.ndim == 5:
             if self.grid.units != "index":
-                raise ValueError(f"frames are counted, so a video is measured in indices: drop {self.grid.units!r}")
+                raise ValueError(f"a video is measured in indices, of frames too: drop units={self.grid.units!r}")
             self.coords = grid(*output.shape[2:], device=output.device)
             return
         height, width = self.size = (output.shape[-2], output.shape[-1])
@@ -77,7 +77,7 @@ class TokenCoords:
 
     def read_sizes(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
         """Forward hook of an embedding that is called with patches (b, n, …) and spatial_shapes (b, 2). Padding comes
-        after the patches and goes on counting; masks keep it out of attention."""
+        after the patches, whose coordinates it continues; masks keep it out of attention."""
         sizes = kwargs["spatial_shapes"] if "spatial_shapes" in kwargs else args[1]
         height, width = sizes.to(output.device)[..., None].unbind(1)  # (b, 1) each
         index = torch.arange(output.shape[1], device=output.device)
@@ -108,23 +108,23 @@ class TokenCoords:
         if self.lift is None:
             return ids
         if windows:
-            raise ValueError("this model attends in windows that it cuts itself, which depth cannot follow")
+            raise ValueError("this model cuts windows itself, and depth cannot be cut with them: call it without depth")
         if self.depth is not None and self.depth.ndim == 1:
             self.depth = self.depth[None]
         return self._with_depth(ids, 1, None).reshape(ids.shape[0], -1)
 
     def keep_patches(self, index: Tensor) -> None:
-        """Patch dropout kept these patches: (b, k)."""
+        """Keep the coordinates of these patches (b, k) alone, as patch dropout does with the patches."""
         coords = self._known.expand(index.shape[0], -1, -1)
         self.coords = coords.gather(1, index[..., None].expand(-1, -1, coords.shape[-1]))
 
     def read_kept(self, module: nn.Module, args: Any, output: tuple[Tensor, Tensor | None]) -> None:
-        """Forward hook of a patch dropout that returns what it kept."""
+        """Forward hook of a patch dropout that returns the indices of the patches that it keeps."""
         if output[1] is not None:
             self.keep_patches(output[1])
 
     def take_depth(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Forward pre-hook of a lifted model: `depth` is for us, and for the next image that is embedded."""
+        """Forward pre-hook of a lifted model: takes `depth` out of the call, for the next image that is embedded."""
         kwargs = dict(kwargs)
         self.depth = kwargs.pop("depth", None)
         images = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.ndim == 4]
@@ -171,9 +171,9 @@ class TokenCoords:
 
 
 class CoordsForAngles(nn.Module):
-    """Takes the place of a host's rotary module, which turns position ids into cosines and sines for every attention
-    layer, and hands on coordinates instead. Whatever the host does on the way (packing, windows, permutations of
-    tokens) it then does to coordinates, and attention receives those of its own tokens.
+    """Replaces a host's rotary module, which turns position ids into cosines and sines for every attention layer, and
+    returns coordinates instead. Whatever the host then does to cosines and sines (packing, windows, permutations of
+    tokens) it does to coordinates, so that attention receives those of its tokens.
 
     Called with x and position_ids (…, N, c), it returns the coordinates (N, c) twice, where the host expects cosines
     and sines. With depth, one value per patch, they have one column more."""
@@ -188,7 +188,7 @@ class CoordsForAngles(nn.Module):
 
 
 class DropPatches(nn.Module):
-    """Patch dropout that says which patches are left; otherwise the one that it takes the place of."""
+    """The host's patch dropout, which also reports the patches that it keeps to `TokenCoords`."""
 
     def __init__(self, prob: float, ordered: bool, coords: TokenCoords):
         super().__init__()
@@ -208,7 +208,7 @@ class DropPatches(nn.Module):
 
 
 def _fit(depth: Tensor, size: tuple[int, int], patch_size: tuple[int, int]) -> Tensor:
-    """Depth on exactly the pixels that the patches cover: cut where the convolution cut, padded with holes where the
-    host padded."""
+    """Depth (b, H, W) on exactly the pixels that the patches cover: cropped where the convolution leaves pixels out,
+    padded with holes where the host pads."""
     height, width = size[0] * patch_size[0], size[1] * patch_size[1]
     return F.pad(depth, (0, width - depth.shape[-1], 0, height - depth.shape[-2]))

@@ -31,9 +31,9 @@ def _two_prefixes(tower: nn.Module) -> int:
 def vjepa2_map(x: Tensor, coords: Tensor) -> Tensor:
     """What V-JEPA 2 does to queries and keys (b, h, n, d) at frames, rows and columns (n, 3).
 
-    A third of the channels each, in pairs, as RoPE does; but the two channels of a pair take their cosine and sine at
-    *different* frequencies. So it is not a rotation, and scores depend on more than displacements; its weights were
-    trained with it.
+    Each axis has a third of the channels, in pairs, as in RoPE; but the two channels of a pair take cosine and sine at
+    *different* frequencies. So this is not a rotation, and scores depend on more than displacements. The published
+    weights were trained with it.
     """
     size = 2 * (x.shape[-1] // 3 // 2)
     parts = list(x.split([size, size, size, x.shape[-1] - 3 * size], dim=-1))
@@ -47,8 +47,7 @@ def vjepa2_map(x: Tensor, coords: Tensor) -> Tensor:
 
 
 def record_maps(layer: nn.Module) -> None:
-    """Let transformers' `output_attentions=True` collect the maps of a layer that took the place of its own, which it
-    would know by class."""
+    """Let transformers' `output_attentions=True` collect what this layer returns. It finds its own layers by class."""
     try:
         from transformers.utils.output_capturing import install_output_capuring_hook
     except ImportError:  # another release, which collects them in another way
@@ -59,8 +58,8 @@ def record_maps(layer: nn.Module) -> None:
 
 class ImageAsPatches(nn.Module):
     """SigLIP 2, which is called with patches, their grid and a mask, as a function of images (b, 3, height, width) of
-    one size. Its position embedding is resized to that grid once, as numbers: transformers resizes it image by image,
-    by sizes that it reads out of a tensor, and no export can follow that.
+    one size. Its position embedding is resized to that grid here, once: transformers resizes it image by image, to
+    sizes that it reads out of a tensor, which no export can follow.
 
     model: a Siglip2VisionModel. It is changed: make a copy first.
     """
