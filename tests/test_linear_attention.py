@@ -63,8 +63,7 @@ def test_the_basis_adds_capacity():
     out = attn(x, coords)
     moved = copy.deepcopy(attn)
     with torch.no_grad():
-        rows = attn.query_key_rows
-        weight, bias = fold_projection(attn.encoding.basis(), attn.qkv.weight[:rows], attn.qkv.bias[:rows])
+        weight, bias = fold_projection(attn.encoding.basis(), *attn.rows()[0])
         moved.qkv.weight[: len(weight)] = weight
         moved.qkv.bias[: len(bias)] = bias
         moved.encoding.basis.weight.zero_()
@@ -146,8 +145,8 @@ def test_outputs_and_gradients_are_bounded_for_any_input(name, options, n, head_
     attn.out = nn.Identity()
     x = torch.randn(2, n, 2 * head_dim) * (torch.rand(2, n, 2 * head_dim) >= sparse)
     with torch.no_grad():  # large and small queries and keys; values keep their size
-        attn.qkv.weight[: attn.query_key_rows] *= scale
-        attn.qkv.bias[: attn.query_key_rows] *= scale
+        for part in attn.rows()[0]:
+            part *= scale
     coords = torch.randint(-9, 9, (2, n, 2)).float()
     out = attn(x, coords)
     largest = attn.project(x)[2].abs().amax((2, 3)).amax(1)  # of each sample

@@ -2,11 +2,11 @@
 
 `MultiHead` has what softmax and linear attention (`stringpe.linear_attention`) share: the projections to queries, keys
 and values, their norms, and the encoding, whose basis is folded into the projections where that is possible
-(`stringpe.folding`).
+(`stringpe.folding`). `prepare` works out for all layers of a model at once what depends on their parameters alone.
 """
 
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .basis import Identity
 from .checks import check_count, check_flag, check_tensor
 from .encoding import Encoding, PositionEncoding
-from .folding import HALF, Prepared, fold_together, linear_obstacle, norm_obstacle, prepare, take_rows
+from .folding import HALF, Rows, check_precision, fold_together, form_all, linear_obstacle, norm_obstacle
 from .kv_cache import KVCache
 from .packing import Packing, attend_packed, broadcast_mask, check_packing
 from .rotate import can_project, product_dtype
@@ -36,6 +36,18 @@ class Heads(TypedDict, total=False):
     head_dim: int | None
     qk_norm: str | None
     bias: bool
+
+
+class Prepared(NamedTuple):
+    """What a layer with an encoding needs of its parameters, worked out once per forward (see `prepare`).
+
+    rows: for queries and keys, and for values; None where the projection is more than a matrix and has to be called.
+    folded: whether P is in the former. frequencies: Θ, or None if the encoding has none of its own.
+    """
+
+    rows: tuple[Rows, Rows] | None
+    folded: bool
+    frequencies: Tensor | None
 
 
 class MultiHead(nn.Module):
@@ -81,61 +93,62 @@ class MultiHead(nn.Module):
 
     @torch.no_grad()
     def fold_basis(self, plain: Encoding) -> None:
-        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        """Write P into the query and key rows, for good, and go on with `plain`, the encoding without P."""
         assert isinstance(self.encoding, Encoding)
-        ((weight, bias),) = fold_together([self], [self.encoding.basis()])
-        self.qkv.weight[: len(weight)] = weight
-        if bias is not None:
-            self.qkv.bias[: len(bias)] = bias
+        query_key, _ = self.rows()
+        (folded,) = fold_together([query_key], [self.encoding.basis()])
+        query_key.weight.copy_(folded.weight)
+        if query_key.bias is not None and folded.bias is not None:
+            query_key.bias.copy_(folded.bias)
         self.encoding, self.fold = plain, True
-
-    @property
-    def query_key_rows(self) -> int:
-        """How many rows of the projection make queries and keys; those after them make values."""
-        return (self.num_heads + self.num_kv_heads) * self.head_dim
 
     def _resolve_fold(self, fold: bool | None) -> bool:
         obstacle = self.fold_obstacle()
         if fold and obstacle:
             raise ValueError(f"cannot fold: {obstacle}. Use fold=False")
-        if fold is None:
-            wants_tokens = isinstance(self.encoding, Encoding) and self.encoding.basis.method != "matmul"
-            return obstacle is None and not wants_tokens
+        if fold is None:  # a basis with another method than a product was asked for a solve or an FFT per token
+            per_token = isinstance(self.encoding, Encoding) and self.encoding.basis.method != "matmul"
+            return obstacle is None and not per_token
         return fold
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows of `qkv` make queries, keys and values."""
+        return [self.num_heads * self.head_dim] + [self.num_kv_heads * self.head_dim] * 2
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """The rows of `qkv` for queries and keys, and those for values, where it is nothing but a matrix."""
+        return Rows(self.qkv.weight, self.qkv.bias).split(sum(self.sizes[:2]))
+
     def project(
-        self, x: Tensor, context: Tensor | None = None, prepared: Prepared | None = None
+        self, x: Tensor, context: Tensor | None = None, rows: tuple[Rows, Rows] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), k and v (b, h_kv, m, d); q and k in the basis if `prepared` has it folded."""
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        """q (b, h, n, d), k and v (b, h_kv, m, d), behind the norms of q and k. rows: as of `project_packed`."""
+        queries, keys, values = self.sizes
         if context is None:
-            qk, v = self.project_packed(x, prepared)
+            qk, v = self.project_packed(x, rows)
             q, k = qk.split([queries, keys], dim=-1)
         elif linear_obstacle(self.qkv):
-            q, (k, v) = self.qkv(x)[..., :queries], self.qkv(context)[..., queries:].split(keys, dim=-1)
+            q, (k, v) = self.qkv(x)[..., :queries], self.qkv(context)[..., queries:].split([keys, values], dim=-1)
         else:
-            weight, bias = (self.qkv.weight, self.qkv.bias) if prepared is None else (prepared.weight, prepared.bias)
-            assert weight is not None  # a plain nn.Linear has its rows prepared
-            q = F.linear(x, weight[:queries], take_rows(bias, 0, queries))
-            k = F.linear(context, weight[queries : queries + keys], take_rows(bias, queries, queries + keys))
-            v = self.project_values(context)
-        q, k, v = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, k, v))
+            query_key, value = self.rows() if rows is None else rows
+            query, key = query_key.split(queries)
+            q, k, v = F.linear(x, *query), F.linear(context, *key), F.linear(context, *value)
+        q, k, v = (self.split_heads(t) for t in (q, k, v))
         return self.q_norm(q), self.k_norm(k), v
 
-    def project_packed(self, x: Tensor, prepared: Prepared | None = None) -> tuple[Tensor, Tensor]:
-        """Queries and keys side by side, (b, n, (h + h_kv)·d), and values (b, n, h_kv·d), of the same tokens."""
-        rows = prepared is not None and prepared.weight is not None
-        if prepared is None or not rows or not (prepared.folded or torch.is_grad_enabled()):
-            qk, v = self.qkv(x).split([self.query_key_rows, self.num_kv_heads * self.head_dim], dim=-1)
-            return qk, v
-        # Values apart: rotated queries and keys are new tensors, and in training these here need not be kept.
-        assert prepared.weight is not None
-        return F.linear(x, prepared.weight, prepared.bias), self.project_values(x)
+    def project_packed(self, x: Tensor, rows: tuple[Rows, Rows] | None = None) -> tuple[Tensor, Tensor]:
+        """Queries and keys side by side, (b, n, (h + h_kv)·d), and values (b, n, h_kv·d), of the same tokens: in two
+        products with these rows, or in one, by calling `qkv`, where there are none."""
+        if rows is not None:
+            return F.linear(x, *rows[0]), F.linear(x, *rows[1])
+        queries, keys, values = self.sizes
+        qk, v = self.qkv(x).split([queries + keys, values], dim=-1)
+        return qk, v
 
-    def project_values(self, x: Tensor) -> Tensor:
-        """Values alone, (b, n, h_kv·d), of a projection that is a plain nn.Linear."""
-        count = self.query_key_rows
-        return F.linear(x, self.qkv.weight[count:], take_rows(self.qkv.bias, count, None))
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(b, n, h·d) to (b, h, n, d)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
         """(b, h, n, d) to (b, n, dim)."""
@@ -274,34 +287,63 @@ class Attention(MultiHead):
         prepared: Prepared | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, with q and k encoded."""
-        if self.encoding is None:
+        encoding = self.encoding
+        if encoding is None:
             return self.project(x, context)
         assert coords is not None
-        prepared = prepare([self])[0] if prepared is None else prepared
-        if context is None and self._rotates_packed(prepared):
-            return self._encode_packed(x, coords, prepared)
-        options = {} if prepared.frequencies is None else {"frequencies": prepared.frequencies}
-        q, k, v = self.project(x, context, prepared)
-        return *self.encoding(q, k, coords, context_coords, folded=prepared.folded, **options), v
-
-    def _rotates_packed(self, prepared: Prepared) -> bool:
-        """Whether nothing happens between the projection and the rotation."""
-        plain = isinstance(self.encoding, Encoding) and isinstance(self.q_norm, nn.Identity)
-        return plain and (prepared.folded or isinstance(self.encoding.basis, Identity))  # type: ignore[union-attr]
-
-    def _encode_packed(self, x: Tensor, coords: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of the same tokens, where the projection leaves queries and keys ready to be rotated."""
-        theta, groups = prepared.frequencies, self.num_heads // self.num_kv_heads
-        assert isinstance(self.encoding, Encoding)
-        assert theta is not None
-        if prepared.weight is not None and can_project(x, theta, groups):
-            x = x.to(product_dtype(x))  # once for both projections, which keep it for backward
-            q, k = self.encoding.project(x, prepared.weight, prepared.bias, coords, frequencies=theta)
-            v = self.project_values(x)
+        rows, folded, theta = prepare([self])[0] if prepared is None else prepared
+        # In training, values are a product of their own: rotated queries and keys are new tensors, so that those from
+        # before the rotation are not kept for backward.
+        apart = rows if folded or torch.is_grad_enabled() else None
+        if theta is None or context is not None or not self._rotates_next(folded):
+            q, k, v = self.project(x, context, apart)
+            options = {} if theta is None else {"folded": folded, "frequencies": theta}
+            return *encoding(q, k, coords, context_coords, **options), v
+        assert isinstance(encoding, Encoding)
+        groups = self.num_heads // self.num_kv_heads
+        if rows is not None and can_project(x, theta, groups):
+            x = x.to(product_dtype(x))  # once for both products, which keep it for backward
+            query_key, value = rows
+            q, k = encoding.project(x, *query_key, coords, frequencies=theta)
+            v = F.linear(x, *value)
         else:
-            qk, v = self.project_packed(x, prepared)
-            q, k = self.encoding.rotate_packed(qk, coords, groups=groups, frequencies=theta)
-        return q, k, v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            qk, v = self.project_packed(x, apart)
+            q, k = encoding.rotate_packed(qk, coords, groups=groups, frequencies=theta)
+        return q, k, self.split_heads(v)
+
+    def _rotates_next(self, folded: bool) -> bool:
+        """Whether nothing happens to queries and keys between the projection and the rotation."""
+        assert isinstance(self.encoding, Encoding)
+        return isinstance(self.q_norm, nn.Identity) and (folded or isinstance(self.encoding.basis, Identity))
+
+
+def prepare(layers: Sequence[MultiHead]) -> list[Prepared]:
+    """`Prepared` for each of these layers, all of which have an encoding. The layers of a model are prepared together:
+    every kind of basis is formed, and every size of projection folded, in one computation."""
+    encodings = {i: layer.encoding for i, layer in enumerate(layers) if isinstance(layer.encoding, Encoding)}
+    for encoding in encodings.values():
+        check_precision(encoding)
+    theta = dict(zip(encodings, form_all([e.frequencies for e in encodings.values()]), strict=True))
+    rows = {i: layer.rows() for i, layer in enumerate(layers) if linear_obstacle(layer.qkv) is None}
+    folding = [i for i in rows if i in encodings and layers[i].fold and not isinstance(encodings[i].basis, Identity)]
+    bases = form_all([encodings[i].basis for i in folding])
+    for i, folded in zip(folding, fold_together([rows[i][0] for i in folding], bases), strict=True):
+        rows[i] = folded, rows[i][1]
+    return [Prepared(rows.get(i), i in folding, theta.get(i)) for i in range(len(layers))]
+
+
+def prepare_together(layers: Sequence[nn.Module]) -> Sequence[Prepared | None]:
+    """`prepare` for all layers of a model; None for each of them where one is not softmax attention with an encoding,
+    or is sharded (FSDP): its parameters are gathered only inside its forward, where it prepares itself."""
+    encoded = [layer for layer in layers if isinstance(layer, Attention) and layer.encoding is not None]
+    if len(encoded) < len(layers) or any(_is_sharded(layer) for layer in encoded):
+        return [None] * len(layers)
+    return prepare(encoded)
+
+
+def _is_sharded(layer: MultiHead) -> bool:
+    weight = getattr(layer.qkv, "weight", None)
+    return not isinstance(weight, Tensor) or weight.ndim != 2 or hasattr(weight, "device_mesh")
 
 
 def _check_sizes(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:

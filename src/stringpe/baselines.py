@@ -79,8 +79,8 @@ class LieRE(PositionEncoding):
         """R(r): coords (…, n, c) give (…, n, h, d, d)."""
         return _on_diagonal(self._block_matrices(coords))
 
-    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
-        """R(r) x. There is no fixed basis to fold, so `folded` changes nothing."""
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1) -> Tensor:
+        """R(r) x."""
         matrix = self._block_matrices(self.fit_coords(x, coords, groups)).movedim(-4, 1)  # (b or 1, h, n, d/s, s, s)
         matrix = matrix.repeat_interleave(groups, dim=1) if groups > 1 else matrix
         with full_precision(x):
@@ -127,8 +127,8 @@ class Spherical(PositionEncoding):
         directions = random_frames(heads, axes)[:, :, [j % axes for j in range(threes)]]
         self.weight.copy_(directions * torch.tensor(geometric(threes, self.base)) * self.scale)
 
-    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
-        """R(r) x. There is no fixed basis to fold, so `folded` changes nothing."""
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1) -> Tensor:
+        """R(r) x."""
         coords = self.fit_coords(x, coords, groups)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         threes = self.head_dim // 3

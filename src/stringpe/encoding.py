@@ -6,14 +6,13 @@ named encodings (`stringpe.named`) differ in where P and Θ come from, and in no
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from . import kernels
 from .basis import Basis, Unlearned
 from .catalogue import create, kind_of, names, register
 from .checks import check_count, check_finite, check_number, check_tensor
@@ -26,7 +25,6 @@ __all__ = [
     "PositionEncoding",
     "check_coords",
     "create",
-    "form",
     "kind_of",
     "names",
     "param_groups",
@@ -49,7 +47,7 @@ class PositionEncoding(nn.Module, ABC):
         self.head_dim, self.num_heads, self.coord_dim = head_dim, num_heads, coord_dim
 
     @abstractmethod
-    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1) -> Tensor:
         """Encode one tensor: x (b, groups·h, n, d) at coords (n, c) or (b, n, c)."""
 
     def forward(
@@ -75,11 +73,9 @@ class PositionEncoding(nn.Module, ABC):
             return self.rotate_pair(q, k, coords, groups=groups, **options)
         return self.rotate(q, coords, groups=groups, **options), self.rotate(k, key_coords, **options)
 
-    def rotate_pair(
-        self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def rotate_pair(self, q: Tensor, k: Tensor, coords: Tensor, *, groups: int = 1) -> tuple[Tensor, Tensor]:
         """Encode queries and keys of the same tokens."""
-        return self.rotate(q, coords, groups=groups, folded=folded), self.rotate(k, coords, folded=folded)
+        return self.rotate(q, coords, groups=groups), self.rotate(k, coords)
 
     def fit_coords(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
         """coords as (b or 1, n, c), once x and coords fit each other and this encoding."""
@@ -92,13 +88,14 @@ class PositionEncoding(nn.Module, ABC):
             )
         if not x.is_floating_point():
             raise ValueError(f"queries and keys must be floating point, got {x.dtype}: use .float()")
-        check_tensor("coords", coords)
+        return self.batch_coords(coords, x, x.shape[2])
+
+    def batch_coords(self, coords: Tensor, x: Tensor, n: int) -> Tensor:
+        """coords as (b or 1, n, c), once they fit this encoding and a tensor x (b, …) of n tokens."""
+        check_coords(coords, self.coord_dim)
+        b = x.shape[0]
         if x.device != coords.device:
             raise ValueError(f"x is on {x.device} but coords are on {coords.device}: move them to one device")
-        return self._batched_coords(coords, x.shape[0], x.shape[2])
-
-    def _batched_coords(self, coords: Tensor, b: int, n: int) -> Tensor:
-        check_coords(coords, self.coord_dim)
         if coords.ndim == 2 and coords.shape[0] == n:  # comparing shapes of other lengths would compare b with n
             return coords[None]
         if coords.shape != (b, n, self.coord_dim):
@@ -160,7 +157,7 @@ class Encoding(PositionEncoding):
         groups: x has groups·h heads, and head i takes encoding head i // groups.
         folded: x is in the basis already (Pᵀ went into the projection), so rotate only.
         whole: put the left P back, giving R(r) x itself; a feature map sees the difference, q·k does not.
-        frequencies: Θ, where `form` made it already.
+        frequencies: Θ, where it is formed already (`stringpe.folding.form_all`).
         """
         if whole:
             self.check_group()
@@ -193,8 +190,7 @@ class Encoding(PositionEncoding):
         """`rotate_pair` of queries and keys side by side, as a projection leaves them, and in the basis already: qk
         (b, n, (groups + 1)·h·d)."""
         theta = self.frequencies() if frequencies is None else frequencies
-        coords = self.fit_coords(kernels.heads_of(qk, theta, groups)[1], coords)
-        return rotate_packed(qk, coords, theta, groups)
+        return rotate_packed(qk, self.batch_coords(coords, qk, qk.shape[1]), theta, groups)
 
     def project(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, *, frequencies: Tensor | None = None
@@ -202,7 +198,7 @@ class Encoding(PositionEncoding):
         """`rotate_packed` of W x + b, for x (b, n, m) and weight (2 h d, m) in the basis already, in one kernel that
         `rotate.can_project` allows."""
         theta = self.frequencies() if frequencies is None else frequencies
-        return project(x, weight, bias, self._batched_coords(coords, *x.shape[:2]), theta)
+        return project(x, weight, bias, self.batch_coords(coords, x, x.shape[1]), theta)
 
     def matrix(self, coords: Tensor) -> Tensor:
         """R(r), dense: coords (…, n, c) give (…, n, h, d, d). To look at and to test with; O(n h d²) memory."""
@@ -256,21 +252,6 @@ class AbsoluteEmbedding(nn.Module, ABC):
     @abstractmethod
     def forward(self, coords: Tensor) -> Tensor:
         """The embedding of each token, in the dtype of its table, or of coords where there is none."""
-
-
-Part = TypeVar("Part", Basis, Frequencies)
-
-
-def form(parts: Sequence[Part]) -> list[Tensor]:
-    """P of many bases, or Θ of many frequencies (those of all layers of a model, for example), in one computation per
-    kind: for small matrices, launches cost more than arithmetic."""
-    kinds: dict[Hashable, list[int]] = {}
-    for i, part in enumerate(parts):
-        kinds.setdefault(part.kind(), []).append(i)
-    formed: dict[int, Tensor] = {}
-    for members in kinds.values():
-        formed |= zip(members, parts[members[0]].form_together([parts[i] for i in members]), strict=True)
-    return [formed[i] for i in range(len(parts))]
 
 
 def check_coords(coords: Tensor, coord_dim: int) -> None:

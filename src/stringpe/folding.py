@@ -2,80 +2,45 @@
 
 `fold_projection` is the only place that does it, for our layers and for those of others, in every forward and for good.
 It needs a projection that is nothing but a matrix (`linear_obstacle`) and an encoding that follows it directly
-(`norm_obstacle`); otherwise the projection is called as the module it is, and P multiplies tokens. `prepare` folds all
-layers of a model at once.
+(`norm_obstacle`); otherwise the projection is called as the module it is, and P multiplies tokens. `form_all` and
+`fold_together` do for all layers of a model at once what each could do alone: for small matrices, launches cost more
+than arithmetic.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .basis import Identity
-from .encoding import Encoding, PositionEncoding, form
+from .basis import Basis
+from .encoding import Encoding
+from .frequencies import Frequencies
 from .rotate import full_precision, product_dtype
 
 HALF = (torch.bfloat16, torch.float16)
 """The dtypes in which positions and frequencies lose their precision."""
 
-
-class FoldableLayer(Protocol):
-    """What folding needs of an attention layer: `stringpe.attention.MultiHead` has it."""
-
-    encoding: PositionEncoding | None
-    qkv: nn.Linear
-    num_heads: int
-    num_kv_heads: int
-    fold: bool
-
-    @property
-    def query_key_rows(self) -> int: ...
+Part = TypeVar("Part", Basis, Frequencies)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-class Prepared(NamedTuple):
-    """What a layer with an encoding needs of its parameters, worked out once per forward (see `prepare`).
+class Rows(NamedTuple):
+    """Some rows of a projection, those of queries, keys or values: W (r, m) and b (r) or None."""
 
-    weight, bias: the query and key rows of its projection, or None where the projection has to be called as a module.
-    folded: whether P is in them. frequencies: Θ, or None if the encoding has none of its own.
-    """
-
-    weight: Tensor | None
+    weight: Tensor
     bias: Tensor | None
-    folded: bool
-    frequencies: Tensor | None
+
+    def split(self, first: int) -> tuple["Rows", "Rows"]:
+        """The first so many rows and the rest, as views."""
+        weight, bias = self
+        if bias is None:
+            return Rows(weight[:first], None), Rows(weight[first:], None)
+        return Rows(weight[:first], bias[:first]), Rows(weight[first:], bias[first:])
 
 
-def prepare(layers: Sequence[FoldableLayer]) -> list[Prepared]:
-    """`Prepared` for each of these layers, all of which have an encoding. The layers of a model are prepared together:
-    every kind of basis is formed, and every size of projection folded, in one computation."""
-    own = [(i, layer.encoding) for i, layer in enumerate(layers) if isinstance(layer.encoding, Encoding)]
-    for _, encoding in own:
-        check_precision(encoding)
-    theta = dict(zip((i for i, _ in own), form([e.frequencies for _, e in own]), strict=True))
-    called = [linear_obstacle(layer.qkv) is not None for layer in layers]
-    folding = [(i, e.basis) for i, e in own if layers[i].fold and not called[i] and not isinstance(e.basis, Identity)]
-    bases = form([basis for _, basis in folding])
-    folded = dict(zip((i for i, _ in folding), fold_together([layers[i] for i, _ in folding], bases), strict=True))
-    prepared = []
-    for i, layer in enumerate(layers):
-        if called[i]:
-            prepared.append(Prepared(None, None, False, theta.get(i)))
-            continue
-        count = layer.query_key_rows
-        plain = (layer.qkv.weight[:count], take_rows(layer.qkv.bias, 0, count))
-        prepared.append(Prepared(*folded.get(i, plain), i in folded, theta.get(i)))
-    return prepared
-
-
-def is_whole(layer: FoldableLayer) -> bool:
-    """Whether the layer's parameters are here in full. Sharded ones (FSDP) are gathered only inside its forward, where
-    such a layer prepares itself."""
-    weight = getattr(layer.qkv, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim == 2 and not hasattr(weight, "device_mesh")
-
-
-def fold_projection(p: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def fold_projection(p: Tensor, weight: Tensor, bias: Tensor | None) -> Rows:
     """(Pᵀ W, Pᵀ b) of the rows that make queries and keys, in the dtype of P.
 
     p (…, h_kv, d, d), weight (…, (h + h_kv)·d, m), bias (…, (h + h_kv)·d). Query heads share their key head's P.
@@ -87,8 +52,45 @@ def fold_projection(p: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Ten
         heads = turn.shape[-3:-1]
         folded = (turn @ weight.to(p.dtype).unflatten(-2, heads)).flatten(-3, -2)
         if bias is None:
-            return folded, None
-        return folded, (turn @ bias.to(p.dtype).unflatten(-1, heads)[..., None]).flatten(-3)
+            return Rows(folded, None)
+        return Rows(folded, (turn @ bias.to(p.dtype).unflatten(-1, heads)[..., None]).flatten(-3))
+
+
+def fold_together(rows: Sequence[Rows], bases: Sequence[Tensor]) -> list[Rows]:
+    """`fold_projection` of the query and key rows of many layers with their P, in one product per size of projection.
+    The results have the dtype that the projection multiplies in: one cast for all layers."""
+
+    def fold(members: list[tuple[Rows, Tensor]]) -> list[Rows]:
+        weights, biases = zip(*(r for r, _ in members), strict=True)
+        weight, bias = fold_projection(
+            torch.stack([p for _, p in members]),
+            torch.stack(weights),
+            None if biases[0] is None else torch.stack(biases),
+        )
+        dtype = product_dtype(weights[0])
+        split = [None] * len(members) if bias is None else bias.to(dtype).unbind()
+        return [Rows(*pair) for pair in zip(weight.to(dtype).unbind(), split, strict=True)]
+
+    sizes = [(p.shape, r.weight.shape, r.bias is None) for r, p in zip(rows, bases, strict=True)]
+    return in_groups(list(zip(rows, bases, strict=True)), sizes, fold)
+
+
+def form_all(parts: Sequence[Part]) -> list[Tensor]:
+    """P of many bases, or Θ of many frequencies, in one computation per kind."""
+    return in_groups(parts, [part.kind() for part in parts], lambda members: members[0].form_together(members))
+
+
+def in_groups(
+    items: Sequence[Item], keys: Sequence[Hashable], function: Callable[[list[Item]], Sequence[Result]]
+) -> list[Result]:
+    """One result per item, in the order of the items, of a function that takes all items with equal keys at once."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    results: dict[int, Result] = {}
+    for members in groups.values():
+        results |= zip(members, function([items[i] for i in members]), strict=True)
+    return [results[i] for i in range(len(items))]
 
 
 def linear_obstacle(projection: nn.Module) -> str | None:
@@ -130,28 +132,3 @@ def check_precision(encoding: Encoding) -> None:
                 f"Under FSDP2 shard with MixedPrecisionPolicy(), without param_dtype, and use torch.autocast for "
                 f"products in half precision; elsewhere keep them in float32, as encoding.to(dtype) does"
             )
-
-
-def fold_together(layers: Sequence[FoldableLayer], bases: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
-    """`fold_projection` of each layer, in one product per size of projection."""
-    sizes: dict[Hashable, list[int]] = {}
-    for i, layer in enumerate(layers):
-        has_bias = layer.qkv.bias is not None
-        sizes.setdefault((layer.num_heads, layer.num_kv_heads, layer.qkv.weight.shape, has_bias), []).append(i)
-    results: dict[int, tuple[Tensor, Tensor | None]] = {}
-    for members in sizes.values():
-        first = layers[members[0]]
-        count = first.query_key_rows
-        wanted = product_dtype(first.qkv.weight)  # what the projection would cast to, done for all layers at once
-        weights = torch.stack([layers[i].qkv.weight[:count] for i in members])
-        has_bias = first.qkv.bias is not None
-        biases = torch.stack([layers[i].qkv.bias[:count] for i in members]) if has_bias else None
-        weight, bias = fold_projection(torch.stack([bases[i] for i in members]), weights, biases)
-        split: Sequence[Tensor | None] = [None] * len(members) if bias is None else bias.to(wanted).unbind()
-        results |= zip(members, zip(weight.to(wanted).unbind(), split, strict=True), strict=True)
-    return [results[i] for i in range(len(layers))]
-
-
-def take_rows(bias: Tensor | None, start: int, end: int | None) -> Tensor | None:
-    """Some entries of a bias, where there is one."""
-    return None if bias is None else bias[start:end]

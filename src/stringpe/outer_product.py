@@ -36,15 +36,15 @@ class Outer(PositionEncoding):
         angle = angles(coords, self.frequencies())
         return torch.cat([angle.cos(), angle.sin()], dim=-1) * self.frequencies.planes**-0.5
 
-    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
-        """vec(f(r) ⊗ x) (equation 12), in x's dtype. There is no basis, so `folded` changes nothing."""
+    def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1) -> Tensor:
+        """vec(f(r) ⊗ x) (equation 12), in x's dtype."""
         self.fit_coords(x, coords, groups)
         return self.multiply(x, coords, groups)
 
     def multiply(self, x: Tensor, coords: Tensor, groups: int = 1) -> Tensor:
         """vec(f(r) ⊗ x) for x (b, groups·h, n, e) of any width e, such as the features of linear attention: (b,
         groups·h, n, 2 m e)."""
-        f = self.features(self._batched_coords(coords, x.shape[0], x.shape[2]))
+        f = self.features(self.batch_coords(coords, x, x.shape[2]))
         f = f.repeat_interleave(groups, dim=1) if groups > 1 else f
         return (f[..., :, None] * x[..., None, :]).flatten(-2).to(x.dtype)
 

@@ -24,15 +24,8 @@ from torch import Tensor, nn
 from .basis import Identity
 from .checks import check_count, check_floats
 from .encoding import Encoding
-from .folding import check_precision, fold_projection, linear_obstacle, norm_obstacle
+from .folding import Rows, check_precision, fold_projection, linear_obstacle, norm_obstacle
 from .rotate import product_dtype
-
-
-class Rows(NamedTuple):
-    """The rows of a projection for queries, keys or values: views into a module's parameters."""
-
-    weight: Tensor
-    bias: Tensor | None
 
 
 class Names(NamedTuple):

@@ -71,7 +71,8 @@ def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int =
     """`rotate_pair` of queries and keys side by side, as a projection leaves them: qk (b, n, (groups + 1)·h·d)."""
     if backend(qk, coords, frequencies) == "triton":
         return kernels.rotate_packed(qk, coords, frequencies, groups)
-    return rotate_pair(*kernels.heads_of(qk, frequencies, groups), coords, frequencies, groups)
+    q, k = _reference(coords, frequencies, (groups, 1), *kernels.heads_of(qk, frequencies, groups))
+    return q, k
 
 
 def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:

@@ -20,7 +20,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from .ops import heads_of as heads_of  # the module registers the operators
+from . import ops  # registers the operators
+from .ops import heads_of as heads_of
 
 LARGEST_INVERSE = 128  # rows of a matrix that the registers of a program hold
 _TRITON = find_spec("triton") is not None
@@ -51,13 +52,13 @@ def project(
     x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
 ) -> tuple[Tensor, Tensor]:
     """RoPE(r Θ) (W x + b) for x (b, n, m): queries and keys (b, h, n, d), of weight (2 h d, m) and bias (2 h d)."""
-    projected: tuple[Tensor, Tensor] = torch.ops.stringpe.project.default(x, weight, bias, coords, frequencies)
+    projected: tuple[Tensor, Tensor] = ops.project(x, weight, bias, coords, frequencies)
     return projected
 
 
 def invert(a: Tensor) -> Tensor:
     """A⁻¹ for a (count, d, d), float32, whose symmetric part is positive definite, so that no pivot vanishes."""
-    inverted: Tensor = torch.ops.stringpe.inverse.default(a)
+    inverted: Tensor = ops.invert(a)
     return inverted
 
 
@@ -67,17 +68,17 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
     coords (b or 1, n, c) and frequencies (h, c, d/2), float32 or float64; query head i takes frequencies[i // groups].
     Any strides; the results are new, dense, and keep the memory order of their inputs ((b, h, n, d) or (b, n, h, d)).
     """
-    rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_pair.default(q, k, coords, frequencies, groups)
+    rotated: tuple[Tensor, Tensor] = ops.rotate_pair(q, k, coords, frequencies, groups)
     return rotated
 
 
 def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient comes packed too, without a copy."""
-    rotated: tuple[Tensor, Tensor] = torch.ops.stringpe.rotate_packed.default(qk, coords, frequencies, groups)
+    rotated: tuple[Tensor, Tensor] = ops.rotate_packed(qk, coords, frequencies, groups)
     return rotated
 
 
 def rotate_one(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> Tensor:
     """RoPE(r Θ) x for x (b, groups·h, n, d); the rest as in `rotate_pair`."""
-    rotated: Tensor = torch.ops.stringpe.rotate_one.default(x, coords, frequencies, groups)
+    rotated: Tensor = ops.rotate_one(x, coords, frequencies, groups)
     return rotated

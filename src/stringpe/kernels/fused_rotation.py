@@ -17,7 +17,7 @@ Offsets are 64-bit, by way of the indices that `_place` returns. Loops have cons
 batch are masked. A kernel that gets None in place of a pointer is compiled without that part.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -182,6 +182,7 @@ def backward_kernel(
             tl.store(theta_sums + i * PLANES, tl.sum(da * r[:, None], axis=0), mask=plane < PLANES)
 
 
+@lru_cache(maxsize=1024)
 def tile(planes: int, n: int, batch: int, heads: int, shared: bool, program_planes: int) -> Tile:
     """The heuristic choice for `heads` key heads of `planes` planes: 16 to 64 tokens, as `program_planes` allow; fewer
     tokens where the last block would otherwise hang over the end by more than a sixth of all; several entries only if

@@ -1,5 +1,4 @@
-# mypy: disable-error-code="untyped-decorator"
-"""Every kernel as a PyTorch operator: schemas, implementations, fake tensors and derivatives.
+"""Every kernel as a PyTorch operator: schemas, launches, fake tensors and derivatives.
 
 With y = RoPE(a) x, a = r Θ and g the gradient at y, for plane j = (j, j + d/2):
 
@@ -12,52 +11,70 @@ With create_graph=True the derivative is computed by the torch formula instead, 
 Forward mode and torch.func never come here: `stringpe.rotate.backend` sends them to the torch formula.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, library
+from torch import Tensor, library, nn
 
-_TAGS = (torch.Tag.pt2_compliant_tag,)
 
-library.define(
-    "stringpe::rotate_pair",
-    "(Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
-    tags=_TAGS,
-)
-library.define(
-    "stringpe::rotate_one", "(Tensor x, Tensor coords, Tensor frequencies, int groups) -> Tensor", tags=_TAGS
-)
-library.define(
-    "stringpe::rotate_packed",
-    "(Tensor qk, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
-    tags=_TAGS,
-)
-library.define(
-    "stringpe::project",
-    "(Tensor x, Tensor weight, Tensor? bias, Tensor coords, Tensor frequencies) -> (Tensor, Tensor)",
-    tags=_TAGS,
-)
-library.define("stringpe::inverse", "(Tensor a) -> Tensor", tags=_TAGS)
-# Derivatives that are not needed come back as tensors without elements: a schema has no optional results.
-library.define(
-    "stringpe::rotate_pair_backward",
-    "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
-    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
-library.define(
-    "stringpe::rotate_one_backward",
-    "(Tensor grad, Tensor x, Tensor coords, Tensor frequencies, int groups,"
-    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
-library.define(
-    "stringpe::rotate_packed_backward",
-    "(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups,"
-    " bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
+class Operator:
+    """The operator stringpe::name, which torch.compile and torch.export take whole.
+
+    In eager mode, on plain tensors, a call launches the kernel without torch's dispatcher and without the autograd that
+    torch makes for registered operators: for small tensors these take longer than the kernel.
+
+    schema: "name(arguments) -> results". launch: computes the results. fake: their shapes, dtypes and strides.
+    backward: from (ctx, gradients) to one gradient per argument, given what `save(ctx, inputs, output)` keeps.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        launch: Callable[..., Any],
+        fake: Callable[..., Any],
+        backward: Callable[..., Any],
+        save: Callable[[Any, tuple[Any, ...], Any], None] | None = None,
+    ):
+        name, _, arguments = schema.partition("(")
+        library.define(f"stringpe::{name}", f"({arguments}", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(f"stringpe::{name}", "default", launch)
+        library.register_fake(f"stringpe::{name}", fake)
+        library.register_autograd(f"stringpe::{name}", backward, setup_context=save)
+        self.op = getattr(torch.ops.stringpe, name).default
+        self.launch = launch
+        self.function = None if save is None else _as_function(name, launch, save, backward)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not _is_eager(arguments):
+            return self.op(*arguments)
+        if self.function is None or not torch.is_grad_enabled():
+            return self.launch(*arguments)
+        return self.function.apply(*arguments)
+
+
+def _as_function(name: str, launch: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]) -> Any:
+    """The same as an autograd.Function. Without a `setup_context` of its own: torch would look up the signature of
+    `forward` in every call."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        results = launch(*arguments)
+        save(ctx, arguments, results)
+        return results
+
+    return type(
+        name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    )
+
+
+_PLAIN = (Tensor, nn.Parameter, int, bool, type(None))
+
+
+def _is_eager(arguments: Sequence[Any]) -> bool:
+    """Whether nothing compiles, traces or watches operators, and all tensors are plain ones."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
+        return False
+    return all(type(a) in _PLAIN for a in arguments)
 
 
 def heads_of(qk: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
@@ -76,164 +93,10 @@ def dense_like(x: Tensor) -> Tensor:
     return x.new_empty(b, h, n, d)
 
 
-# Results ---------------------------------------------------------------------------------------------------------
-
-
-@library.impl("stringpe::rotate_pair", "default")
-def _(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    from . import fused_rotation  # triton, only now
-
-    q_out, k_out = dense_like(q), dense_like(k)
-    fused_rotation.forward(q, k, q_out, k_out, coords, frequencies, groups)
-    return q_out, k_out
-
-
-@library.impl("stringpe::rotate_one", "default")
-def _(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
-    from . import fused_rotation
-
-    out = dense_like(x)
-    fused_rotation.forward(x, None, out, None, coords, frequencies, groups)
-    return out
-
-
-@library.impl("stringpe::rotate_packed", "default")
-def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    from . import fused_rotation
-
-    q, k = heads_of(qk, frequencies, groups)
-    q_out, k_out = dense_like(q), dense_like(k)
-    fused_rotation.forward(q, k, q_out, k_out, coords, frequencies, groups)
-    return q_out, k_out
-
-
-@library.impl("stringpe::rotate_packed_backward", "default")
-def _(
-    grad_q: Tensor,
-    grad_k: Tensor,
-    q: Tensor,
-    k: Tensor,
-    coords: Tensor,
-    frequencies: Tensor,
-    groups: int,
-    need_coords: bool,
-    need_frequencies: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from . import fused_rotation
-
-    d_qk = _packed_like(q, k)
-    needs = (need_coords, need_frequencies)
-    views = heads_of(d_qk, frequencies, groups)
-    return d_qk, *fused_rotation.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
-
-
-@library.impl("stringpe::rotate_pair_backward", "default")
-def _(
-    grad_q: Tensor,
-    grad_k: Tensor,
-    q: Tensor,
-    k: Tensor,
-    coords: Tensor,
-    frequencies: Tensor,
-    groups: int,
-    need_coords: bool,
-    need_frequencies: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from . import fused_rotation
-
-    dq, dk = dense_like(q), dense_like(k)
-    needs = (need_coords, need_frequencies)
-    return dq, dk, *fused_rotation.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
-
-
-@library.impl("stringpe::rotate_one_backward", "default")
-def _(
-    grad: Tensor,
-    x: Tensor,
-    coords: Tensor,
-    frequencies: Tensor,
-    groups: int,
-    need_coords: bool,
-    need_frequencies: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from . import fused_rotation
-
-    dx = dense_like(x)
-    needs = (need_coords, need_frequencies)
-    return dx, *fused_rotation.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
-
-
-@library.impl("stringpe::project", "default")
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    from . import fused_projection
-
-    q, k = fused_projection.forward(x, weight, bias, coords, frequencies)
-    return q.transpose(1, 2), k.transpose(1, 2)
-
-
-@library.impl("stringpe::inverse", "default")
-def _(a: Tensor) -> Tensor:
-    from . import inverse
-
-    return inverse.invert(a)
-
-
-# Fake results: shapes, dtypes and strides ---------------------------------------------------------------------------
-
-
-@library.register_fake("stringpe::rotate_pair")
-def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return dense_like(q), dense_like(k)
-
-
-@library.register_fake("stringpe::rotate_one")
-def _(x: Tensor, *_: Any) -> Tensor:
-    return dense_like(x)
-
-
-@library.register_fake("stringpe::rotate_packed")
-def _(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    q, k = heads_of(qk, frequencies, groups)
-    return dense_like(q), dense_like(k)
-
-
-@library.register_fake("stringpe::rotate_packed_backward")
-def _(
-    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _packed_like(q, k), *_fake_sums(coords, frequencies, *needs)
-
-
-@library.register_fake("stringpe::project")
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    h, _, planes = frequencies.shape
-    shape = (*x.shape[:2], h, 2 * planes)
-    return x.new_empty(shape).transpose(1, 2), x.new_empty(shape).transpose(1, 2)
-
-
-@library.register_fake("stringpe::inverse")
-def _(a: Tensor) -> Tensor:
-    return a.new_empty(a.shape)
-
-
 def _packed_like(q: Tensor, k: Tensor) -> Tensor:
     """A new packed projection (b, n, (heads of q and k)·d), for the gradients of q and k."""
     b, heads, n, d = q.shape
     return q.new_empty(b, n, (heads + k.shape[1]) * d)
-
-
-@library.register_fake("stringpe::rotate_pair_backward")
-def _(
-    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return dense_like(q), dense_like(k), *_fake_sums(coords, frequencies, *needs)
-
-
-@library.register_fake("stringpe::rotate_one_backward")
-def _(
-    grad: Tensor, x: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return dense_like(x), *_fake_sums(coords, frequencies, *needs)
 
 
 def _fake_sums(coords: Tensor, frequencies: Tensor, need_coords: bool, need_frequencies: bool) -> tuple[Tensor, Tensor]:
@@ -243,7 +106,113 @@ def _fake_sums(coords: Tensor, frequencies: Tensor, need_coords: bool, need_freq
     )
 
 
-# Derivatives -------------------------------------------------------------------------------------------------------
+def _needed(sums: Sequence[Tensor], needs: Sequence[bool]) -> Iterator[Tensor | None]:
+    return (s if need else None for s, need in zip(sums, needs, strict=True))
+
+
+def _differentiable(
+    saved: Sequence[Tensor], groups: int, *grads: Tensor
+) -> tuple[tuple[Tensor, Tensor], Sequence[Tensor]]:
+    """The same derivative by the torch formula: what create_graph=True asks for."""
+    from ..rotate import differentiable_gradients  # which imports this package
+
+    *rotated, coords, frequencies = saved
+    return differentiable_gradients(grads, rotated, coords, frequencies, (groups, 1)[: len(grads)])
+
+
+def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(
+        "the kernel of the fused rotation's derivative was called in a graph that is differentiated again: "
+        "use stringpe.use_backend('torch'), which has all derivatives"
+    )
+
+
+# Derivatives of the rotations -----------------------------------------------------------------------------------------
+# Sums that are not needed come back as tensors without elements: a schema has no optional results.
+
+
+def _launch_pair_backward(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from . import fused_rotation  # triton, only now
+
+    dq, dk = dense_like(q), dense_like(k)
+    return dq, dk, *fused_rotation.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
+
+
+def _fake_pair_backward(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return dense_like(q), dense_like(k), *_fake_sums(coords, frequencies, *needs)
+
+
+def _launch_packed_backward(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import fused_rotation
+
+    d_qk = _packed_like(q, k)
+    views = heads_of(d_qk, frequencies, groups)
+    return d_qk, *fused_rotation.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
+
+
+def _fake_packed_backward(
+    grad_q: Tensor, grad_k: Tensor, q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _packed_like(q, k), *_fake_sums(coords, frequencies, *needs)
+
+
+def _launch_one_backward(
+    grad: Tensor, x: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import fused_rotation
+
+    dx = dense_like(x)
+    return dx, *fused_rotation.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
+
+
+def _fake_one_backward(
+    grad: Tensor, x: Tensor, coords: Tensor, frequencies: Tensor, groups: int, *needs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return dense_like(x), *_fake_sums(coords, frequencies, *needs)
+
+
+_rotate_pair_backward = Operator(
+    "rotate_pair_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies,"
+    " int groups, bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor, Tensor)",
+    _launch_pair_backward,
+    _fake_pair_backward,
+    _no_second_derivative,
+)
+_rotate_packed_backward = Operator(
+    "rotate_packed_backward(Tensor grad_q, Tensor grad_k, Tensor q, Tensor k, Tensor coords, Tensor frequencies,"
+    " int groups, bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
+    _launch_packed_backward,
+    _fake_packed_backward,
+    _no_second_derivative,
+)
+_rotate_one_backward = Operator(
+    "rotate_one_backward(Tensor grad, Tensor x, Tensor coords, Tensor frequencies,"
+    " int groups, bool need_coords, bool need_frequencies) -> (Tensor, Tensor, Tensor)",
+    _launch_one_backward,
+    _fake_one_backward,
+    _no_second_derivative,
+)
+
+
+# Queries and keys of the same tokens ----------------------------------------------------------------------------------
+
+
+def _launch_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    from . import fused_rotation
+
+    q_out, k_out = dense_like(q), dense_like(k)
+    fused_rotation.forward(q, k, q_out, k_out, coords, frequencies, groups)
+    return q_out, k_out
+
+
+def _fake_pair(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return dense_like(q), dense_like(k)
 
 
 def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -251,29 +220,38 @@ def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
     ctx.save_for_backward(*output, coords, frequencies)
 
 
-def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, coords, frequencies, ctx.groups = inputs
-    ctx.save_for_backward(*output, coords, frequencies)
-
-
-def _save_one(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, coords, frequencies, ctx.groups = inputs
-    ctx.save_for_backward(output, coords, frequencies)
-
-
-def _save_project(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, _, coords, frequencies = inputs
-    ctx.save_for_backward(x, weight, *output, coords, frequencies)
-
-
 def _pair_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[2:4]
     if torch.is_grad_enabled():
         sums, (dq, dk) = _differentiable(ctx.saved_tensors, ctx.groups, grad_q, grad_k)
     else:
-        op = torch.ops.stringpe.rotate_pair_backward.default
-        dq, dk, *sums = op(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
+        dq, dk, *sums = _rotate_pair_backward(grad_q, grad_k, *ctx.saved_tensors, ctx.groups, *needs)
     return dq, dk, *_needed(sums, needs), None
+
+
+rotate_pair = Operator(
+    "rotate_pair(Tensor q, Tensor k, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
+    _launch_pair,
+    _fake_pair,
+    _pair_backward,
+    _save_pair,
+)
+
+
+# The same, side by side as a projection leaves them -------------------------------------------------------------------
+
+
+def _launch_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    return _launch_pair(*heads_of(qk, frequencies, groups), coords, frequencies, groups)
+
+
+def _fake_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    return _fake_pair(*heads_of(qk, frequencies, groups))
+
+
+def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, coords, frequencies, ctx.groups = inputs
+    ctx.save_for_backward(*output, coords, frequencies)
 
 
 def _packed_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
@@ -282,13 +260,87 @@ def _packed_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor |
     return d_qk, *_needed(sums, needs), None
 
 
+def _packed_gradients(
+    saved: Sequence[Tensor], groups: int, grad_q: Tensor, grad_k: Tensor, needs: Sequence[bool]
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """The gradient of a packed projection (b, n, (groups + 1)·h·d), and those of coords and frequencies."""
+    if torch.is_grad_enabled():
+        sums, back = _differentiable(saved, groups, grad_q, grad_k)
+        return torch.cat([g.transpose(1, 2).flatten(2) for g in back], dim=-1), sums
+    d_qk, *rest = _rotate_packed_backward(grad_q, grad_k, *saved, groups, *needs)
+    return d_qk, rest
+
+
+rotate_packed = Operator(
+    "rotate_packed(Tensor qk, Tensor coords, Tensor frequencies, int groups) -> (Tensor, Tensor)",
+    _launch_packed,
+    _fake_packed,
+    _packed_backward,
+    _save_packed,
+)
+
+
+# One tensor -----------------------------------------------------------------------------------------------------------
+
+
+def _launch_one(x: Tensor, coords: Tensor, frequencies: Tensor, groups: int) -> Tensor:
+    from . import fused_rotation
+
+    out = dense_like(x)
+    fused_rotation.forward(x, None, out, None, coords, frequencies, groups)
+    return out
+
+
+def _fake_one(x: Tensor, *_: Any) -> Tensor:
+    return dense_like(x)
+
+
+def _save_one(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, coords, frequencies, ctx.groups = inputs
+    ctx.save_for_backward(output, coords, frequencies)
+
+
 def _one_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad[1:3]
     if torch.is_grad_enabled():
         sums, (dx,) = _differentiable(ctx.saved_tensors, ctx.groups, grad)
     else:
-        dx, *sums = torch.ops.stringpe.rotate_one_backward.default(grad, *ctx.saved_tensors, ctx.groups, *needs)
+        dx, *sums = _rotate_one_backward(grad, *ctx.saved_tensors, ctx.groups, *needs)
     return dx, *_needed(sums, needs), None
+
+
+rotate_one = Operator(
+    "rotate_one(Tensor x, Tensor coords, Tensor frequencies, int groups) -> Tensor",
+    _launch_one,
+    _fake_one,
+    _one_backward,
+    _save_one,
+)
+
+
+# The projection to queries and keys, rotated --------------------------------------------------------------------------
+
+
+def _launch_project(
+    x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    from . import fused_projection
+
+    q, k = fused_projection.forward(x, weight, bias, coords, frequencies)
+    return q.transpose(1, 2), k.transpose(1, 2)
+
+
+def _fake_project(
+    x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, frequencies: Tensor
+) -> tuple[Tensor, Tensor]:
+    h, _, planes = frequencies.shape
+    shape = (*x.shape[:2], h, 2 * planes)
+    return x.new_empty(shape).transpose(1, 2), x.new_empty(shape).transpose(1, 2)
+
+
+def _save_project(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, coords, frequencies = inputs
+    ctx.save_for_backward(x, weight, *output, coords, frequencies)
 
 
 def _project_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]:
@@ -304,6 +356,28 @@ def _project_backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor 
     )
 
 
+project = Operator(
+    "project(Tensor x, Tensor weight, Tensor? bias, Tensor coords, Tensor frequencies) -> (Tensor, Tensor)",
+    _launch_project,
+    _fake_project,
+    _project_backward,
+    _save_project,
+)
+
+
+# Small inverses -------------------------------------------------------------------------------------------------------
+
+
+def _launch_inverse(a: Tensor) -> Tensor:
+    from . import inverse
+
+    return inverse.invert(a)
+
+
+def _fake_inverse(a: Tensor) -> Tensor:
+    return a.new_empty(a.shape)
+
+
 def _save_inverse(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
@@ -313,44 +387,4 @@ def _inverse_backward(ctx: Any, grad: Tensor) -> Tensor:
     return -(x.mT @ grad @ x.mT)
 
 
-def _packed_gradients(
-    saved: Sequence[Tensor], groups: int, grad_q: Tensor, grad_k: Tensor, needs: Sequence[bool]
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """The gradient of a packed projection (b, n, (groups + 1)·h·d), and those of coords and frequencies."""
-    if torch.is_grad_enabled():
-        sums, back = _differentiable(saved, groups, grad_q, grad_k)
-        return torch.cat([g.transpose(1, 2).flatten(2) for g in back], dim=-1), sums
-    op = torch.ops.stringpe.rotate_packed_backward.default
-    d_qk, *rest = op(grad_q, grad_k, *saved, groups, *needs)
-    return d_qk, rest
-
-
-def _differentiable(
-    saved: Sequence[Tensor], groups: int, *grads: Tensor
-) -> tuple[tuple[Tensor, Tensor], Sequence[Tensor]]:
-    """The same derivative by the torch formula: what create_graph=True asks for."""
-    from ..rotate import differentiable_gradients  # which imports this package
-
-    *rotated, coords, frequencies = saved
-    return differentiable_gradients(grads, rotated, coords, frequencies, (groups, 1)[: len(grads)])
-
-
-def _needed(sums: Sequence[Tensor], needs: Sequence[bool]) -> Iterator[Tensor | None]:
-    return (s if need else None for s, need in zip(sums, needs, strict=True))
-
-
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError(
-        "the kernel of the fused rotation's derivative was called in a graph that is differentiated again: "
-        "use stringpe.use_backend('torch'), which has all derivatives"
-    )
-
-
-library.register_autograd("stringpe::rotate_pair", _pair_backward, setup_context=_save_pair)
-library.register_autograd("stringpe::rotate_one", _one_backward, setup_context=_save_one)
-library.register_autograd("stringpe::rotate_packed", _packed_backward, setup_context=_save_packed)
-library.register_autograd("stringpe::project", _project_backward, setup_context=_save_project)
-library.register_autograd("stringpe::inverse", _inverse_backward, setup_context=_save_inverse)
-library.register_autograd("stringpe::rotate_packed_backward", _no_second_derivative)
-library.register_autograd("stringpe::rotate_pair_backward", _no_second_derivative)
-library.register_autograd("stringpe::rotate_one_backward", _no_second_derivative)
+invert = Operator("inverse(Tensor a) -> Tensor", _launch_inverse, _fake_inverse, _inverse_backward, _save_inverse)

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention
+from ..attention import Attention, prepare_together
 from ..catalogue import create, kind_of, names
 from ..encoding import AbsoluteEmbedding, PositionEncoding
-from ..folding import Prepared, is_whole, prepare
 from ..linear_attention import LinearAttention
 from ..packing import Packing
 from .initialise import fan_in_, initialise
@@ -40,18 +39,10 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim))
         self.dropout, self.drop_path = nn.Dropout(dropout), drop_path
 
-    def forward(
-        self,
-        x: Tensor,
-        coords: Tensor | None,
-        prepared: Prepared | None = None,
-        mask: Tensor | None = None,
-        packing: Packing | None = None,
-    ) -> Tensor:
-        given = {"prepared": prepared, "mask": mask, "lengths": packing}  # linear attention takes nothing prepared
-        options = {name: value for name, value in given.items() if value is not None}
-        x = x + self._branch(self.attention(self.norm1(x), coords, **options), packing)
-        return x + self._branch(self.mlp(self.norm2(x)), packing)
+    def forward(self, x: Tensor, coords: Tensor | None, *, lengths: Packing | None = None, **options: Any) -> Tensor:
+        """(b, n, dim) to (b, n, dim); lengths and other options: as of the attention layer."""
+        x = x + self._branch(self.attention(self.norm1(x), coords, lengths=lengths, **options), lengths)
+        return x + self._branch(self.mlp(self.norm2(x)), lengths)
 
     def residual_outputs(self) -> list[nn.Linear]:
         """The layers whose outputs are added to the residual stream."""
@@ -59,7 +50,7 @@ class Block(nn.Module):
         assert isinstance(last, nn.Linear)
         return [self.attention.out, last]
 
-    def _branch(self, x: Tensor, packing: Packing | None = None) -> Tensor:
+    def _branch(self, x: Tensor, packing: Packing | None) -> Tensor:
         x = self.dropout(x)
         if not self.training or self.drop_path == 0:
             return x
@@ -117,14 +108,13 @@ def run_blocks(
     mask: Tensor | None = None,
     packing: Packing | None = None,
 ) -> Tensor:
-    """Tokens (b, n, dim), or packed ones (1, N, dim), at coords through all blocks. The bases of all layers are formed
-    at once where possible."""
+    """Tokens (b, n, dim), or packed ones (1, N, dim), at coords through all blocks. What depends on parameters alone,
+    such as P and its product with the weights, is worked out for all layers at once where possible."""
     chain = as_blocks(blocks)
-    layers = [block.attention for block in chain]
-    together = all(isinstance(a, Attention) and a.encoding is not None and is_whole(a) for a in layers)
-    prepared = prepare(layers) if together else [None] * len(chain)
-    for block, own in zip(chain, prepared, strict=True):
-        x = block(x, None if block.attention.encoding is None else coords, own, mask, packing)
+    given = {"mask": mask, "lengths": packing}
+    for block, prepared in zip(chain, prepare_together([block.attention for block in chain]), strict=True):
+        places = None if block.attention.encoding is None else coords
+        x = block(x, places, **given, **({} if prepared is None else {"prepared": prepared}))
     return x
 
 

@@ -23,8 +23,8 @@ from ..baselines import SinCos
 from ..basis import Identity
 from ..catalogue import create
 from ..data.order import Batch, Place, derive, generator
-from ..encoding import Encoding, form
-from ..folding import fold_projection
+from ..encoding import Encoding
+from ..folding import fold_projection, form_all
 from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
@@ -118,12 +118,12 @@ class PointTransformers(nn.Module):
         own = [module for module in self.encodings.modules() if isinstance(module, Encoding)]  # layer by layer
         if not own:
             return [None] * layers, [None] * layers
-        theta = torch.stack(form([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
+        theta = torch.stack(form_all([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
         apart = torch.eye(s, dtype=theta.dtype, device=theta.device)[:, None, :, None, None]
         thetas = (theta[:, :, :, None] * apart).flatten(3, 4).flatten(1, 2)
         if isinstance(own[0].basis, Identity):
             return list(thetas), [None] * layers
-        return list(thetas), list(torch.stack(form([e.basis for e in own])).unflatten(0, (layers, s)).flatten(1, 2))
+        return list(thetas), list(torch.stack(form_all([e.basis for e in own])).unflatten(0, (layers, s)).flatten(1, 2))
 
     def _attend(
         self,
