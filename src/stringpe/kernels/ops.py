@@ -137,7 +137,11 @@ def _launch_pair_backward(
     from . import fused_rotation  # triton, only now
 
     dq, dk = dense_like(q), dense_like(k)
-    return dq, dk, *fused_rotation.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, *needs)
+    return (
+        dq,
+        dk,
+        *fused_rotation.backward(grad_q, grad_k, q, k, dq, dk, coords, frequencies, groups, needs[0], needs[1]),
+    )
 
 
 def _fake_pair_backward(
@@ -153,7 +157,7 @@ def _launch_packed_backward(
 
     d_qk = _packed_like(q, k)
     views = heads_of(d_qk, frequencies, groups)
-    return d_qk, *fused_rotation.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, *needs)
+    return d_qk, *fused_rotation.backward(grad_q, grad_k, q, k, *views, coords, frequencies, groups, needs[0], needs[1])
 
 
 def _fake_packed_backward(
@@ -168,7 +172,7 @@ def _launch_one_backward(
     from . import fused_rotation
 
     dx = dense_like(x)
-    return dx, *fused_rotation.backward(grad, None, x, None, dx, None, coords, frequencies, groups, *needs)
+    return dx, *fused_rotation.backward(grad, None, x, None, dx, None, coords, frequencies, groups, needs[0], needs[1])
 
 
 def _fake_one_backward(
