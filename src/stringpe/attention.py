@@ -57,7 +57,7 @@ class MultiHead(nn.Module):
     fold: True puts P into the projection weights in every forward, False multiplies tokens; None folds where it can.
 
     `qkv` and `out` may be replaced by other modules of the same shapes, or carry hooks, parametrisations or quantised
-    weights: whatever is more than a plain nn.Linear is called, not read.
+    weights: whatever is more than a plain nn.Linear is called as a module, and its weight is not read.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class MultiHead(nn.Module):
     def project(
         self, x: Tensor, context: Tensor | None = None, rows: tuple[Rows, Rows] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), k and v (b, h_kv, m, d), behind the norms of q and k. rows: as of `project_packed`."""
+        """q (b, h, n, d), k and v (b, h_kv, m, d), after the norms of q and k. rows: as of `project_packed`."""
         queries, keys, values = self.sizes
         if context is None:
             qk, v = self.project_packed(x, rows)
@@ -268,7 +268,7 @@ class Attention(MultiHead):
             mask = broadcast_mask(mask, q.shape[0], self.num_heads, n, m)
         if cache is not None:  # last: a call that is refused leaves the cache as it was
             k, v = cache.append(k, v)
-        if causal and (mask is not None or n != m):  # the last n of m tokens ask: query i is token m − n + i
+        if causal and (mask is not None or n != m):  # query i is token m − n + i, one of the last n of m
             seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
             mask, causal = seen if mask is None else mask & seen, False
         heads = F.scaled_dot_product_attention(

@@ -1,9 +1,8 @@
-"""Where P comes from: a matrix (h, d, d), orthogonal in every member but `Svd`, that does not depend on position.
+"""Where P comes from: a matrix (h, d, d), orthogonal in every class but `Svd`, that does not depend on position.
 
 A basis is a module: calling it returns P in float32 (float64 after `.double()`), differentiable; `project` takes tokens
-into it, Pᵀ z. Nothing learned is cached, so nothing goes stale: P follows its parameters through eval, EMA and
-load_state_dict. Parameters start such that P is the identity, and a model that gains a basis starts as the function it
-was.
+into it, Pᵀ z. Nothing learned is cached, so P follows its parameters through eval, EMA and load_state_dict.
+Learned parameters start such that P is the identity: a model that gains a basis starts as the function that it was.
 """
 
 import math
@@ -23,7 +22,7 @@ from .rotate import backend, full_precision
 class Basis(nn.Module, ABC):
     """P (h, d, d). Abstract.
 
-    method: how `project` treats tokens: "matmul" multiplies by P; a member may offer another way to the same result.
+    method: how `project` treats tokens: "matmul" multiplies by P; a subclass may offer another way to the same result.
     orthogonal: whether PᵀP = I. If not, scores are still relative, but R(r) = P RoPE Pᵀ is not a rotation.
     starts_at_identity: whether P = I before training, so that a trained model can take it without changing.
     """
@@ -62,8 +61,8 @@ class Basis(nn.Module, ABC):
 class Unlearned(Basis):
     """A basis that follows from its sizes alone and so has nothing to store. Abstract.
 
-    `anchor` is empty and only knows dtype and device. It is not in the state dict: a load that assigns tensors to a
-    model on the meta device cannot move it, so `Encoding` then calls `follow`.
+    `anchor` is an empty tensor whose dtype and device are those of P. It is not in the state dict: loading by
+    assignment into a model on the meta device cannot move it, so `Encoding` then calls `follow`.
     """
 
     anchor: Tensor
@@ -73,7 +72,7 @@ class Unlearned(Basis):
         self.register_buffer("anchor", torch.empty(0), persistent=False)
 
     def follow(self, weight: Tensor) -> None:
-        """Go to the device and precision of the frequencies' weight."""
+        """Take the device and precision of the frequencies' weight."""
         dtype = torch.promote_types(weight.dtype, torch.float32)
         self.anchor = torch.empty(0, dtype=dtype, device=weight.device)
 
@@ -115,7 +114,7 @@ class Skew(Basis):
         keep = _sparsity_mask(sparsity, head_dim)[row, column]
         self.positions = (row * head_dim + column)[keep]  # of the free entries in S, flat
         self.weight = nn.Parameter(torch.zeros(1 if share_heads else num_heads, len(self.positions)))
-        # Persistent, so that a model built on the meta device is whole once its state dict is loaded.
+        # Persistent, so that a model built on the meta device is complete once its state dict is loaded.
         self.register_buffer("index", self.positions.to(self.weight.device))
         self.sparsity = sparsity if sparsity is None or isinstance(sparsity, int) else "mask"
 
@@ -228,18 +227,18 @@ class Fourier(Unlearned):
                 f"it can be {' or '.join(map(str, block_sizes(head_dim))) or 'nothing, since head_dim is too small'}"
             )
         self.block_size = block_size
-        self._columns = Constant(self._form)
+        self._matrix = Constant(self._form_matrix)
 
     def kind(self) -> Hashable:
         return type(self), self.head_dim, self.num_heads, self.block_size
 
     def form_together(self, bases: Sequence[Self]) -> Sequence[Tensor]:
-        return [self()] * len(bases)  # nothing of it is learned
+        return [self()] * len(bases)  # equal: nothing is learned
 
     def forward(self) -> Tensor:
-        return self._columns(self.anchor.dtype, self.anchor.device).expand(self.num_heads, -1, -1)
+        return self._matrix(self.anchor.dtype, self.anchor.device).expand(self.num_heads, -1, -1)
 
-    def _form(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _form_matrix(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         b = self.block_size
         k, t = torch.arange(b // 2, device=device), torch.arange(b, device=device)
         phase = (t[:, None] * k % b).to(dtype) * (2 * math.pi / b)  # (b, b/2)
@@ -263,7 +262,7 @@ class Fourier(Unlearned):
 
 
 class GivenBasis(Basis):
-    """P as it was given, (h, d, d); fixed."""
+    """A given P, (h, d, d); fixed."""
 
     starts_at_identity = False
     weight: Tensor
@@ -326,8 +325,8 @@ def convert_layout(x: Tensor, to: str, *, dim: int = -1) -> Tensor:
 
 
 def matrix_exponential(matrix: Tensor) -> Tensor:
-    """exp of (…, d, d), formed in float64 where the device has it and returned in the dtype that came: torch's float32
-    exponential of small matrices is off by up to 5e-5."""
+    """exp of (…, d, d), formed in float64 where the device has it and returned in the dtype of the matrix: torch's
+    float32 exponential of small matrices is off by up to 5e-5."""
     wide = matrix.dtype if matrix.device.type == "mps" else torch.float64
     return torch.linalg.matrix_exp(matrix.to(wide)).to(matrix.dtype)
 

@@ -27,7 +27,7 @@ def check_flag(what: str, value: Any) -> None:
 
 
 def check_choice(what: str, value: Any, allowed: Collection[str]) -> None:
-    """Refuse anything but one of some words."""
+    """Refuse anything but one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
 
@@ -73,24 +73,24 @@ def check_floats(what: str, value: Any, *sizes: tuple[str, int | None]) -> None:
 
 
 def check_module(what: str, value: Any) -> None:
-    """Refuse anything but a torch module: its name, its weights and its class are not models yet."""
+    """Refuse anything but a torch module, such as the name, the weights or the class of a model."""
     if not isinstance(value, nn.Module):
         raise TypeError(
             f"{what} must be a torch.nn.Module, got {type(value).__name__} {str(value)[:40]!r}: build it first"
         )
 
 
-def can_look(value: Tensor) -> bool:
-    """Whether reading values is free: on a CPU, outside of compilation and functional transforms. Elsewhere it would
-    stop the device."""
+def can_read(value: Tensor) -> bool:
+    """Whether reading values costs next to nothing: on a CPU, outside of compilation and functional transforms. On a
+    GPU the host would have to wait for the device."""
     if value.device.type != "cpu" or type(value) is not Tensor or torch.compiler.is_compiling():
-        return False  # first of all: the compiler cannot trace what comes next
+        return False  # comes first: the compiler cannot trace the next line
     return not (torch._C._get_tracing_state() or torch._C._functorch.is_functorch_wrapped_tensor(value))
 
 
 def check_finite(what: str, value: Tensor) -> None:
-    """Refuse NaN and infinity, where looking is free; elsewhere what is not finite goes on into the result."""
-    if not can_look(value):
+    """Refuse NaN and infinity where values can be read (`can_read`); elsewhere they go on into the result."""
+    if not can_read(value):
         return
     if not value.isfinite().all():
         bad = int((~value.isfinite()).sum())

@@ -23,11 +23,11 @@ class Circulant(Frequencies):
     and two zeros, the constant and the alternating vector, which share the first plane of the block. What is learned is
     w = √b · a, (sets, c, d/b, b/2 − 1), so that θ = D w with D_km = −(2/√b) sin(2π k m / b) and D Dᵀ = I.
 
-    For the optimiser: the functions are those of the paper's b coefficients per block, but not the steps. The symmetric
-    half c_m + c_{b−m} has no gradient, so storing it would only feed weight decay. Adam moves c_m and c_{b−m} in
-    opposite directions, hence a by twice the rate, and D D = b I of unnormalised sines makes that a step of 2√b in θ: 8
-    times as far as RoPE-Mixed's at b = 16. Orthonormal coordinates remove the factor: a step of w moves θ as far as it
-    moves w.
+    For the optimiser: the encodings that can be reached are those of the paper's b coefficients per block, but the
+    steps differ. The symmetric half c_m + c_{b−m} has no gradient, so storing it would only feed weight decay. Adam
+    moves c_m and c_{b−m} in opposite directions, hence a by twice the rate, and D D = b I of unnormalised sines makes
+    that a step of 2√b in θ: 8 times as far as RoPE-Mixed's at b = 16. Orthonormal coordinates remove the factor: a step
+    of w moves θ as far as it moves w.
 
     Saved states from before hold a, under the name "weight"; loading multiplies them by √b.
     """
@@ -39,7 +39,7 @@ class Circulant(Frequencies):
         super().__init__(head_dim, num_heads, coord_dim, **options)
         self.block_size, self.blocks = block_size, head_dim // block_size
         self._sines = Constant(self._form_sines)
-        self._turns = Constant(self._mask)
+        self._turns = Constant(self._form_mask)
         self._create_weight()
 
     @property
@@ -62,7 +62,7 @@ class Circulant(Frequencies):
         phase = (m[:, None] * m % self.block_size).to(dtype) * (2 * math.pi / self.block_size)
         return phase.sin() * (-2 / math.sqrt(self.block_size))
 
-    def _mask(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _form_mask(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         turns = torch.tensor(self.turning(), dtype=dtype, device=device)
         return turns.unflatten(0, (self.blocks, -1))[:, 1:]
 
@@ -71,8 +71,8 @@ class Circulant(Frequencies):
         return planes_per_axis(self.planes - self.blocks, self.coord_dim)
 
     def turning(self) -> list[bool]:
-        dealt = super().turning()  # plane i of the spectrum is plane 1 + i // blocks of block i % blocks
-        return [on for block in range(self.blocks) for on in (False, *dealt[block :: self.blocks])]
+        turning = super().turning()  # plane i of the spectrum is plane 1 + i // blocks of block i % blocks
+        return [on for block in range(self.blocks) for on in (False, *turning[block :: self.blocks])]
 
     def initial(self, sets: int) -> Tensor:
         theta = self.mixed_spectrum(sets, self.groups())

@@ -1,4 +1,4 @@
-"""Frequencies made of other frequencies: behind a gate, and with an axis more. For models that exist already."""
+"""Frequencies made of other frequencies, for models that exist already: behind a gate, or with another axis."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -50,9 +50,9 @@ class Stacked(Frequencies):
     def __init__(self, first: Frequencies, second: Frequencies):
         super().__init__(first.head_dim, first.num_heads, first.coord_dim + second.coord_dim)
         self.first, self.second = first, second
-        self._turns = Constant(self._mask)
+        self._turns = Constant(self._form_mask)
 
-    def _mask(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _form_mask(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.tensor(self.turning(), dtype=dtype, device=device)
 
     @property
@@ -80,6 +80,6 @@ class Stacked(Frequencies):
 
 
 def with_depth(frequencies: Frequencies) -> Stacked:
-    """Θ with one axis more, of the same kind and with its own spectrum: what lifting from 2D to 3D adds. Not zero,
-    since frequencies that start at zero hardly learn; the coordinate starts at zero instead."""
+    """Θ with another axis, of the same kind and with a spectrum of its own: what lifting from 2D to 3D adds. It does
+    not start at zero, where frequencies hardly learn; the coordinate starts at zero instead."""
     return Stacked(frequencies, frequencies.new_axis())

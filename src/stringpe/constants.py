@@ -9,19 +9,19 @@ from torch import Tensor
 class Constant:
     """A tensor that depends on nothing but dtype and device, formed once for each. Not part of a state dict.
 
-    Compilers and exporters see it formed anew, which they fold away themselves. What is made while tracing, or in
-    inference mode, where it could take no part in training later, is not kept."""
+    Compilers and exporters see it formed anew, and fold it away themselves. A tensor formed while tracing is not
+    stored, nor one formed in inference mode, which could take no part in training later."""
 
-    def __init__(self, make: Callable[[torch.dtype, torch.device], Tensor]):
-        self._make = make
-        self._made: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+    def __init__(self, form: Callable[[torch.dtype, torch.device], Tensor]):
+        self._form = form
+        self._stored: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __call__(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if torch.compiler.is_compiling():
-            return self._make(dtype, device)
-        found = self._made.get((dtype, device))
-        if found is None:
-            found = self._make(dtype, device)
-            if type(found) is Tensor and not found.is_inference():
-                self._made[dtype, device] = found
-        return found
+            return self._form(dtype, device)
+        tensor = self._stored.get((dtype, device))
+        if tensor is None:
+            tensor = self._form(dtype, device)
+            if type(tensor) is Tensor and not tensor.is_inference():
+                self._stored[dtype, device] = tensor
+        return tensor

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .checks import can_look, check_choice, check_count, check_finite, check_number, check_tensor
+from .checks import can_read, check_choice, check_count, check_finite, check_number, check_tensor
 
 UNITS = ("index", "centred", "normalised")
 
@@ -240,12 +240,12 @@ def _check_camera(depth: Tensor, intrinsics: Tensor, pose: Tensor | None) -> Non
 
 
 def _check_values(intrinsics: Tensor, pose: Tensor | None) -> None:
-    """Refuse cameras that cannot be, where looking is free (see `checks.can_look`)."""
-    if can_look(intrinsics) and not (intrinsics.diagonal(dim1=-2, dim2=-1)[..., :2] > 0).all():
+    """Refuse cameras that cannot be, where values can be read (see `checks.can_read`)."""
+    if can_read(intrinsics) and not (intrinsics.diagonal(dim1=-2, dim2=-1)[..., :2] > 0).all():
         raise ValueError(
             "focal lengths fx and fy must be positive: intrinsics are [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]"
         )
-    if pose is None or not can_look(pose):
+    if pose is None or not can_read(pose):
         return
     turn, last = pose[..., :3, :3], pose[..., 3, :]
     rigid = (turn @ turn.mT - torch.eye(3, dtype=pose.dtype)).abs().max() < 1e-2 and (torch.linalg.det(turn) > 0).all()

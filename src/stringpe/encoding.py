@@ -53,7 +53,7 @@ class PositionEncoding(nn.Module, ABC):
     def forward(
         self, q: Tensor, k: Tensor, coords: Tensor, key_coords: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """Encode queries at `coords` and keys at `key_coords` (by default the same places).
+        """Encode queries at `coords` and keys at `key_coords` (by default the same).
 
         q (b, g·h, n, d), k (b, h, m, d), coords (n, c) or (b, n, c). With g > 1 query heads per key head (grouped
         queries), query head i uses the encoding of key head i // g. `**options`: as of `rotate`.
@@ -177,7 +177,7 @@ class Encoding(PositionEncoding):
         folded: bool = False,
         frequencies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """`rotate` for queries and keys of the same tokens: one set of angles, and one launch on a GPU."""
+        """`rotate` for queries and keys of the same tokens, with one set of angles and one launch on a GPU."""
         self.fit_coords(q, coords, groups)
         coords = self.fit_coords(k, coords)
         if not folded:
@@ -187,7 +187,7 @@ class Encoding(PositionEncoding):
     def rotate_packed(
         self, qk: Tensor, coords: Tensor, *, groups: int = 1, frequencies: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`rotate_pair` of queries and keys side by side, as a projection leaves them, and in the basis already: qk
+        """`rotate_pair` of queries and keys side by side, as the projection returns them, and in the basis already: qk
         (b, n, (groups + 1)·h·d)."""
         theta = self.frequencies() if frequencies is None else frequencies
         return rotate_packed(qk, self.batch_coords(coords, qk, qk.shape[1]), theta, groups)
@@ -195,8 +195,8 @@ class Encoding(PositionEncoding):
     def project(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, coords: Tensor, *, frequencies: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`rotate_packed` of W x + b, for x (b, n, m) and weight (2 h d, m) in the basis already, in one kernel that
-        `rotate.can_project` allows."""
+        """`rotate_packed` of W x + b, for x (b, n, m) and weight (2 h d, m) with P in it, in one kernel: to be called
+        where `rotate.can_project` allows it."""
         theta = self.frequencies() if frequencies is None else frequencies
         return project(x, weight, bias, self.batch_coords(coords, x, x.shape[1]), theta)
 
@@ -233,7 +233,7 @@ class Encoding(PositionEncoding):
 
 
 def _follow_weights(encoding: nn.Module, _: object) -> None:
-    """After a state dict was loaded by assignment: parts that hold nothing go where the frequencies are."""
+    """After loading by assignment: bases without parameters take the device of the frequencies."""
     assert isinstance(encoding, Encoding)
     for part in encoding.basis.modules():
         if isinstance(part, Unlearned) and part.anchor.is_meta:
@@ -241,7 +241,8 @@ def _follow_weights(encoding: nn.Module, _: object) -> None:
 
 
 class AbsoluteEmbedding(nn.Module, ABC):
-    """What is added to tokens instead: coords (…, n, c) to (…, n, dim). Abstract: a learned table, or sine-cosine."""
+    """What is added to tokens, where attention does not encode positions: coords (…, n, c) to (…, n, dim). Abstract: a
+    learned table, or sine-cosine."""
 
     def __init__(self, dim: int, coord_dim: int):
         super().__init__()
@@ -255,7 +256,8 @@ class AbsoluteEmbedding(nn.Module, ABC):
 
 
 def check_coords(coords: Tensor, coord_dim: int) -> None:
-    """Refuse coordinates of another type or width than the encoding's, and, where looking is free, NaN and infinity."""
+    """Refuse coordinates of another type or width than the encoding's, and, where values can be read, NaN and
+    infinity."""
     check_tensor("coords", coords)
     if coords.dtype not in (torch.float32, torch.float64):
         why = "half-precision positions collide" if coords.is_floating_point() else "positions are real numbers"
@@ -278,32 +280,33 @@ def param_groups(
     "encoding" has the parameters of encodings (frequencies, S, coefficients), which learn at `lr · encoding_lr_scale`
     and do not decay: decay would pull every wavelength to infinity and P to the identity.
 
-    A weight decays if it has two or more axes and belongs to a layer, that is, a module without parts (or
+    A weight decays if it has two or more axes and belongs to a layer, that is, a module without submodules (or
     `nn.MultiheadAttention`, or a parametrised layer). So biases and gains do not decay, nor tables (`nn.Embedding`,
-    absolute embeddings), nor tokens that a model holds by itself: class tokens, registers, queries of a pooling head.
+    absolute embeddings), nor tokens that a model holds itself: class tokens, registers, queries of a pooling head.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"param_groups takes a model, got {type(module).__name__}: pass the module, not its parameters")
     for what, value in {"lr": lr, "weight_decay": weight_decay, "encoding_lr_scale": encoding_lr_scale}.items():
         if check_number(what, value) < 0:
             raise ValueError(f"{what} must not be negative, got {value}")
-    own = {id(p) for m in module.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
+    encoding = {id(p) for m in module.modules() if isinstance(m, PositionEncoding) for p in m.parameters()}
     layers = {id(p) for m in module.modules() if _is_layer(m) for p in m.parameters(recurse=False) if p.ndim > 1}
-    layers, others = layers - own, layers | own
+    layers, others = layers - encoding, layers | encoding
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"name": "decay", "params": [p for p in trained if id(p) in layers],
          "lr": lr, "weight_decay": weight_decay},
         {"name": "no_decay", "params": [p for p in trained if id(p) not in others],
          "lr": lr, "weight_decay": 0.0},
-        {"name": "encoding", "params": [p for p in trained if id(p) in own],
+        {"name": "encoding", "params": [p for p in trained if id(p) in encoding],
          "lr": lr * encoding_lr_scale, "weight_decay": 0.0},
     ]  # fmt: skip
     return [g for g in groups if g["params"]]
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Whether what a module holds itself multiplies tokens: it is no table, and no model with parts of its own."""
+    """Whether the parameters that a module holds itself multiply tokens: it is not a table, nor a model with
+    submodules."""
     if isinstance(module, (nn.MultiheadAttention, ParametrizationList)):
         return True
     is_table = isinstance(module, (nn.Embedding, nn.EmbeddingBag, AbsoluteEmbedding))

@@ -2,7 +2,7 @@
 
 `fold_projection` is the only place that does it, for our layers and for those of others, in every forward and for good.
 It needs a projection that is nothing but a matrix (`linear_obstacle`) and an encoding that follows it directly
-(`norm_obstacle`); otherwise the projection is called as the module it is, and P multiplies tokens. `form_all` and
+(`norm_obstacle`); otherwise the projection is called as a module, and P multiplies tokens. `form_all` and
 `fold_together` do for all layers of a model at once what each could do alone: for small matrices, launches cost more
 than arithmetic.
 """
@@ -94,8 +94,8 @@ def in_groups(
 
 
 def linear_obstacle(projection: nn.Module) -> str | None:
-    """What makes a projection more than the matrix that its weight is, so that it has to be called: a class of its own
-    (LoRA, quantised layers, parametrisations), a hook, a forward of its own, or a weight that is not a plain tensor."""
+    """What makes a projection more than the matrix of its weight, so that it has to be called: a class of its own
+    (LoRA, quantised layers, parametrisations), a hook, a replaced forward, or a weight that is not a plain tensor."""
     if type(projection) is not nn.Linear:
         return f"a {type(projection).__name__}"
     if projection._forward_hooks or projection._forward_pre_hooks:
@@ -123,7 +123,7 @@ def norm_obstacle(norm: nn.Module | None, name: str, orthogonal: bool = True) ->
 
 
 def check_precision(encoding: Encoding) -> None:
-    """Refuse an encoding whose parameters arrive in half precision, which would move its angles."""
+    """Refuse an encoding with parameters in half precision, which would change its angles."""
     for part in (encoding.frequencies, encoding.basis):
         weight = getattr(part, "weight", None)
         if isinstance(weight, Tensor) and weight.dtype in HALF:

@@ -1,6 +1,6 @@
 """Where Θ comes from: (h, c, d/2), radians per unit of coordinate, one column per plane.
 
-A spectrum is a series of magnitudes, in most members geometric, base^(−t/n) for t = 0 … n−1, along some directions:
+A spectrum is a series of magnitudes, in most classes geometric, base^(−t/n) for t = 0 … n−1, along some directions:
 the coordinate axes (`Axial`, vanilla RoPE), a random orthonormal frame per head (`Mixed`, and `Circulant` of
 `circulant_frequencies`), the vertices of a simplex (`Simplex`), or directions spread by the golden ratio (`Golden`).
 Wavelengths are 2π / |θ|, in the units of the coordinates: with the default scale of 1 the shortest is 6.3 patches.
@@ -28,10 +28,10 @@ class Spectrum(TypedDict, total=False):
         frequencies, 100 for the others, unless given.
     scale: radians per unit of coordinate at the top of the initial spectrum, one number or one per axis. Coordinates
         in [−1, 1] over 14 patches need 7 where patch indices need 1.
-    learnable: whether the frequencies are parameters. Axial, simplex and golden ones are fixed unless asked otherwise.
+    learnable: whether the frequencies are parameters. Axial, joint, simplex and golden ones are fixed by default.
     share_heads: one set for all heads in place of one per head.
     periodic: axes measured in radians with period 2π. Their frequencies are rounded to integers (straight-through
-        gradient), so that −π and π are the same place. They start as integers from 1 to `scale`, which is 8 unless
+        gradient), so that −π and π are the same position. They start as integers from 1 to `scale`, which is 8 unless
         given, and never at zero.
     zero_fraction: the share of the planes of each direction, from the lowest frequency up, held at exactly zero (the
         truncation of section 2 of the paper): channels that carry meaning without position.
@@ -46,7 +46,8 @@ class Spectrum(TypedDict, total=False):
 
 
 def planes_per_axis(planes: int, axes: int) -> list[int]:
-    """Planes dealt out over the axes as evenly as possible, the first taking what is left: 32 over 3 is 11, 11, 10."""
+    """Planes dealt out over the axes as evenly as possible, the first axes taking what is left: 32 over 3 is 11, 11,
+    10."""
     return [planes // axes + (k < planes % axes) for k in range(axes)]
 
 
@@ -89,8 +90,8 @@ def golden_directions(count: int, axes: int) -> list[list[float]]:
 class Frequencies(nn.Module, ABC):
     """Θ as a module: calling it returns (h, c, d/2) in float32 (float64 after `.double()`), differentiable.
 
-    Abstract. A member says how its `weight` starts (`initial`) and how Θ follows from it (`expand`); both see one set
-    per head, or a single set for all of them. Options: see `Spectrum`.
+    Abstract. A subclass says how its `weight` starts (`initial`) and how Θ follows from it (`expand`); both have one
+    set per head, or a single set for all heads. Options: see `Spectrum`.
     """
 
     weight: Tensor
@@ -124,11 +125,11 @@ class Frequencies(nn.Module, ABC):
         if not isinstance(periodic, (tuple, list)):
             raise ValueError(f"periodic must be a list of axes, such as (1,), got {periodic!r}")
         self.share_heads, self.zero_fraction = share_heads, zero_fraction
-        self.periodic = tuple(sorted({_axis(k, coord_dim) for k in periodic}))
+        self.periodic = tuple(sorted({_check_axis(k, coord_dim) for k in periodic}))
         self.scale = self._per_axis("scale", scale, [PERIODIC_SCALE if k in self.periodic else 1.0 for k in self._axes])
-        whole = [max(abs(s), 1.0) for s in self.scale]  # a periodic axis ends at one turn per period
-        usual = [whole[k] if k in self.periodic else self.default_base for k in self._axes]
-        self.base, self.has_base = self._per_axis("base", base, usual), base is not None
+        turns = [max(abs(s), 1.0) for s in self.scale]  # on a periodic axis the slowest plane turns once per period
+        default = [turns[k] if k in self.periodic else self.default_base for k in self._axes]
+        self.base, self.has_base = self._per_axis("base", base, default), base is not None
         if min(self.base) <= 0:
             raise ValueError(f"base must be positive, got {base}: it is the ratio of longest to shortest wavelength")
 
@@ -136,9 +137,9 @@ class Frequencies(nn.Module, ABC):
     def _axes(self) -> range:
         return range(self.coord_dim)
 
-    def _per_axis(self, what: str, given: float | Sequence[float] | None, usual: list[float]) -> tuple[float, ...]:
+    def _per_axis(self, what: str, given: float | Sequence[float] | None, default: list[float]) -> tuple[float, ...]:
         if given is None:
-            return tuple(usual)
+            return tuple(default)
         if isinstance(given, (int, float)):
             return (check_number(what, given),) * self.coord_dim
         if not isinstance(given, (tuple, list)):
@@ -147,13 +148,13 @@ class Frequencies(nn.Module, ABC):
             raise ValueError(
                 f"{what} has {len(given)} numbers for coord_dim={self.coord_dim}: give one number, or one per axis"
             )
-        return tuple(check_number(what, one) for one in given)
+        return tuple(check_number(what, value) for value in given)
 
     def _create_weight(self) -> None:
         weight = self.initial(1 if self.share_heads else self.num_heads)
         if self.learnable:
             setattr(self, self.stored, nn.Parameter(weight))
-        else:  # persistent: a model built on the meta device is whole once its state dict is loaded
+        else:  # persistent: a model built on the meta device is complete once its state dict is loaded
             self.register_buffer(self.stored, weight)
 
     @torch.no_grad()
@@ -177,7 +178,7 @@ class Frequencies(nn.Module, ABC):
         return [n - math.floor(self.zero_fraction * n) for n in self.groups()]
 
     def turning(self) -> list[bool]:
-        """For each plane, whether it turns at all."""
+        """Whether each plane turns at all."""
         return [t < active for n, active in zip(self.groups(), self.active(), strict=True) for t in range(n)]
 
     def new_axis(self) -> "Frequencies":
@@ -208,7 +209,7 @@ class Frequencies(nn.Module, ABC):
             rows[axis] = rows[axis] + (rows[axis].round() - rows[axis]).detach()
         return torch.stack(rows, dim=1)
 
-    def _off_zero(self, theta: Tensor) -> Tensor:
+    def _keep_off_zero(self, theta: Tensor) -> Tensor:
         """A starting Θ (sets, c, planes) in which no plane that sees a periodic axis rounds to zero there."""
         rows = list(theta.unbind(1))
         for axis in self.periodic:
@@ -220,7 +221,7 @@ class Frequencies(nn.Module, ABC):
         magnitude = torch.tensor([m for n, b in zip(counts, self.base, strict=True) for m in geometric(n, b)])
         direction = torch.tensor([k for k, n in enumerate(counts) for _ in range(n)])
         theta = random_frames(sets, self.coord_dim)[:, :, direction] * magnitude
-        return self._off_zero(theta * torch.tensor(self.scale)[:, None])
+        return self._keep_off_zero(theta * torch.tensor(self.scale)[:, None])
 
 
 class Axial(Frequencies):
@@ -259,7 +260,7 @@ class Axial(Frequencies):
 
 class Free(Frequencies):
     """Every plane sees every axis, and the weight is Θ itself, without the planes held at zero: (sets, c, planes that
-    turn). Abstract: members say where Θ starts."""
+    turn). Abstract: subclasses say where Θ starts."""
 
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
@@ -270,7 +271,7 @@ class Free(Frequencies):
         """The starting Θ of all planes, (sets, c, d/2)."""
 
     def initial(self, sets: int) -> Tensor:
-        theta = self._off_zero(self.spectrum(sets))
+        theta = self._keep_off_zero(self.spectrum(sets))
         return theta[:, :, [j for j, turns in enumerate(self.turning()) if turns]]
 
     def expand(self, weight: Tensor) -> Tensor:
@@ -283,11 +284,11 @@ class Free(Frequencies):
         """Θ (sets, c, d/2) of unit directions (sets, d/2, c), with a magnitude per plane and the scale of each axis."""
         return (directions * torch.tensor(magnitudes)[:, None] * torch.tensor(self.scale)).mT
 
-    def _one_base(self) -> float:
+    def _single_base(self) -> float:
         if not self.has_base:
             return self.default_base
         if len(set(self.base)) > 1:
-            raise ValueError(f"{type(self).__name__} spreads its directions over all axes: give one base, not one each")
+            raise ValueError(f"{type(self).__name__} spreads its directions over all axes: give one base for all")
         return self.base[0]
 
 
@@ -305,7 +306,7 @@ class Joint(Free):
     """Every axis turns every plane with the same series: equation 5 of the paper as written.
 
     With one base for all axes, Θ has equal rows and scores depend on Σ_k r_k alone, so that positions on a diagonal
-    coincide; a base per axis tells them apart. That is why `Axial` is what is meant by RoPE in 2D and 3D elsewhere.
+    coincide; with a base per axis they differ. This is why RoPE in 2D and 3D usually means `Axial`.
     """
 
     default_base = 10_000.0
@@ -320,7 +321,7 @@ class Simplex(Free):
     """Wave vectors at the vertices of a regular simplex (nD-RoPE): planes in groups of c + 1, one scale per group.
 
     The magnitude falls by e^(1/c) from group to group; with a `base`, from 1 to nearly 1/base over all groups instead.
-    Fixed unless learned. Where c + 1 does not divide d/2, the last group is incomplete.
+    Fixed by default. Where c + 1 does not divide d/2, the last group is incomplete.
     """
 
     default_learnable = False
@@ -328,21 +329,23 @@ class Simplex(Free):
     def spectrum(self, sets: int) -> Tensor:
         corners = simplex_directions(self.coord_dim)
         levels = math.ceil(self.planes / len(corners))
-        own = [math.exp(-g / self.coord_dim) for g in range(levels)]
-        fall = geometric(levels, self._one_base()) if self.has_base else own
+        if self.has_base:
+            magnitudes = geometric(levels, self._single_base())
+        else:
+            magnitudes = [math.exp(-g / self.coord_dim) for g in range(levels)]
         directions = torch.tensor([corners[j % len(corners)] for j in range(self.planes)]).repeat(sets, 1, 1)
-        return self._along(directions, [fall[j // len(corners)] for j in range(self.planes)])
+        return self._along(directions, [magnitudes[j // len(corners)] for j in range(self.planes)])
 
 
 class Golden(Free):
     """Directions spread evenly by the golden ratio, over all planes of all heads, with a geometric series per head.
-    Fixed unless learned; for any number of axes."""
+    Fixed by default; for any number of axes."""
 
     default_learnable = False
 
     def spectrum(self, sets: int) -> Tensor:
         directions = torch.tensor(golden_directions(sets * self.planes, self.coord_dim))
-        return self._along(directions.unflatten(0, (sets, self.planes)), geometric(self.planes, self._one_base()))
+        return self._along(directions.unflatten(0, (sets, self.planes)), geometric(self.planes, self._single_base()))
 
 
 FREQUENCIES: dict[str, type[Axial | Free]] = {
@@ -351,7 +354,7 @@ FREQUENCIES: dict[str, type[Axial | Free]] = {
 
 
 class GivenFrequencies(Frequencies):
-    """Θ as it was given: (h, c, d/2)."""
+    """A given Θ, (h, c, d/2)."""
 
     def __init__(self, theta: Tensor, *, learnable: bool = False):
         check_tensor("theta", theta)
@@ -369,7 +372,8 @@ class GivenFrequencies(Frequencies):
         return weight
 
 
-def _axis(axis: int, coord_dim: int) -> int:
+def _check_axis(axis: int, coord_dim: int) -> int:
+    """The axis, counted from the front, once it is known to exist."""
     check_count("an axis of periodic", axis, -coord_dim)
     if axis >= coord_dim:
         raise ValueError(f"periodic names axis {axis}, but coord_dim={coord_dim} has axes 0 to {coord_dim - 1}")

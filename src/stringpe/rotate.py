@@ -1,15 +1,15 @@
 """The one operation of the library: rotate plane j of a token at r by the angle (r Θ)_j.
 
-Every encoding, whatever its name, ends here. Plane j of a head is the pair of channels (j, j + d/2), and
+Every encoding of STRING's form ends here. Plane j of a head is the pair of channels (j, j + d/2), and
 
     RoPE(a) (x_j, x_{j+d/2}) = (cos a_j · x_j − sin a_j · x_{j+d/2},  sin a_j · x_j + cos a_j · x_{j+d/2})
 
 Precision: a float32 product of a coordinate of 10⁴ with a frequency of 1 is wrong by 5e-4 radians, which would break
 translation invariance by as much. The product of two float32 numbers is exact in float64, so angles are formed and
-brought into [−π, π] there and only then rounded to float32, where neither autocast nor TF32 touches them.
+brought into [−π, π] there and only then rounded to float32, and neither autocast nor TF32 touches them.
 
 Derivatives: the torch backend has all of them (double backward, forward mode, torch.func). The fused kernels have the
-first and second; wherever forward mode or torch.func is at work, `auto` takes the torch backend.
+first and second; wherever forward mode or torch.func is active, `auto` takes the torch backend.
 """
 
 import math
@@ -68,7 +68,7 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
 
 
 def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-    """`rotate_pair` of queries and keys side by side, as a projection leaves them: qk (b, n, (groups + 1)·h·d)."""
+    """`rotate_pair` of queries and keys side by side, as the projection returns them: qk (b, n, (groups + 1)·h·d)."""
     if backend(qk, coords, frequencies) == "triton":
         return kernels.rotate_packed(qk, coords, frequencies, groups)
     q, k = _reference(coords, frequencies, (groups, 1), *kernels.heads_of(qk, frequencies, groups))
@@ -76,7 +76,7 @@ def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int =
 
 
 def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:
-    """Whether the projection of x (b, n, m) to queries and keys can rotate them as it writes them: see `project`."""
+    """Whether one kernel can project x (b, n, m) to queries and keys and rotate them: see `project`."""
     if groups != 1 or use_backend.current == "torch" or _needs_all_derivatives(x, frequencies):
         return False
     return kernels.can_project(x, product_dtype(x), frequencies)
@@ -92,9 +92,9 @@ def project(
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """What a linear layer multiplies x in: autocast's dtype where that is on, or else its own."""
-    on = not x.is_meta and torch.is_autocast_enabled(x.device.type)
-    return torch.get_autocast_dtype(x.device.type) if on and x.dtype != torch.float64 else x.dtype
+    """The dtype in which a linear layer multiplies x: autocast's where that is on, otherwise that of x."""
+    autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if autocast and x.dtype != torch.float64 else x.dtype
 
 
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -104,15 +104,15 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
         angle = angles(coords, frequencies)
         return tuple(rotate_planes(x, _repeat(angle, g)) for x, g in zip(tensors, groups, strict=True))
     if torch.is_grad_enabled() and any(t.requires_grad for t in (coords, frequencies, *tensors)):
-        _, _, *rotated = _Rotation.apply(coords, frequencies, groups, *tensors)
-        return tuple(rotated)
+        rotated: tuple[Tensor, ...] = _Rotation.apply(coords, frequencies, groups, *tensors)
+        return rotated
     cos, sin = _cos_sin(coords, frequencies)
     return tuple(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True))
 
 
 def _needs_all_derivatives(*tensors: Tensor) -> bool:
-    """Whether torch.func (vmap, grad, jvp, jacrev, …) is at work or one of these carries a forward-mode tangent: only
-    the plain formula knows those derivatives."""
+    """Whether torch.func (vmap, grad, jvp, jacrev, …) is active or one of these carries a forward-mode tangent: only
+    the plain formula has those derivatives."""
     if torch.compiler.is_compiling():  # the compiler traces through such transforms, or refuses them
         return False
     if torch._C._are_functorch_transforms_active():
@@ -141,38 +141,30 @@ class _Rotation(torch.autograd.Function):
     """y = RoPE(r Θ) x for tensors of the same tokens, and its derivative from y: with g the gradient at y,
 
     dx = RoPE(−a) g,    da_j = g_{j+d/2} y_j − g_j y_{j+d/2},    dΘ = Σ_tokens r da,    dr = Σ_planes Θ da
-
-    Cosines and sines come out in front of the rotated tensors, so that backward can have them.
     """
 
     @staticmethod
-    def forward(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         cos, sin = _cos_sin(coords, frequencies)
-        return (
-            cos,
-            sin,
-            *(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True)),
-        )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        coords, frequencies, ctx.groups = inputs[:3]
-        ctx.mark_non_differentiable(*output[:2])
-        ctx.save_for_backward(coords, frequencies, *output)
+        rotated = tuple(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True))
+        ctx.groups = groups
+        ctx.save_for_backward(coords, frequencies, cos, sin, *rotated)
+        return rotated
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         coords, frequencies, cos, sin, *rotated = ctx.saved_tensors
         needs = bool(ctx.needs_input_grad[0] or ctx.needs_input_grad[1])
         if torch.is_grad_enabled():  # create_graph=True: the derivative must be differentiable itself
-            sums, back = differentiable_gradients(grads[2:], rotated, coords, frequencies, ctx.groups)
+            sums, back = differentiable_gradients(grads, rotated, coords, frequencies, ctx.groups)
             return *(sums if needs else (None, None)), None, *back
         back_sin = -sin
-        pairs = list(zip(grads[2:], ctx.groups, strict=True))
-        back = [_turn(g, _repeat(cos, n), _repeat(back_sin, n)) for g, n in pairs]
+        back = [_turn(g, _repeat(cos, n), _repeat(back_sin, n)) for g, n in zip(grads, ctx.groups, strict=True)]
         if not needs:
             return None, None, None, *back
-        return *_sums(grads[2:], rotated, coords, frequencies, ctx.groups), None, *back
+        return *_sums(grads, rotated, coords, frequencies, ctx.groups), None, *back
 
 
 def differentiable_gradients(
@@ -233,10 +225,11 @@ def _repeat(angle: Tensor, groups: int) -> Tensor:
 
 
 class use_backend:
-    """Choose what rotates: "triton", the fused kernel; "torch", the reference; or "auto", the kernel wherever it can.
+    """Choose the backend of the rotation: "triton", the fused kernel; "torch", the reference; or "auto", the kernel
+    wherever it can run.
 
-    `use_backend("torch")` sets it from here on; as a context manager it sets it back at the end. A forced kernel that
-    cannot run is an error, not a fallback. `backend(x)` says which one x would get.
+    `use_backend("torch")` sets it from here on; as a context manager it restores the previous choice at the end. Where
+    a forced kernel cannot run, that is an error. `backend(x)` says which one rotates x.
     """
 
     current = "auto"

@@ -50,12 +50,12 @@ class Block(nn.Module):
         assert isinstance(last, nn.Linear)
         return [self.attention.out, last]
 
-    def _branch(self, x: Tensor, packing: Packing | None) -> Tensor:
+    def _branch(self, x: Tensor, lengths: Packing | None = None) -> Tensor:
         x = self.dropout(x)
         if not self.training or self.drop_path == 0:
             return x
-        keep = torch.rand(len(x if packing is None else packing), 1, 1, device=x.device) >= self.drop_path
-        keep = keep if packing is None else packing.spread(keep[:, 0])[None]
+        keep = torch.rand(len(x if lengths is None else lengths), 1, 1, device=x.device) >= self.drop_path
+        keep = keep if lengths is None else lengths.spread(keep[:, 0])[None]
         return x * (keep / (1 - self.drop_path)).to(x.dtype)
 
 
