@@ -1,5 +1,5 @@
-"""What STRING is compared with and is not: rotations that do not commute (LieRE, Spherical RoPE), and absolute
-embeddings, which are added to tokens."""
+"""Baselines for STRING: rotations that do not commute (LieRE, Spherical RoPE), and absolute embeddings, which are added
+to tokens."""
 
 import math
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class LieRE(PositionEncoding):
     """R(r) = exp(Σ_k r_k A_k) with learned skew A_k that need not commute (Ostmeier et al.).
 
     In one dimension this is STRING. In more, R(a)ᵀR(b) ≠ R(b − a): scores depend on absolute position, and every token
-    needs a matrix of its own, O(b n h d s) memory for blocks of size s.
+    needs its own matrix, O(b n h d s) memory for blocks of size s.
 
     block_size: A_k is block-diagonal with blocks of this size, a divisor of head_dim; by default one block, all of A_k.
-        Stored are the entries of every block below the diagonal, (h, c, d/s, s(s−1)/2).
+        The entries of every block below the diagonal are stored, (h, c, d/s, s(s−1)/2).
     start: "even", Gaussian matrices whose largest frequencies are about 1 radian per unit, as the other encodings' are
         for patch indices; or "authors", uniform in [0, 2π), which is meant for coordinates in [0, 1].
     """
@@ -92,9 +92,9 @@ class LieRE(PositionEncoding):
             return turned.flatten(-2).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: object) -> None:
-        old = state_dict.get(f"{prefix}weight")
-        if old is not None and old.ndim == 3:  # saved before there were blocks
-            state_dict[f"{prefix}weight"] = old[:, :, None]
+        weight = state_dict.get(f"{prefix}weight")
+        if weight is not None and weight.ndim == 3:  # saved before there were blocks
+            state_dict[f"{prefix}weight"] = weight[:, :, None]
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
@@ -105,9 +105,9 @@ class Spherical(PositionEncoding):
     """Spherical RoPE (van de Geijn et al.): channels in threes, each turned by one angle per coordinate, about x, then
     about y, then about z:  R(r) = R_x(r_0 ω_0) R_y(r_1 ω_1) R_z(r_2 ω_2), for up to three coordinates.
 
-    The turns do not commute, so scores depend on absolute position in two dimensions and more. Learned frequencies
-    ω (h, c, d/3) start as a geometric series along random directions, as RoPE-Mixed's. Channels that are left when 3
-    does not divide head_dim carry no position.
+    The turns do not commute, so scores depend on absolute position in two dimensions and more. Learned frequencies ω
+    (h, c, d/3) start as a geometric series along random directions, as RoPE-Mixed's. Where 3 does not divide head_dim,
+    the remaining channels carry no position.
     """
 
     def __init__(self, *, head_dim: int, num_heads: int, coord_dim: int = 2, base: float = 100.0, scale: float = 1.0):
@@ -172,8 +172,8 @@ class SinCos(AbsoluteEmbedding):
 class LearnedAbsolute(AbsoluteEmbedding):
     """A learned table over a grid of `sizes`, read by multilinear interpolation: coords (…, n, c) to (…, n, dim).
 
-    Coordinates are indices into the table: 0 … size − 1 on each axis. Anything outside is clamped to the border, since
-    a table knows nothing beyond it. Scale coordinates to use another resolution.
+    Coordinates are indices into the table: 0 … size − 1 on each axis. Coordinates outside are clamped to the border,
+    beyond which the table has no entries. Scale coordinates to use another resolution.
 
     bins: for coordinates beyond the grid's (depth), a table of that many rows each, which is added: rows 0 … bins − 1,
         read at the coordinate itself. coord_dim: how many coordinates there are in all; by default the grid's.

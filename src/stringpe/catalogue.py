@@ -1,6 +1,7 @@
-"""The catalogue of encodings by name: one table for STRING, for baselines, for absolute embeddings and for yours.
+"""The catalogue of encodings by name: one table for STRING, baselines, absolute embeddings and those that users
+register.
 
-Three kinds, which differ in what a factory is called with and in what it returns:
+There are three kinds, which differ in what a factory is called with and in what it returns:
 
 - "string": `factory(head_dim=, num_heads=, coord_dim=, …)` returns an `Encoding` with an orthogonal basis. What
   `names()` lists and all property checks run over.
@@ -72,7 +73,7 @@ def names(*, baselines: bool = False, kind: str | None = None) -> list[str]:
         _check_kind(kind)
         return [name for name, entry in _ENTRIES.items() if entry.kind == kind]
     kinds = KINDS[:2] if baselines else KINDS[:1]
-    return [name for one in kinds for name, entry in _ENTRIES.items() if entry.kind == one]
+    return [name for kind in kinds for name, entry in _ENTRIES.items() if entry.kind == kind]
 
 
 def kind_of(name: str) -> str:
@@ -91,9 +92,9 @@ def create(name: str, **options: Any) -> Any:
     entry = find(name)
     factory = entry.factory
     _check_options(name, factory, options)
-    made = factory(**options)
-    _check_result(name, entry.kind, made)
-    return made
+    encoding = factory(**options)
+    _check_result(name, entry.kind, encoding)
+    return encoding
 
 
 def find(name: str) -> CatalogueEntry:
@@ -156,14 +157,14 @@ def _check_options(name: str, factory: Callable[..., Any], options: dict[str, An
         raise ValueError(f"{name!r} needs {' and '.join(required)}: pass {', '.join(f'{n}=…' for n in required)}")
 
 
-def _check_result(name: str, kind: str, made: Any) -> None:
-    from .encoding import AbsoluteEmbedding, Encoding, PositionEncoding  # they list this module's functions
+def _check_result(name: str, kind: str, encoding: Any) -> None:
+    from .encoding import AbsoluteEmbedding, Encoding, PositionEncoding  # which import this module
 
     wanted = AbsoluteEmbedding if kind == "absolute" else PositionEncoding
-    if not isinstance(made, wanted):
-        raise TypeError(f"the factory of {name!r} returned a {type(made).__name__}, not a {wanted.__name__}")
-    if kind == "string" and not (isinstance(made, Encoding) and made.basis.orthogonal):
+    if not isinstance(encoding, wanted):
+        raise TypeError(f"the factory of {name!r} returned a {type(encoding).__name__}, not a {wanted.__name__}")
+    if kind == "string" and not (isinstance(encoding, Encoding) and encoding.basis.orthogonal):
         raise TypeError(
-            f"{name!r} is registered as kind='string' but made a {type(made).__name__} that is not of the form "
+            f"{name!r} is registered as kind='string' but returned a {type(encoding).__name__} that is not of the form "
             f"P RoPE Pᵀ with P orthogonal: register it with kind='relative'"
         )

@@ -1,4 +1,4 @@
-"""Drop-in rotary layers: the calls and numbers of layers that other projects compile from CUDA, in plain PyTorch.
+"""Drop-in rotary layers: the same calls and results as layers that other projects compile from CUDA, in plain PyTorch.
 
     from stringpe.compat import RoPE2D        # CroCo, DUSt3R, MASt3R, VGGT and their descendants
     rope = RoPE2D(freq=100.0)
@@ -9,7 +9,7 @@ A head is cut into one block per axis, block a is rotated by coordinate a, and w
     (x_j, x_{j+m}) turns by F0 · position / freq^(j/m),   j = 0 … m − 1
 
 Nothing is compiled or written in place, gradients are right for any strides, and positions may be fractions. On a GPU
-the fused rotation of `stringpe.rotate` does the work.
+they go through the fused rotation of `stringpe.rotate`.
 """
 
 import torch
@@ -48,12 +48,12 @@ class AxialBlocks(nn.Module):
         """(h · axes, axes, m): the frequencies of each block, on its own axis alone."""
         m = tokens.shape[-1] // (2 * self.axes)
 
-        def make(dtype: torch.dtype, device: torch.device) -> Tensor:
-            own = self.F0 * self.base ** (-torch.arange(m, dtype=torch.float64, device=device) / m)
+        def form(dtype: torch.dtype, device: torch.device) -> Tensor:
+            frequencies = self.F0 * self.base ** (-torch.arange(m, dtype=torch.float64, device=device) / m)
             axis = torch.eye(self.axes, dtype=torch.float64, device=device)
-            return (axis[:, :, None] * own).repeat(h, 1, 1).to(dtype)
+            return (axis[:, :, None] * frequencies).repeat(h, 1, 1).to(dtype)
 
-        return self._constants.setdefault((h, m), Constant(make))(
+        return self._constants.setdefault((h, m), Constant(form))(
             torch.promote_types(tokens.dtype, torch.float32), tokens.device
         )
 

@@ -1,7 +1,7 @@
 """The slow truth: dense generators and matrix exponentials, and the paper's theorems as code.
 
-Nothing here is fast and nothing in the library depends on it for speed. It is what the fast paths are tested against,
-and how generators from elsewhere become an encoding.
+Nothing here is fast, and no fast path calls it: the fast paths are tested against it. `from_generators` makes an
+encoding of generators from elsewhere.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def circulant_exponential(coefficients: Tensor, coords: Tensor, z: Tensor) -> Te
 def from_generators(generators: Tensor, *, learnable: bool = False, name: str = "from_generators") -> Encoding:
     """The encoding whose matrix(r) is exp(Σ_k r_k L_k): P and Θ recovered from commuting skew matrices (theorem 3.4).
 
-    generators: (c, d, d), or (h, c, d, d) for h heads, skew and commuting; repeated and zero eigenvalues are fine.
+    generators: (c, d, d), or (h, c, d, d) for h heads, skew and commuting; eigenvalues may repeat and be zero.
     learnable: whether the recovered frequencies are parameters. The basis is fixed.
     """
     check_tensor("generators", generators)
@@ -86,7 +86,7 @@ def _check_commuting_skew(l: Tensor, dtype: torch.dtype) -> None:
     """Refuse (h, c, d, d) that are not skew or do not commute, beyond what rounding in their dtype explains.
 
     Every generator is measured by its own size, and every pair by theirs, so that a large one does not excuse a small
-    one. A generator as small as the rounding of the head's largest counts as zero.
+    one. A generator as small as the rounding error of the head's largest counts as zero.
     """
     eps = torch.finfo(dtype).eps
     tolerance = 64 * l.shape[-1] * eps
@@ -140,11 +140,11 @@ def _invariant_planes(skew: Tensor, frame: Tensor, scale: Tensor) -> tuple[Tenso
     which the same is done again, on its own scale, until nothing is left that turns.
     """
     half = skew.shape[0] // 2
-    own_scale = skew.abs().amax() if half else scale
-    if half == 0 or own_scale <= 64 * skew.shape[0] * torch.finfo(skew.dtype).eps * scale:
+    largest = skew.abs().amax() if half else scale
+    if half == 0 or largest <= 64 * skew.shape[0] * torch.finfo(skew.dtype).eps * scale:
         return frame[:, :half], frame[:, half:]
     omega, vectors = torch.linalg.eigh(1j * skew)  # L v = −i ω' v for eigenvalue ω' of iL: ω = −ω'
-    clear = omega < -1e-3 * own_scale
+    clear = omega < -1e-3 * largest
     v = vectors[:, clear]
     first, second = v.imag * 2**0.5, v.real * 2**0.5
     rest = torch.eye(len(skew), dtype=skew.dtype) - first @ first.T - second @ second.T

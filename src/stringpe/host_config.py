@@ -1,8 +1,8 @@
 """What the config.json of a model folder may say: an allow-list, since folders come from other people.
 
-A config names a library, what to build with it and which calls of ours to repeat. Everything it says is checked here
+A config names a library, what to build with it and which calls of ours to repeat. Everything in it is checked here
 before any of it is used: known libraries, classes of known families, known argument names, and values that are plain
-numbers, words or lists of them. Nothing of it can be a path, an address, a module to import or weights to load.
+numbers, words or lists of them. No value can be a path, an address, a module to import or weights to load.
 `SECURITY.md` lists the promises, and tests/hosts/test_trust.py tries to break them.
 """
 
@@ -131,14 +131,14 @@ def clean_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known_class(library: Any, name: str, kind: str) -> Any:
-    """A class of transformers, if it stands in the module of a known family. Not all of them are exported."""
+    """A class of transformers, if it is defined in the module of a known family. Not all of them are exported."""
     modules = {f"transformers.models.{family}.{kind}_{family}" for family in _FAMILIES}
-    found = getattr(library, name, None)
-    for module in sorted(modules) if found is None else ():
-        found = found or getattr(importlib.import_module(module), name, None)
-    if not isinstance(found, type) or found.__module__ not in modules:
+    cls = getattr(library, name, None)
+    for module in sorted(modules) if cls is None else ():
+        cls = cls or getattr(importlib.import_module(module), name, None)
+    if not isinstance(cls, type) or cls.__module__ not in modules:
         raise ValueError(f"it names {name}, which is not a {kind} class of {', '.join(sorted(_FAMILIES))}")
-    return found
+    return cls
 
 
 def _check_transformers(config: Any) -> None:

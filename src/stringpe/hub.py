@@ -81,12 +81,12 @@ class Attached(ModelHubMixin, library_name="stringpe", tags=["position-encoding"
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, model: nn.Module | None = None, **download: Any) -> Self:
-        wanted = ["config.json", "model.safetensors"]
+        files = ["config.json", "model.safetensors"]
         local = Path(model_id).is_dir()
-        folder = model_id if local else snapshot_download(model_id, allow_patterns=wanted, **download)
+        folder = model_id if local else snapshot_download(model_id, allow_patterns=files, **download)
         return cls(from_pretrained(folder, model=model))
 
 
 def _write(options: Mapping[str, Any]) -> str:
-    """Options of a call as Python writes them."""
+    """Options of a call, as in Python code."""
     return "".join(f", {name}={value!r}" for name, value in options.items())

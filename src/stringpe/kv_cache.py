@@ -8,7 +8,7 @@ from .checks import check_count, check_floats
 
 class KVCache:
     """Keys and values of the tokens seen so far. Keys are stored encoded: each token is rotated once, at its own
-    coordinates, and never again.
+    coordinates.
 
     Where no gradient is recorded, tokens are written into room that doubles when it runs out, so that n tokens one by
     one cost O(n) copies and not O(n²). capacity: tokens to make room for at once.
@@ -36,19 +36,13 @@ class KVCache:
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add (b, h_kv, n, d) and return everything so far."""
         self._check_fit(keys, values)
-        recorded = torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad)
-        held = self._room is not None and torch.is_grad_enabled() and any(t.requires_grad for t in self._room)
+        tensors = (keys, values) if self._room is None else (keys, values, *self._room)
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         length = self._length + keys.shape[2]
-        if recorded or held:  # autograd keeps what it has seen: nothing is written into it
-            new = (keys, values)
-            self._room = (
-                new
-                if self._room is None
-                else tuple(  # type: ignore[assignment]
-                    torch.cat([old[:, :, : self._length], more], dim=2)
-                    for old, more in zip(self._room, new, strict=True)
-                )
-            )
+        if recorded:  # autograd may need these tensors later, so nothing is written into them
+            if self.keys is not None and self.values is not None:
+                keys, values = torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2)
+            self._room = keys, values
         else:
             self._make_room(keys, values, length)
             assert self._room is not None
@@ -60,8 +54,8 @@ class KVCache:
         return self.keys, self.values
 
     def _check_fit(self, keys: Tensor, values: Tensor) -> None:
-        """Refuse what is not keys and values of the same tokens, and tokens of another batch, another layer or another
-        type than those it holds."""
+        """Refuse anything but keys and values of the same tokens, and tokens of another batch, layer, dtype or device than
+        those in the cache."""
         for what, tokens in (("keys", keys), ("values", values)):
             check_floats(what, tokens, ("b", None), ("h", None), ("n", None), ("d", None))
         if keys.shape[:3] != values.shape[:3]:
@@ -72,18 +66,18 @@ class KVCache:
         if self._room is None:
             return
         if keys.shape[0] != self._room[0].shape[0]:
-            held, given = self._room[0].shape[0], keys.shape[0]
-            raise ValueError(f"this cache holds a batch of {held}, got one of {given}: use one cache per batch")
+            sizes = f"{self._room[0].shape[0]}, got one of {keys.shape[0]}"
+            raise ValueError(f"this cache holds a batch of {sizes}: use one cache per batch")
         for what, new, old in zip(("keys", "values"), (keys, values), self._room, strict=True):
-            there, here = ((t.shape[1], t.shape[3], t.dtype, t.device) for t in (old, new))
-            if there != here:
+            held, given = ((t.shape[1], t.shape[3], t.dtype, t.device) for t in (old, new))
+            if held != given:
                 raise ValueError(
-                    f"this cache holds {what} of {_describe(there)}, got {_describe(here)}: use one cache per layer, "
+                    f"this cache holds {what} of {_describe(held)}, got {_describe(given)}: use one cache per layer, "
                     f"and a new one after a change of dtype or device"
                 )
 
     def _make_room(self, keys: Tensor, values: Tensor, length: int) -> None:
-        """Tensors that hold `length` tokens, with those of before in them."""
+        """Provide tensors with room for `length` tokens, and copy the earlier tokens into them."""
         if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
             return
         room = max(length, 2 * self._length, self.capacity)

@@ -45,7 +45,7 @@ CHUNK = 64  # tokens that causal attention treats at once
 
 
 class LinearCache:
-    """What linear attention keeps of the tokens seen so far: the sums Σ φ(k_j) v_jᵀ (b, h, f', d) and Σ φ(k_j)
+    """What linear attention stores of the tokens seen so far: the sums Σ φ(k_j) v_jᵀ (b, h, f', d) and Σ φ(k_j)
     (b, h, f, 1), of the same size after one token as after a million. Keys enter encoded, at their own coordinates."""
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class LinearCache:
         return self.count
 
     def check(self, batch: int) -> None:
-        """Refuse tokens of another batch than those that the cache holds."""
+        """Refuse tokens of another batch than those in the cache."""
         if self.values is not None and len(self.values) != batch:
-            held = len(self.values)
-            raise ValueError(f"this cache holds a batch of {held}, got one of {batch}: use one cache per batch")
+            sizes = f"{len(self.values)}, got one of {batch}"
+            raise ValueError(f"this cache holds a batch of {sizes}: use one cache per batch")
 
     def add(self, scoring: Tensor, keys: Tensor, values: Tensor) -> None:
         """Add the features that score (b, h, n, f'), those that normalise (b, h, n, f), and the values (b, h, n, d)."""
@@ -73,10 +73,10 @@ class LinearCache:
 class LinearAttention(MultiHead):
     """Attention in O(n), over the same arguments as `Attention`.
 
-    features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu".
-    encode: "before" applies the whole R(r) = P RoPE Pᵀ to tokens ahead of the feature map, so that φ sees P and P adds
+    features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu". encode:
+    "before" applies the whole R(r) = P RoPE Pᵀ to tokens before the feature map, so that φ depends on P and P adds
         capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
-        φ(k), as R(r) commutes with nothing nonlinear: scores are exactly invariant, and the normaliser is not rotated;
+        φ(k), since R(r) does not commute with φ: scores are exactly invariant, and the normaliser is not rotated;
         "relu" only, since random features have no planes (⊗-STRING, which needs none, takes both).
     num_features: random features per head, for "softmax". `**heads`: see `Heads`.
     """
@@ -151,10 +151,10 @@ class LinearAttention(MultiHead):
         if cache is not None and not isinstance(cache, LinearCache):
             raise TypeError(f"cache must be a stringpe.LinearCache, got {type(cache).__name__}")
         if packings is not None:
-            return self._forward_each(x, coords, context, context_coords, *packings, causal=causal)
+            return self._attend_each(x, coords, context, context_coords, *packings, causal=causal)
         if (causal or cache is not None) and (context is not None or self.features == "softmax"):
-            asked = "causal" if causal else "cache"
-            raise ValueError(f"{asked} is for self attention with features='relu': drop {asked} or change it")
+            option = "causal" if causal else "cache"
+            raise ValueError(f"{option} is for self attention with features='relu': drop {option} or change it")
         if cache is not None:
             cache.check(len(x))
         q, k, v = self.project(x, context)
@@ -165,11 +165,11 @@ class LinearAttention(MultiHead):
         with full_precision(x):  # sums over all tokens: not in half precision
             wide = torch.promote_types(v.dtype, torch.float32)
             q, k = self._map_features(q.to(wide)), self._map_features(k.to(wide), keys=True, mask=mask)
-            turned = self._turn(q, k, *places) if self.encode == "after" else None
-            heads = linear_mix(q, k, v.to(wide), turned, mask=mask, causal=causal, cache=cache)
+            scoring = self._encode_features(q, k, *places) if self.encode == "after" else None
+            heads = linear_mix(q, k, v.to(wide), scoring, mask=mask, causal=causal, cache=cache)
         return self.merge(heads.to(v.dtype))
 
-    def _forward_each(
+    def _attend_each(
         self,
         x: Tensor,
         coords: Tensor | None,
@@ -180,7 +180,7 @@ class LinearAttention(MultiHead):
         *,
         causal: bool,
     ) -> Tensor:
-        """Every packed sequence alone: the sums over keys, and what they are scaled by, are one sequence's own."""
+        """Every packed sequence alone: each has sums over keys, and their scale, of its own."""
         nothing = (None,) * len(queries)
         parts = (
             queries.split(x, 1),
@@ -204,11 +204,11 @@ class LinearAttention(MultiHead):
             self.encoding.rotate(k, key_coords, whole=whole),
         )
 
-    def _turn(
+    def _encode_features(
         self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """The features to score with, encoded: by a rotation all but the last, which stands for the norm; by ⊗-STRING
-        all of them."""
+        """The features to score with, encoded: a rotation acts on all but the last, which stands for the norm; ⊗-STRING
+        on all of them."""
         if self.encoding is None or coords is None or key_coords is None:
             return None
         if isinstance(self.encoding, Outer):
@@ -216,8 +216,8 @@ class LinearAttention(MultiHead):
             return self.encoding.multiply(q, coords, groups), self.encoding.multiply(k, key_coords)
         d = self.head_dim
         rotated = self._rotate(q[..., :d], k[..., :d], coords, key_coords, whole=False)
-        turned_q, turned_k = (torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
-        return turned_q, turned_k
+        scoring_q, scoring_k = (torch.cat([r, f[..., d:]], dim=-1) for r, f in zip(rotated, (q, k), strict=True))
+        return scoring_q, scoring_k
 
     def _map_features(self, x: Tensor, *, keys: bool = False, mask: Tensor | None = None) -> Tensor:
         if self.features == "relu":
@@ -229,7 +229,7 @@ def linear_mix(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    turned: tuple[Tensor, ...] | None = None,
+    scoring: tuple[Tensor, ...] | None = None,
     *,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -238,43 +238,43 @@ def linear_mix(
     """Σ_j (φ(q)·φ(k_j)) v_j / Σ_j φ(q)·φ(k_j) in O(n): features q (b, h, n, f), k (b, h_kv, m, f), v (b, h_kv, m, d) to
     (b, h, n, d).
 
-    turned: features to score with, where they differ from those that normalise. mask: boolean (b, m), keys to look at;
-    a query that may look at none gets zero. causal: query i looks at keys 0 to i. cache: tokens from before, to which
-    all queries look, and which these keys are then added to.
+    scoring: features of q and k to score with, where they differ from those that normalise. mask: boolean (b, m), True
+    for the keys to attend to; without any, the result is zero. causal: query i attends to keys 0 to i. cache: earlier
+    tokens, to which all queries attend and to which these keys are then added.
     """
-    scoring_q, scoring_k = turned or (q, k)
+    scoring_q, scoring_k = scoring or (q, k)
     if mask is not None:
-        kept = mask[:, None, :, None]
-        k, scoring_k = k * kept, scoring_k * kept
+        visible = mask[:, None, :, None]
+        k, scoring_k = k * visible, scoring_k * visible
     ones = torch.ones_like(v[..., :1])
     total = _weighted_sum(q, k, ones, causal)
     mixed = _weighted_sum(scoring_q, scoring_k, v, causal)
     if cache is not None:
         if cache.values is not None and cache.weights is not None:
-            total = total + _look_up(q, cache.weights)
-            mixed = mixed + _look_up(scoring_q, cache.values)
+            total = total + _multiply_sums(q, cache.weights)
+            mixed = mixed + _multiply_sums(scoring_q, cache.values)
         cache.add(scoring_k, k, v)
     return mixed / torch.where(total > 0, total, 1)
 
 
-def _look_up(q: Tensor, summary: Tensor) -> Tensor:
-    """What queries (b, h, n, f) find in the sums (b, h_kv, f, e) over keys: (b, h, n, e)."""
-    return q @ summary.repeat_interleave(q.shape[1] // summary.shape[1], dim=1)
+def _multiply_sums(q: Tensor, sums: Tensor) -> Tensor:
+    """Queries (b, h, n, f) times sums over keys (b, h_kv, f, e): (b, h, n, e)."""
+    return q @ sums.repeat_interleave(q.shape[1] // sums.shape[1], dim=1)
 
 
 def _weighted_sum(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Σ_j (q_i·k_j) v_j over all j, or over j ≤ i: (b, h, n, f), (b, h_kv, m, f), (b, h_kv, m, e) to (b, h, n, e)."""
     groups, n = q.shape[1] // k.shape[1], q.shape[2]
     if not causal:
-        return _look_up(q, k.mT @ v)
+        return _multiply_sums(q, k.mT @ v)
     k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
     q, k, v = (F.pad(t, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for t in (q, k, v))  # (b, h, chunks, 64, ·)
-    summary = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # of all chunks before: (b, h, chunks, f, e)
-    return (q @ summary + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :n]
+    earlier = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # sums of earlier chunks (b, h, chunks, f, e)
+    return (q @ earlier + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :n]
 
 
 def relu_features(x: Tensor) -> Tensor:
-    """relu(x) and one feature more, √ε √(|relu(x)|² + δ²): (b, h, n, d) to (b, h, n, d + 1)."""
+    """relu(x) and one more feature, √ε √(|relu(x)|² + δ²): (b, h, n, d) to (b, h, n, d + 1)."""
     positive = F.relu(x)
     norm = (positive.square().sum(-1, keepdim=True) + LEAST_NORM**2).sqrt()
     return torch.cat([positive, math.sqrt(NORM_SHARE) * norm], dim=-1)
@@ -283,8 +283,9 @@ def relu_features(x: Tensor) -> Tensor:
 def positive_features(
     x: Tensor, directions: Tensor, keys: bool = False, mask: Tensor | None = None, *, head_dim: int = 0
 ) -> Tensor:
-    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to
-    (b, h, n, f). mask: boolean (b, n), tokens that count. head_dim: d where the encoding made x wider than a head."""
+    """The Performer's features, whose products estimate exp(q·k / √d): x (b, h, n, d) and directions (f, d) to (b, h,
+    n, f). mask: boolean (b, n), True for tokens that count. head_dim: d, where the encoding made x wider than a
+    head."""
     x = x * (head_dim or x.shape[-1]) ** -0.25
     exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
     if mask is not None:

@@ -1,4 +1,4 @@
-"""The named encodings: where P and Θ of each come from. A new one is a function here and a line in `catalogue`.
+"""The named encodings: where P and Θ of each come from. A new encoding is a function here and a line in `catalogue`.
 
 | name | basis P | frequencies Θ |
 |---|---|---|
@@ -24,8 +24,8 @@ from .frequencies import Frequencies, Spectrum
 from .io.registry import look_up
 
 
-class Turned(Spectrum, total=False):
-    """The options of encodings with a learned basis: those of `Spectrum`, and
+class BasisOptions(Spectrum, total=False):
+    """The options of encodings with a learned basis: those of `Spectrum`, and these.
 
     frequencies: "mixed" (as RoPE-Mixed, the default), "axial" (as RoPE), "joint", "simplex" or "golden".
     share_basis, share_frequencies: one P, or one Θ, for all heads; `share_heads` sets both.
@@ -39,7 +39,7 @@ class Turned(Spectrum, total=False):
 def rope(
     *, head_dim: int, num_heads: int, coord_dim: int = 2, every_plane: bool = False, **spectrum: Unpack[Spectrum]
 ) -> Encoding:
-    """Axial RoPE: P = I, each plane belongs to one axis; base 10,000 and fixed unless told otherwise.
+    """Axial RoPE: P = I, each plane belongs to one axis; base 10,000 and fixed unless given otherwise.
 
     Where 2·coord_dim does not divide head_dim the first axes get one plane more: 64 over 3 axes is 11 + 11 + 10 planes.
     every_plane: every axis turns every plane instead, which is equation 5 of the paper as written (see
@@ -78,13 +78,14 @@ def cayley(
     coord_dim: int = 2,
     sparsity: int | Tensor | None = None,
     method: str = "matmul",
-    **options: Unpack[Turned],
+    **options: Unpack[BasisOptions],
 ) -> Encoding:
     """Cayley-STRING: P = (I − S)(I + S)⁻¹ with S learned and skew, zero at the start; frequencies as RoPE-Mixed.
 
     sparsity: the entries of S that are learned: None for all, an integer for a band of that width, or a (d, d) mask.
     method: "matmul" forms P (and attention folds it into its projections); "solve" is the paper's solve per token.
-    `**options`: see `Turned`; `frequencies="axial", share_basis=True` is what HARoPE's authors measured as STRING.
+    `**options`: see `BasisOptions`; `frequencies="axial", share_basis=True` is what HARoPE's authors measured as
+    STRING.
     """
     theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Cayley(head_dim, num_heads, sparsity=sparsity, share_heads=shared, method=method)
@@ -97,10 +98,10 @@ def general(
     num_heads: int,
     coord_dim: int = 2,
     sparsity: int | Tensor | None = None,
-    **options: Unpack[Turned],
+    **options: Unpack[BasisOptions],
 ) -> Encoding:
     """STRING at its most general: P = exp(S) anywhere in SO(d), S learned and skew, zero at the start; frequencies as
-    RoPE-Mixed. `sparsity` as in `cayley`; `**options`: see `Turned`."""
+    RoPE-Mixed. `sparsity` as in `cayley`; `**options`: see `BasisOptions`."""
     theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, options)
     p = bases.Exponential(head_dim, num_heads, sparsity=sparsity, share_heads=shared)
     return Encoding(p, theta, name="general")
@@ -133,12 +134,12 @@ def circulant(
     return Encoding(p, theta, name="circulant")
 
 
-def harope(*, head_dim: int, num_heads: int, coord_dim: int = 2, **options: Unpack[Turned]) -> Encoding:
+def harope(*, head_dim: int, num_heads: int, coord_dim: int = 2, **options: Unpack[BasisOptions]) -> Encoding:
     """HARoPE: a learned matrix A = U Σ Vᵀ per head, the identity at the start, in front of axial RoPE.
 
     A is not orthogonal, so this is a baseline and not STRING. Scores are still relative,
     qᵀ Aᵀ RoPE((r_j − r_i) Θ) A k, and A folds into the projections. But `matrix` and `whole=True` refuse: Aᵀ RoPE A is
-    not a rotation. `**options`: see `Turned`; frequencies are axial unless told otherwise.
+    not a rotation. `**options`: see `BasisOptions`; frequencies are axial unless given otherwise.
     """
     theta, shared = _build_frequencies(head_dim, num_heads, coord_dim, {"frequencies": "axial", **options})
     return Encoding(bases.Svd(head_dim, num_heads, share_heads=shared), theta, name="harope")
@@ -148,11 +149,13 @@ def _plain(name: str, theta: Frequencies) -> Encoding:
     return Encoding(bases.Identity(theta.head_dim, theta.num_heads), theta, name=name)
 
 
-def _build_frequencies(head_dim: int, num_heads: int, coord_dim: int, options: Turned) -> tuple[Frequencies, bool]:
+def _build_frequencies(
+    head_dim: int, num_heads: int, coord_dim: int, options: BasisOptions
+) -> tuple[Frequencies, bool]:
     """Θ, and whether the heads share P."""
-    if unknown := set(options) - set(Turned.__annotations__):
+    if unknown := set(options) - set(BasisOptions.__annotations__):
         raise TypeError(
-            f"unexpected options {', '.join(sorted(unknown))}: see stringpe.named.Turned for those there are"
+            f"unexpected options {', '.join(sorted(unknown))}: the known ones are in stringpe.named.BasisOptions"
         )
     for option in ("share_heads", "share_basis", "share_frequencies"):
         check_flag(option, options.get(option, False))

@@ -1,4 +1,4 @@
-"""⊗-STRING (extension 1 of the paper): tokens meet position through an outer product, not a rotation.
+"""⊗-STRING (extension 1 of the paper): position enters tokens by an outer product in place of a rotation.
 
     z ↦ vec(f(r) ⊗ z),   f(r) = (1/√m) [cos ω_k·r, sin ω_k·r]_k,   so that   q·k ↦ q·k · (1/m) Σ_k cos ω_k·(r_i − r_j)
 
@@ -57,7 +57,7 @@ def outer(
 ) -> Outer:
     """⊗-STRING with `features` learned frequencies per head, which start as RoPE-Mixed's. `**spectrum`: see `Spectrum`.
 
-    A head grows from d to 2 · features · d channels, so attention costs as much more. For softmax and for linear
-    attention, whatever its features."""
+    A head grows from d to 2 · features · d channels, and attention costs that many times as much. For softmax and for
+    linear attention, whatever its features."""
     check_count("features", features)
     return Outer(Mixed(2 * features, num_heads, coord_dim, **spectrum), head_dim)

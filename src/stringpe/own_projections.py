@@ -11,7 +11,7 @@
             return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 `HeldProjections` is what attached hosts and `Projections` share: where the rows of queries, keys and values are in some
-module, whether P may go into them, and how.
+module, whether P may go into them, and how it does.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ from .rotate import product_dtype
 
 
 class Names(NamedTuple):
-    """Where a module keeps its projections and norms, by attribute. Either `packed` holds the rows of queries, keys and
-    values one after the other, in an nn.Linear or (with `packed_bias`) in a parameter, or `apart` names three layers.
-    Those that do not exist are passed over."""
+    """Where a module keeps its projections and norms, by attribute. Queries, keys and values are rows of one nn.Linear,
+    `packed`; or of one parameter, `packed_weight` with `packed_bias`; or of three layers, `apart`. Names that the
+    module does not have are ignored."""
 
     packed: str = "qkv"
     apart: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
@@ -42,7 +42,8 @@ class Names(NamedTuple):
 
 
 class HeldProjections:
-    """The projections of a module that is not ours: (b, n, dim) to queries, keys and values, with P folded in or not.
+    """The projections of a module of another library or of a user: (b, n, dim) to queries, keys and values, with P
+    folded in or not.
 
     encoding: of num_kv_heads heads; the module has num_heads of queries.
     """
@@ -52,7 +53,7 @@ class HeldProjections:
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, encoding.num_heads, encoding.head_dim
 
     def part(self, name: str) -> Any:
-        """What the module keeps under a name, or None."""
+        """The module's attribute of that name, or None."""
         return getattr(self.owner, name, None)
 
     @property
@@ -87,27 +88,27 @@ class HeldProjections:
                 return f"its projection is {name}, {obstacle}, which has to be called: merge it into an nn.Linear first"
         return None
 
-    def fold_rows(self) -> tuple[Tensor, Tensor | None]:
+    def fold_rows(self) -> Rows:
         """The weight and bias of queries and keys side by side, with P in them."""
         q, k, *_ = self.rows()
         bias = None if q.bias is None and k.bias is None else torch.cat([_bias_or_zeros(q), _bias_or_zeros(k)])
         weight = torch.cat([q.weight, k.weight])
         if isinstance(self.encoding.basis, Identity):
-            return weight, bias
-        folded, turned = fold_projection(self.encoding.basis(), weight, bias)
-        return folded.to(weight.dtype), None if turned is None else turned.to(weight.dtype)
+            return Rows(weight, bias)
+        folded = fold_projection(self.encoding.basis(), weight, bias)
+        return Rows(folded.weight.to(weight.dtype), None if folded.bias is None else folded.bias.to(weight.dtype))
 
     @torch.no_grad()
     def write_basis(self) -> None:
         """Write P into the query and key rows, for good."""
         parts = self.rows()[:2]
         weight, bias = self.fold_rows()
-        for part, own in zip(parts, weight.split(self.sizes[:2]), strict=True):
-            part.weight.copy_(own)
+        for part, folded in zip(parts, weight.split(self.sizes[:2]), strict=True):
+            part.weight.copy_(folded)
         if bias is not None:
-            for part, own in zip(parts, bias.split(self.sizes[:2]), strict=True):
+            for part, folded_bias in zip(parts, bias.split(self.sizes[:2]), strict=True):
                 if part.bias is not None:
-                    part.bias.copy_(own)
+                    part.bias.copy_(folded_bias)
 
     def project_folded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys side by side, (b, n, (h + h_kv)·d), with P in their projections; and values."""
@@ -122,7 +123,7 @@ class HeldProjections:
         if self.part(self.names.packed) is None:
             return tuple(F.linear(x, *part) for part in self.rows())
         projected: Tensor = self.part(self.names.packed)(x)
-        if self.part("q_bias") is not None:  # the biases stand beside the projection
+        if self.part("q_bias") is not None:  # the biases are separate parameters
             projected = projected + torch.cat([self.part(name) for name in ("q_bias", "k_bias", "v_bias")])
         return projected.split(self.sizes, dim=-1)
 
@@ -168,11 +169,11 @@ class Projections(nn.Module):
     encoding: of one head per key head. num_heads: of queries; those of the encoding unless given (grouped queries).
     qkv: the attribute of the owner that holds one nn.Linear with the rows of queries, keys and values one after the
         other; or a sequence of three attributes.
-    q_norm, k_norm: attributes with norms of queries and keys per head, applied before the encoding; passed over where
-        the owner has none. One with a centring or a gain keeps P out of the weights, and then it multiplies tokens.
+    q_norm, k_norm: attributes with norms of queries and keys per head, applied before the encoding; ignored where the
+        owner has none. Behind a norm with centring or a gain P cannot go into the weights, and multiplies tokens.
 
-    Call it as `self.positions(self, x, coords)`: it reads the owner's layers each time, so adapters (LoRA), hooks and
-    quantised layers put there later are honoured. `stringpe.fold(model)` writes P into them.
+    Call it as `self.positions(self, x, coords)`: it reads the owner's layers in every call, so that adapters (LoRA),
+    hooks and quantised layers put there later take effect. `stringpe.fold(model)` writes P into them.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Which tokens attend to which: sequences packed end to end, and masks.
 
     attn(x, coords, lengths=[196, 64, 400])     # x (1, 660, dim): each token attends within its own sequence
-    attn(x, coords, mask=is_real)               # x (b, n, dim), is_real (b, n): nobody looks at padding
+    attn(x, coords, mask=is_real)               # x (b, n, dim), is_real (b, n): no token attends to padding
 
-Packed sequences have no padding between them. Projections, encodings and MLPs act on tokens one by one and need to know
-nothing of it; only attention does (`attend_packed`). In half precision on CUDA it goes through
+Packed sequences have no padding between them. Projections, encodings and MLPs act on tokens one by one, so only
+attention depends on the packing (`attend_packed`). In half precision on CUDA it goes through
 `torch.nn.attention.varlen`, elsewhere sequence by sequence: either way the result is that of each sequence alone.
 """
 
@@ -22,7 +22,7 @@ from .checks import check_count, check_tensor, is_numpy_integer
 
 
 class Packing:
-    """Where sequences begin and end in a packed one. Make it once per batch and hand it to every layer.
+    """Where sequences begin and end in a packed one. Build it once per batch and pass it to every layer.
 
     lengths: whole numbers of at least 1, as a sequence or a tensor. Reading a tensor on a GPU makes the host wait.
     """
@@ -44,9 +44,9 @@ class Packing:
 
     @classmethod
     def from_offsets(cls, offsets: Tensor, total: int, longest: int | None = None) -> "Packing":
-        """From where each sequence starts and where the last one ends, (sequences + 1,), as other libraries pass them
-        (cu_seqlens). The host does not wait for a GPU where `longest`, or a bound of it, is given and torch's kernel
-        for packed sequences is used."""
+        """From the offsets at which each sequence starts and the last one ends, (sequences + 1,), as other libraries
+        pass them (cu_seqlens). The host does not wait for a GPU where `longest`, or a bound of it, is given and torch's
+        kernel for packed sequences is used."""
         check_tensor("offsets", offsets)
         check_count("total", total)
         if longest is not None:
@@ -69,7 +69,7 @@ class Packing:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the sequences, in their order."""
+        """The lengths of the sequences, in their order."""
         if self._lengths is None:
             (offsets, *_) = self._offsets.values()
             self._lengths = tuple(offsets.diff().tolist())
@@ -148,7 +148,7 @@ def attend_packed(
 
 
 def _suits_varlen(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether torch's kernel for packed sequences takes these: it knows half precision and one size of head."""
+    """Whether torch's kernel for packed sequences takes these: half precision, and one size of head."""
     half = q.dtype in (torch.bfloat16, torch.float16) and q.dtype == k.dtype == v.dtype
     sized = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
     if not (q.is_cuda and half and sized) or _varlen() is None:
@@ -185,7 +185,8 @@ def check_packing(
     context_lengths: Packing | Sequence[int] | Tensor | None,
     **unpacked: object,
 ) -> tuple[Packing, Packing] | None:
-    """The packings of queries and keys, or None where nothing is packed. unpacked: what cannot go with lengths."""
+    """The packings of queries and keys, or None where nothing is packed. unpacked: options that cannot be combined with
+    lengths."""
     if lengths is None and context_lengths is None:
         return None
     given = [name for name, value in unpacked.items() if value is not None]
@@ -238,7 +239,7 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
 
 def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
     """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
-    queries, so a mask cannot differ between them."""
+    queries, so all queries have the same mask."""
     check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")

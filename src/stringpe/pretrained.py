@@ -31,7 +31,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, build: Mapping[str,
     build: the arguments that built the host, for `from_pretrained` to build it again: sizes and switches, no weights.
         Models of transformers carry theirs. For timm, those of `timm.create_model`, {"model_name": …, …}; without, the
         name and the number of classes are noted. For open_clip, those of `open_clip.create_model`. A host of any other
-        make can be handed to `from_pretrained` as it is.
+        library can be passed to `from_pretrained`.
     """
     if not hasattr(model, "stringpe_calls"):
         raise ValueError(f"this {type(model).__name__} has nothing attached: use stringpe.attach first")
@@ -131,8 +131,8 @@ def load_rope_mixed(model: Model, weights: Mapping[str, Tensor]) -> Model:
     """
     names = {"rope.freqs", "freqs"} & set(weights)
     if len(names) != 1:
-        found = " and ".join(sorted(names)) or "neither"
-        raise ValueError(f"a RoPE-Mixed checkpoint has rope.freqs (timm) or freqs (rope-vit), this one has {found}")
+        given = " and ".join(sorted(names)) or "neither"
+        raise ValueError(f"a RoPE-Mixed checkpoint has rope.freqs (timm) or freqs (rope-vit), this one has {given}")
     rest = {
         name.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma"): value
         for name, value in weights.items()

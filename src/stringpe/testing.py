@@ -3,7 +3,7 @@
     stringpe.testing.shift_error(enc)          how far scores move when all coordinates move by 1,000 units
     stringpe.testing.check(enc)                every property at once; raises AssertionError with the number that fails
 
-Each takes an encoding as it is, with whatever it has learned. Scores are compared on random queries and keys. Baselines
+Each takes an encoding with its present parameters. Scores are compared on random queries and keys. Baselines
 (`PositionEncoding`) have scores and a shift error; the other properties are those of STRING (`Encoding`).
 """
 
@@ -31,7 +31,7 @@ def relative_error(value: Tensor, truth: Tensor) -> float:
 
 
 def scores(encoding: PositionEncoding, q: Tensor, k: Tensor, coords: Tensor) -> Tensor:
-    """q·k after encoding, (b, h, n, n), summed in float64 so that only the encoding's own rounding is seen."""
+    """q·k after encoding, (b, h, n, n), summed in float64 so that only the encoding's rounding shows."""
     q, k = encoding(q, k, coords)
     return q.double() @ k.double().mT
 
@@ -93,7 +93,8 @@ def group_law_error(encoding: Encoding, *, seed: int = 0) -> float:
 
 @torch.no_grad()
 def rotation_error(encoding: Encoding, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> float:
-    """Distance of the scores from qᵀ R(r_j − r_i) k with the dense matrix: what `rotate` does against what it means."""
+    """Distance of the scores from qᵀ R(r_j − r_i) k with the dense matrix: what `rotate` computes against its
+    definition."""
     q, k, coords = sample(encoding, tokens=12, extent=4.0, dtype=dtype, seed=seed)
     between = encoding.matrix((coords[None, :] - coords[:, None]).double()).double()  # (n, n, h, d, d): from i to j
     truth = torch.einsum("bhid,ijhde,bhje->bhij", q.double(), between, k.double())
@@ -117,14 +118,14 @@ def check(encoding: PositionEncoding, *, dtype: torch.dtype = torch.float32) -> 
         raise TypeError(
             f"check takes an Encoding, with a basis and frequencies, got {type(encoding).__name__}: use shift_error"
         )
-    own = tolerance(encoding.frequencies().dtype)
-    wanted = tolerance(dtype)
+    exact = tolerance(encoding.frequencies().dtype)  # of P and R, in the dtype of the parameters
+    rotated = tolerance(dtype)  # of scores of q and k in this dtype
     results = {
-        "PᵀP = I": (orthogonality_error(encoding), own),
-        "R(a) R(b) = R(a + b)": (group_law_error(encoding), own),
-        "R(r) = exp(Σ r_k L_k)": (dense_error(encoding), own),
-        "scores = qᵀ R(r_j − r_i) k": (rotation_error(encoding, dtype=dtype), wanted),
-        "scores do not move with a shift": (shift_error(encoding, dtype=dtype), wanted),
+        "PᵀP = I": (orthogonality_error(encoding), exact),
+        "R(a) R(b) = R(a + b)": (group_law_error(encoding), exact),
+        "R(r) = exp(Σ r_k L_k)": (dense_error(encoding), exact),
+        "scores = qᵀ R(r_j − r_i) k": (rotation_error(encoding, dtype=dtype), rotated),
+        "scores do not move with a shift": (shift_error(encoding, dtype=dtype), rotated),
     }
     for name, (error, limit) in results.items():
         assert error <= limit, f"{name} fails: relative error {error:.1e}, more than {limit:.1e}"

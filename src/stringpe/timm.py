@@ -5,8 +5,8 @@
 
 The tag names the encoding: string_rope, string_rope_mixed, string_cayley, string_circulant, string_general. The models
 are timm's own ViTs without an absolute embedding and with the encoding in every attention, so timm's training script,
-feature extraction and optimisers take them as they are; encodings are exempt from weight decay. They take two options
-of their own: `coord_dim=3`, for `model(image, depth=…)`, and `encoding_options`, as of `stringpe.create`.
+feature extraction and optimisers take them as they are; encodings are exempt from weight decay. They have two more
+options: `coord_dim=3`, for `model(image, depth=…)`, and `encoding_options`, as of `stringpe.create`.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,16 +37,16 @@ ARCHITECTURES = (
 
 
 class StringVisionTransformer(VisionTransformer):
-    """timm's VisionTransformer, with encodings that do not decay."""
+    """timm's VisionTransformer, with encodings exempt from weight decay."""
 
     def no_weight_decay(self) -> set[str]:
         encodings = [(path, m) for path, m in self.named_modules() if isinstance(m, PositionEncoding)]
-        own = {f"{path}.{name}" for path, m in encodings for name, _ in m.named_parameters()}
-        return super().no_weight_decay() | own
+        parameters = {f"{path}.{name}" for path, m in encodings for name, _ in m.named_parameters()}
+        return super().no_weight_decay() | parameters
 
 
 def _with_strings(entry: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """timm's function for an architecture, which now also knows our tags."""
+    """timm's function for an architecture, extended by our tags."""
 
     @wraps(entry)
     def build(

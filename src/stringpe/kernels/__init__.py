@@ -1,14 +1,14 @@
 """The rotation of `stringpe.rotate`, fused for the GPU in Triton: angles live in registers and never reach memory.
 
     rotate_pair(q, k, coords, frequencies)     queries and keys of the same tokens, in one launch
-    rotate_packed(qk, coords, frequencies)     the same, as a projection leaves them side by side
+    rotate_packed(qk, coords, frequencies)     the same, side by side as the projection returns them
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
     project(x, weight, bias, coords, frequencies)  the projection to queries and keys, rotated before they reach memory
     invert(a)                                  many small inverses without pivoting
     unavailable(x)                             why a kernel cannot rotate x, or None
-    can_project(x, dtype, frequencies)         whether `project` takes x, multiplied in this dtype
+    can_project(x, dtype, frequencies)         whether `project` can multiply x in this dtype
 
-The rotations are differentiable in everything but `groups`, as often as asked, and deterministic: sums over tokens go
+The rotations are differentiable in everything but `groups`, twice and more, and deterministic: sums over tokens go
 through a buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole
 (a program with them loads where this package was imported). Triton is imported at the first launch: this package
 imports without it.
@@ -73,7 +73,7 @@ def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, group
 
 
 def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-    """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient comes packed too, without a copy."""
+    """`rotate_pair` of the heads in qk (b, n, (groups + 1)·h·d). The gradient is packed too, without a copy."""
     rotated: tuple[Tensor, Tensor] = ops.rotate_packed(qk, coords, frequencies, groups)
     return rotated
 

@@ -1,12 +1,13 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator"
-"""The projection to queries and keys with the rotation in its epilogue: they reach memory once, rotated.
+"""The projection to queries and keys with the rotation in its epilogue: queries and keys are written to memory once,
+rotated.
 
     q = RoPE(r Θ) (W_q x + b_q)        k = RoPE(r Θ) (W_k x + b_k)
 
-A tile is TOKENS tokens by the queries and the keys of HEADS heads, so that one set of angles turns both. The product
-leaves channels j and j + d/2 of a token in the same thread: splitting a tile into its planes moves nothing. A program
-walks over tiles, and its loops over tiles and over channels of x are flattened into one, so that the first loads of a
-tile hide behind the epilogue of the one before. Imports triton; for GPUs with a tensor memory accelerator.
+A tile is TOKENS tokens by the queries and the keys of HEADS heads, so that one set of angles serves both. After the
+product, channels j and j + d/2 of a token are in the same thread: splitting a tile into its planes moves no data. A
+program walks over tiles, and its loops over tiles and over channels of x are flattened into one, so that the first
+loads of a tile overlap with the epilogue of the one before. Imports triton; for GPUs with a tensor memory accelerator.
 """
 
 import torch
@@ -40,7 +41,7 @@ def _tile(
     DIM: tl.constexpr, C: tl.constexpr, PLANES: tl.constexpr, HEADS: tl.constexpr, SHARED: tl.constexpr,
     TOKENS: tl.constexpr, DEPTH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """One tile, from the product to the stores. What lies past the last token is read as zeros and not written."""
+    """One tile, from the product to the stores. Rows past the last token are read as zeros and not written."""
     D: tl.constexpr = 2 * PLANES
     WIDTH: tl.constexpr = 2 * HEADS * D
     columns = heads // HEADS

@@ -1,20 +1,21 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator"
 """The fused rotation: its two Triton kernels, how the work is cut into programs, and the two launches. Imports triton.
 
-A program owns one key head, a block of tokens, and, where the batch shares its coordinates, several batch entries. It
-forms its angles once and turns the key head and the query heads of its group with them. Its blocks are (TOKENS, WIDTH):
-some tokens by all planes of a head, padded to a power of two.
+A program works on one key head, a block of tokens, and, where the batch shares its coordinates, several batch entries.
+It forms its angles once and turns the key head and the query heads of its group with them. Its blocks are (TOKENS,
+WIDTH): some tokens by all planes of a head, padded to a power of two.
 
 Angles. Σ_k r_k θ_k is formed in float64, in quarter turns (θ · 2/π), where subtracting the nearest integer is exact:
 what is left, at most 1/2, keeps its precision in float32 whatever the coordinate. Sine and cosine of it are polynomials
-of ours, not libdevice's: they need no second range reduction, no slow path and no local memory, and are within 2e-7.
+and not libdevice's functions: they need no second range reduction, no slow path and no local memory, and their error is
+at most 2e-7.
 Hopper does float64 at half the rate of float32, and a plane of q and k moves 16 bytes for its c + 3 float64
 operations, so that this hides behind memory. The fused multiply-adds are written out because Triton counts operations:
-with more of them it would no longer form sine and cosine in the threads that need them, but send them there through
+with more of them it would no longer form sine and cosine in the threads that need them, but pass them there through
 shared memory.
 
-Offsets are 64-bit, by way of the indices that `_place` returns. Loops have constant bounds; entries past the end of the
-batch are masked. A kernel that gets None in place of a pointer is compiled without that part.
+Offsets are 64-bit, because the indices that `_place` returns are. Loops have constant bounds; entries past the end of
+the batch are masked. With None in place of a pointer, a kernel is compiled without that part.
 """
 
 from functools import lru_cache, partial
@@ -46,7 +47,7 @@ ENOUGH_PROGRAMS, MOST_ENTRIES = 4096, 8
 @triton.jit
 def sin_cos(coords, theta, row, column, rows, columns, r_c, t_c, C, TOKENS, WIDTH):
     """sin and cos of a = Σ_k r_k θ_k: (TOKENS, WIDTH) in float32. r_0 of a token is at coords + row and θ_0 of a plane
-    at theta + column, where `rows` and `columns` say that there is one."""
+    at theta + column; `rows` and `columns` mask those that exist."""
     turns = tl.zeros((TOKENS, WIDTH), tl.float64)
     for k in tl.static_range(C):
         r = tl.load(coords + row + k * r_c, mask=rows, other=0.0).to(tl.float64)
@@ -98,8 +99,8 @@ def _turn_back(g, y, dx, g_n, g_d, y_n, dx_n, token, plane, mask, sin, cos, da, 
 
 @triton.jit
 def _place(n, heads, PLANES, TOKENS, WIDTH):
-    """What this program owns: a head, a block of tokens and a chunk of the batch; then the tokens and planes of its
-    block and which of them exist. Heads run side by side, as they lie side by side in a packed projection."""
+    """What this program works on: a head, a block of tokens and a chunk of the batch; then the tokens and planes of its
+    block and which of them exist. Neighbouring programs have neighbouring heads, as a packed projection has."""
     program = tl.program_id(0)
     blocks = tl.cdiv(n, TOKENS)
     head = (program % heads).to(tl.int64)
@@ -191,7 +192,7 @@ def tile(planes: int, n: int, batch: int, heads: int, shared: bool, program_plan
     tokens = min(max(program_planes // width, 16), _power_of_two(n), 64)
     while tokens > 16 and _blocks(n, tokens) * tokens * 6 > n * 7:
         tokens //= 2
-    # More threads than rows or columns: else Triton shares out the loads of coords and frequencies among the threads,
+    # More threads than rows or columns: otherwise Triton spreads the loads of coords and frequencies over the threads,
     # and with them the angles, which then have to reach their planes through shared memory.
     warps = 1
     while 32 * warps <= max(tokens, width) or THREAD_PLANES * 32 * warps < tokens * width:
@@ -243,8 +244,8 @@ def backward(
     need_frequencies: bool,
     choice: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Write the gradients of the inputs to dq and dk, given the outputs q and k of forward, and return those of coords
-    and frequencies, empty where they are not needed. One launch, and one sum for each of the two."""
+    """Write the gradients of the inputs to dq and dk, given the outputs q and k of `forward`, and return those of
+    coords and frequencies, empty where they are not needed. One launch, and one sum for each of the two."""
     _check(q, k, coords, frequencies, groups)
     batch, _, n, _ = q.shape
     heads, c, planes = frequencies.shape
@@ -286,12 +287,12 @@ def _check(q: Tensor, k: Tensor | None, coords: Tensor, frequencies: Tensor, gro
 
 
 def _strides(x: Tensor | None) -> tuple[int, ...]:
-    """The strides of x, 0 along dimensions of one element: theirs is arbitrary, and if 1, triton would read it as an
-    unaligned tensor."""
+    """The strides of x, 0 along dimensions of one element: their stride is arbitrary, and where it is 1, Triton would
+    take the tensor for an unaligned one."""
     if x is None:
         return (0, 0, 0, 0)
     strides = x.stride()
-    if 1 not in x.shape:  # a third of the time, and there are eight of these in a backward
+    if 1 not in x.shape:  # takes a third of the time, and a backward has seven of these calls
         return strides
     return tuple(0 if size == 1 else stride for size, stride in zip(x.shape, strides, strict=True))
 

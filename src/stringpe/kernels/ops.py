@@ -8,7 +8,7 @@ so backward needs the outputs and not the inputs. That costs no memory: attentio
 For x = A⁻¹, d(A⁻¹) = −A⁻¹ dA A⁻¹.
 
 With create_graph=True the derivative is computed by the torch formula instead, which can be differentiated again.
-Forward mode and torch.func never come here: `stringpe.rotate.backend` sends them to the torch formula.
+Forward mode and torch.func are not supported here: `stringpe.rotate.backend` chooses the torch formula for them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -85,8 +85,9 @@ def heads_of(qk: Tensor, frequencies: Tensor, groups: int) -> tuple[Tensor, Tens
 
 
 def dense_like(x: Tensor) -> Tensor:
-    """A new tensor of the shape (b, h, n, d) of x, dense in memory as (b, n, h, d) where x has heads inside tokens, as
-    a projection leaves them, and as (b, h, n, d) otherwise. The layout of every result, real and fake."""
+    """A new tensor of the shape (b, h, n, d) of x, dense in memory as (b, n, h, d) where the heads of a token lie side
+    by side in x, as a projection returns them, and as (b, h, n, d) otherwise. The layout of every result, real and
+    fake."""
     b, h, n, d = x.shape
     if x.stride(1) < x.stride(2):
         return x.new_empty(b, n, h, d).transpose(1, 2)
@@ -113,8 +114,8 @@ def _needed(sums: Sequence[Tensor], needs: Sequence[bool]) -> Iterator[Tensor | 
 def _differentiable(
     saved: Sequence[Tensor], groups: int, *grads: Tensor
 ) -> tuple[tuple[Tensor, Tensor], Sequence[Tensor]]:
-    """The same derivative by the torch formula: what create_graph=True asks for."""
-    from ..rotate import differentiable_gradients  # which imports this package
+    """The same derivative by the torch formula: for create_graph=True."""
+    from ..rotate import differentiable_gradients  # rotate imports this package
 
     *rotated, coords, frequencies = saved
     return differentiable_gradients(grads, rotated, coords, frequencies, (groups, 1)[: len(grads)])
