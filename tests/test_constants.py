@@ -62,10 +62,10 @@ def test_circulant_trains_after_inference_and_keeps_its_precision():
 def test_copies_and_pickles_are_whole():
     encoding = stringpe.create("circulant", head_dim=16, num_heads=2, coord_dim=2)
     before = encoding.frequencies()
-    assert not any("sines" in name or "columns" in name for name in encoding.state_dict())
+    assert not any("sines" in name or "matrix" in name for name in encoding.state_dict())
     for other in (copy.deepcopy(encoding), pickle.loads(pickle.dumps(encoding))):
         torch.testing.assert_close(other.frequencies(), before)
-        assert other.frequencies._sines._make.__self__ is other.frequencies
+        assert other.frequencies._sines._form.__self__ is other.frequencies
 
 
 def test_boxes_train_after_inference_on_the_same_dtype():

@@ -15,7 +15,7 @@ class Drifting(Frequencies):
 
     def __init__(self):
         super().__init__(8, 1, 2)
-        self._create_weight()
+        self.create_weight()
 
     def initial(self, sets):
         return torch.randn(sets, 2, 4)

@@ -40,7 +40,7 @@ class Circulant(Frequencies):
         self.block_size, self.blocks = block_size, head_dim // block_size
         self._sines = Constant(self._form_sines)
         self._turns = Constant(self._form_mask)
-        self._create_weight()
+        self.create_weight()
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]

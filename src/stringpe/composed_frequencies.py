@@ -25,7 +25,7 @@ class Gated(Frequencies):
     def __init__(self, inner: Frequencies, *, start: float = GATE_START):
         super().__init__(inner.head_dim, inner.num_heads, inner.coord_dim, share_heads=inner.share_heads)
         self.inner, self.start = inner, start
-        self._create_weight()
+        self.create_weight()
 
     def turning(self) -> list[bool]:
         return self.inner.turning()

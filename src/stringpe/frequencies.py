@@ -150,7 +150,8 @@ class Frequencies(nn.Module, ABC):
             )
         return tuple(check_number(what, value) for value in given)
 
-    def _create_weight(self) -> None:
+    def create_weight(self) -> None:
+        """Create the weight, a parameter or a buffer; a subclass calls this at the end of its constructor."""
         weight = self.initial(1 if self.share_heads else self.num_heads)
         if self.learnable:
             setattr(self, self.stored, nn.Parameter(weight))
@@ -237,7 +238,7 @@ class Axial(Frequencies):
                 f"head_dim={head_dim} has {self.planes} planes, too few for coord_dim={coord_dim} axes of axial RoPE: "
                 f"use head_dim >= {2 * coord_dim}, or rope_mixed, whose planes see every axis"
             )
-        self._create_weight()
+        self.create_weight()
 
     def groups(self) -> list[int]:
         return planes_per_axis(self.planes, self.coord_dim)
@@ -264,7 +265,7 @@ class Free(Frequencies):
 
     def __init__(self, head_dim: int, num_heads: int, coord_dim: int, **options: Unpack[Spectrum]):
         super().__init__(head_dim, num_heads, coord_dim, **options)
-        self._create_weight()
+        self.create_weight()
 
     @abstractmethod
     def spectrum(self, sets: int) -> Tensor:
@@ -363,7 +364,7 @@ class GivenFrequencies(Frequencies):
         num_heads, coord_dim, planes = theta.shape
         super().__init__(2 * planes, num_heads, coord_dim, learnable=learnable)
         self.theta = theta.detach()
-        self._create_weight()
+        self.create_weight()
 
     def initial(self, sets: int) -> Tensor:
         return self.theta.clone()
