@@ -74,7 +74,7 @@ class LinearAttention(MultiHead):
     """Attention in O(n), over the same arguments as `Attention`.
 
     features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu".
-    encode: "before" applies the whole R(r) = P RoPE Pᵀ to tokens before the feature map, so that φ depends on P and P adds
+    encode: "before" applies the whole R(r) = P RoPE Pᵀ before the feature map, so that φ depends on P and P adds
         capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
         φ(k), since R(r) does not commute with φ: scores are exactly invariant, and the normaliser is not rotated;
         "relu" only, since random features have no planes (⊗-STRING, which needs none, takes both).

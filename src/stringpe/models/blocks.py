@@ -13,7 +13,7 @@ from ..catalogue import create, kind_of, names
 from ..encoding import AbsoluteEmbedding, PositionEncoding
 from ..linear_attention import LinearAttention
 from ..packing import Packing
-from .initialise import fan_in_, initialise
+from .initialise import draw_by_fan_in, initialise
 
 ATTENTIONS: dict[str, Callable[..., Attention | LinearAttention]] = {
     "softmax": Attention,
@@ -85,8 +85,8 @@ class MapPool(nn.Module):
 
     def reset_parameters(self) -> None:
         """All that is pooled goes through values and outputs, with no residual stream beside them."""
-        fan_in_(self.attention.qkv, gain=1.0)
-        fan_in_(self.attention.out, gain=1.0)
+        draw_by_fan_in(self.attention.qkv, gain=1.0)
+        draw_by_fan_in(self.attention.out, gain=1.0)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(b, n, dim) to (b, dim). mask: boolean, False for tokens to be left out, as in `Attention`."""

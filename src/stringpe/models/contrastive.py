@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coords import Calibration
-from .initialise import fan_in_
+from .initialise import draw_by_fan_in
 from .text import TextTower
 from .tokenizer import Tokenizer
 from .vit import ViT
@@ -60,7 +60,7 @@ class Contrastive(nn.Module):
 
     def reset_parameters(self) -> None:
         """Projection, scale and bias; the towers start themselves."""
-        fan_in_(self.projection, gain=1.0)
+        draw_by_fan_in(self.projection, gain=1.0)
         nn.init.constant_(self.scale, self.start[0])
         nn.init.constant_(self.bias, self.start[1])
 

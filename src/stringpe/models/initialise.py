@@ -109,7 +109,7 @@ def weight_std(inputs: int) -> float:
     return max(STD, min(STD * _WIDTH / inputs, inputs**-0.5))
 
 
-def fan_in_(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
+def draw_by_fan_in(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
     """Start a layer that reads raw numbers (pixels, actions, sines of a position), or through which the whole signal
     goes, at std gain / √fan-in, without a bias: what it gives is as large whether it reads 7 numbers or 700."""
     nn.init.normal_(layer.weight, std=gain / layer.weight[0].numel() ** 0.5)
@@ -117,7 +117,7 @@ def fan_in_(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def zero_(layer: nn.Linear) -> None:
+def set_to_zero(layer: nn.Linear) -> None:
     """Start a layer at zero: a classifier, or the last layer of a branch that is to begin as if it were not there."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..coords import Calibration
 from ..geometry.boxes import giou, iou, to_corners
-from .initialise import fan_in_, initialise, zero_
+from .initialise import draw_by_fan_in, initialise, set_to_zero
 from .text import TextTower
 from .vit import ViT
 
@@ -75,9 +75,9 @@ class ClassHead(nn.Module):
 
     def reset_parameters(self) -> None:
         """Shift and scale start the same for every token."""
-        fan_in_(self.project)
+        draw_by_fan_in(self.project)
         for layer in (self.shift, self.scale):
-            zero_(layer)
+            set_to_zero(layer)
         nn.init.constant_(self.scale.bias, self.factor - 1)  # elu(x) + 1 = x + 1 from 0 on
         nn.init.constant_(self.shift.bias, math.log(PRIOR / (1 - PRIOR)) / self.factor)
 
@@ -122,9 +122,9 @@ class BoxHead(nn.Module):
     def reset_parameters(self) -> None:
         """The first two layers keep the size of what goes through them; the last starts at zero."""
         first, second, last = self.layers
-        fan_in_(first, gain=1.0)  # type: ignore[arg-type]
-        fan_in_(second, gain=1.0)  # type: ignore[arg-type]
-        zero_(last)  # type: ignore[arg-type]
+        draw_by_fan_in(first, gain=1.0)  # type: ignore[arg-type]
+        draw_by_fan_in(second, gain=1.0)  # type: ignore[arg-type]
+        set_to_zero(last)  # type: ignore[arg-type]
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.gelu(self.layers[0](tokens))

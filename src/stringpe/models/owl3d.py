@@ -25,7 +25,7 @@ from ..coords import Calibration
 from ..geometry import box3d
 from ..metrics.average_precision3d import ScoredBoxes
 from .depth import world_points
-from .initialise import fan_in_
+from .initialise import draw_by_fan_in
 from .owl import ClassHead, unit
 from .owl_loss import class_target, focal, focal_cost, match, take
 from .text import TextTower
@@ -81,9 +81,9 @@ class BoxHead3D(nn.Module):
     def reset_parameters(self) -> None:
         """The first two layers keep the size of what goes through them; the last starts near `start`."""
         first, second, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
-        fan_in_(first, gain=1.0)
-        fan_in_(second, gain=1.0)
-        fan_in_(last, gain=0.1)
+        draw_by_fan_in(first, gain=1.0)
+        draw_by_fan_in(second, gain=1.0)
+        draw_by_fan_in(last, gain=0.1)
         sizes = [math.log(math.expm1(size)) for size in self.start[9:]]  # softplus of these gives the sizes
         with torch.no_grad():
             last.bias.copy_(torch.tensor([*self.start[:9], *sizes]))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..checks import check_count, check_floats
 from ..encoding import PositionEncoding
 from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
-from .initialise import initialise, zero_
+from .initialise import initialise, set_to_zero
 
 POOLS = ("mean", "mean+max")
 """How the tokens of a cloud become one vector."""
@@ -71,7 +71,7 @@ class PointTransformer(nn.Module):
 
     def reset_parameters(self) -> None:
         """The classifier starts at zero, and what reads offsets at torch's own start, which suits three inputs."""
-        zero_(self.head)
+        set_to_zero(self.head)
         for layer in (*self.inner, *self.outer):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..encoding import PositionEncoding
 from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
-from .initialise import fan_in_, initialise
+from .initialise import draw_by_fan_in, initialise
 
 POOLS = ("map", "last", "mean")
 
@@ -72,7 +72,7 @@ class TextTower(nn.Module):
 
     def reset_parameters(self) -> None:
         if isinstance(self.projection, nn.Linear):
-            fan_in_(self.projection, gain=1.0)
+            draw_by_fan_in(self.projection, gain=1.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (b, width), not normalised."""

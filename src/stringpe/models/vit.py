@@ -39,7 +39,7 @@ from .depth import (
     warn_of_millimetres,
     world_normals,
 )
-from .initialise import PATCH_GAIN, fan_in_, initialise, zero_
+from .initialise import PATCH_GAIN, draw_by_fan_in, initialise, set_to_zero
 from .packed import BlockInputs, Features, PackedFeatures, pack_features
 from .stem import build_stem
 
@@ -144,12 +144,14 @@ class ViT(nn.Module):
     def reset_parameters(self) -> None:
         """What starts otherwise than `stringpe.models.initialise` says in general."""
         if isinstance(self.head, nn.Linear):
-            zero_(self.head)
+            set_to_zero(self.head)
             nn.init.constant_(self.head.bias, self.head_bias)
         if self.fuse is not None:
-            fan_in_(self.fuse, gain=1.0)
+            draw_by_fan_in(self.fuse, gain=1.0)
         if self.depth_patch is not None:
-            fan_in_(self.depth_patch, PATCH_GAIN / 2)  # as one of the four channels of a linear embedding of RGB-D
+            draw_by_fan_in(
+                self.depth_patch, PATCH_GAIN / 2
+            )  # as one of the four channels of a linear embedding of RGB-D
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...catalogue import create
-from ...models.initialise import fan_in_, initialise, zero_
+from ...models.initialise import draw_by_fan_in, initialise, set_to_zero
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (b, h, n, d) of the observed tokens, for every layer: computed once, used in every step."""
@@ -48,7 +48,7 @@ class ChunkBlock(nn.Module):
 
     def reset_parameters(self) -> None:
         """The modulation starts at zero, so that the block is the identity."""
-        zero_(self.modulate)
+        set_to_zero(self.modulate)
 
     def forward(self, x: Tensor, condition: Tensor, times: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
         parts = self.modulate(F.silu(condition))[:, None].chunk(9, dim=-1)
@@ -75,8 +75,8 @@ class ChunkDecoder(nn.Module):
 
     def reset_parameters(self) -> None:
         """Actions enter as large as the sines of their position, and the outputs start at zero."""
-        fan_in_(self.enter)
-        zero_(self.leave)
+        draw_by_fan_in(self.enter)
+        set_to_zero(self.leave)
 
     def memory(self, context: Tensor) -> Memory:
         """Keys and values of the observed tokens (b, n, dim)."""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...baselines import SinCos
-from ...models.initialise import fan_in_
+from ...models.initialise import draw_by_fan_in
 from .base import Net, RobotPolicy, Spec
 from .chunk_decoder import ChunkDecoder, repeat_memory
 from .noise import Generators, add_noise, ddim_step, draw_normal, noise_of, squared_cosine, trailing_steps
@@ -48,8 +48,8 @@ class DiffusionPolicy(RobotPolicy):
 
     def reset_parameters(self) -> None:
         """The layers that read the denoising step; zero-initialised gates learn as fast as their condition is large."""
-        fan_in_(self.step_mlp[0], gain=1.0)  # type: ignore[arg-type]
-        fan_in_(self.step_mlp[2], gain=1.0)  # type: ignore[arg-type]
+        draw_by_fan_in(self.step_mlp[0], gain=1.0)  # type: ignore[arg-type]
+        draw_by_fan_in(self.step_mlp[2], gain=1.0)  # type: ignore[arg-type]
 
     def loss(self, seen: Tensor, action: Tensor) -> Tensor:
         """Mean squared error of the predicted noise or chunk, at steps drawn evenly."""

@@ -27,7 +27,7 @@ from ...baselines import SinCos
 from ...coords import Calibration, grid
 from ...models.blocks import NONE, Block, build_encodings, is_absolute, run_blocks
 from ...models.depth import WorldLift, world_points
-from ...models.initialise import fan_in_, initialise
+from ...models.initialise import draw_by_fan_in, initialise
 from ...models.vit import ViT
 
 WORDS = 16  # of a task text; further ones are ignored
@@ -120,9 +120,9 @@ class Observer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Image tokens and the robot's state enter about as large as the sines of positions beside them."""
-        fan_in_(self.enter)
-        fan_in_(self.state[0])  # type: ignore[arg-type]
-        fan_in_(self.state[2])  # type: ignore[arg-type]
+        draw_by_fan_in(self.enter)
+        draw_by_fan_in(self.state[0])  # type: ignore[arg-type]
+        draw_by_fan_in(self.state[2])  # type: ignore[arg-type]
 
     @property
     def wants_depth(self) -> bool:
