@@ -54,8 +54,8 @@ class KVCache:
         return self.keys, self.values
 
     def _check_fit(self, keys: Tensor, values: Tensor) -> None:
-        """Refuse anything but keys and values of the same tokens, and tokens of another batch, layer, dtype or device than
-        those in the cache."""
+        """Refuse anything but keys and values of the same tokens, and tokens of another batch, layer, dtype or device
+        than those in the cache."""
         for what, tokens in (("keys", keys), ("values", values)):
             check_floats(what, tokens, ("b", None), ("h", None), ("n", None), ("d", None))
         if keys.shape[:3] != values.shape[:3]:
