@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -11,6 +12,9 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+DRAFT = re.compile(r"^\..*\.\d+\.[0-9a-f]{8}")
+"""Names of files that are being written; see `stringpe.io.files`."""
 
 PATIENCE = 120.0
 """Seconds after which a process that should have ended counts as hung."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import material
 import torch
-from forks import Process
+from forks import DRAFT, Process
 from tally import Tally, time_limit
 from wrong_words import Case, draw_case, known_cases
 
@@ -55,7 +55,7 @@ def attack(count: int, seed: int) -> Tally:
             for case in dice.sample(listed, min(processes, len(listed))):
                 _judge(tally, case, *_start(case.words))
             for _ in range(interrupts):
-                _interrupt(tally, dice, Path(folder))
+                _interrupt(tally, dice, Path(folder), places)
     return tally
 
 
@@ -187,6 +187,7 @@ def _places(folder: Path) -> dict[str, str]:
         "pack": str(robots["pack"]),
         "tar": str(folder / "runs" / "samples" / "labels.tar"),
         "picture": str(_write(folder / "picture.png")),
+        "classes": str(_write(folder / "classes" / "mug" / "0.png").parents[1]),
         "empty": str(folder / "empty"),
         "text": str(folder / "text.txt"),
         "nowhere": str(folder / "nowhere"),
@@ -196,33 +197,53 @@ def _places(folder: Path) -> dict[str, str]:
 def _write(path: Path) -> Path:
     from captioned_files import picture
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(picture())
     return path
 
 
-def _interrupt(tally: Tally, dice: random.Random, folder: Path) -> None:
-    """Ctrl-C in a command at work: one line, exit status 130, and nothing half done."""
-    out = folder / "interrupted"
+def _long_commands(out: Path, places: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Commands that work for a while, and write to `out`."""
     few = ("--count", "64", "--size", "32", "32", "--shard-size", "2")
     small = ("data.train_size=64", "data.val_size=16", "loop.steps=400", "loop.eval_every=5", "model.layers=1")
-    commands = {
+    shipped = Path(__file__).parents[1] / "models" / "detection3d-demo"
+    room, classes = shipped / "room-8.png", ("--text", "chair", "table")
+    return {
         "train": ("train", "relations", *small, "--out", str(out)),
         "compare": ("compare", "relations", *small, "--jobs", "1", "--seeds", "1", "--no-costs", "--out", str(out)),
         "compare properties": ("compare", "properties"),
         "data scenes": ("data", "scenes", *few, "--out", str(out)),
+        "data pack": ("data", "pack", places["demos"], str(out / "x.safetensors")),
+        "data hdf5": ("data", "hdf5", places["hdf5"], "--out", str(out), "--task", "reach"),
+        "data index": ("data", "index", places["tar"]),
+        "eval": ("eval", places["classifier"], "--out", str(out)),
+        "eval, zero-shot": ("eval", places["retrieval"], "--zero-shot", places["classes"]),
+        "predict": ("predict", str(shipped), str(room), *classes, "--out", str(out / "x"),
+                    "--depth", str(room.with_suffix(".depth.png")), "--html"),
+        "export": ("export", places["classifier"], "--to", "torch-export", "--out", str(out / "x.pt2")),
         "inspect": ("inspect", "cayley", "--out", str(out / "x.png")),
-    }
+        "bench": ("bench", "op", "--out", str(out)),
+    }  # fmt: skip
+
+
+def _interrupt(tally: Tally, dice: random.Random, folder: Path, places: dict[str, str]) -> None:
+    """Ctrl-C in a command at work: one line, exit status 130, and nothing half done."""
+    out = folder / "interrupted"
+    commands = _long_commands(out, places)
     name = dice.choice(list(commands))
     process = Process(partial(_run_command, commands[name]), folder / "interrupted.log")
-    time.sleep(dice.uniform(0.3, 1.5))
+    time.sleep(dice.choice((dice.uniform(0.02, 0.3), dice.uniform(0.3, 2.0))))
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGINT)
     status = process.wait()
     said = process.log.read_text(errors="replace")
+    drafts = [path.name for path in out.rglob(".*") if DRAFT.match(path.name)]
     if status is None:
         tally.fault("hang", f"{name} after Ctrl-C")
     elif "Traceback" in said or (status and "stopped by Ctrl-C" not in said):
         tally.fault("traceback", f"{name} after Ctrl-C → {process.said()[:200]}")
+    elif drafts:
+        tally.fault("draft left behind", f"{name} after Ctrl-C → {drafts[0]}")
     else:
         tally.count("stopped by Ctrl-C in one line" if status else "ended before Ctrl-C")
     shutil.rmtree(out, ignore_errors=True)

@@ -8,7 +8,6 @@ import importlib
 import itertools
 import json
 import random
-import re
 import shutil
 import tempfile
 import time
@@ -19,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from forks import Process
+from forks import DRAFT, Process
 from tally import Tally
 
-_DRAFT = re.compile(r"^\..*\.\d+\.[0-9a-f]{8}")
 _BUSY = "is in use by"
 _IMPORTED = (  # here, so that no fork has to
     "stringpe.scenes", "stringpe.robots.data.demos", "stringpe.robots.data.hdf5", "stringpe.robots.data.pack", "h5py",
@@ -97,7 +95,7 @@ def _round(
     _end(tally, line, last, family, must=True)
     found = family.leaves(place) if last.status == 0 else wanted
     other = [key for key in sorted(found.keys() | wanted.keys()) if found.get(key) != wanted.get(key)]
-    drafts = [path.name for path in place.rglob(".*") if _DRAFT.match(path.name)]
+    drafts = [path.name for path in place.rglob(".*") if DRAFT.match(path.name)]
     if other:
         tally.fault("lost, doubled or changed", f"{line}: {', '.join(other[:5])}")
     if drafts:

@@ -1,4 +1,5 @@
-"""Damage: bytes cut, flipped, doubled and garbled; JSON with parts replaced, removed and doubled."""
+"""Damage: bytes cut, flipped, doubled and garbled; JSON with parts replaced, removed and doubled; tensors of other
+values, types and shapes in a file that is sound."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import copy
 import json
 import random
 from typing import Any
+
+import torch
 
 ODD = [None, True, -1, 0, 1e30, float("nan"), float("inf"), 10**400, "", "x", "/etc/passwd", [], {}, [[]], {"id": 1}]
 
@@ -80,3 +83,26 @@ def damage_lines(content: bytes, dice: random.Random) -> bytes:
     else:
         lines[place] = lines[place][: dice.randrange(len(lines[place]))]
     return b"\n".join(lines) + b"\n"
+
+
+def damage_tensors(content: bytes, dice: random.Random) -> bytes:
+    """A safetensors file with damaged bytes or, more often, a sound one with a tensor changed, removed or added."""
+    from safetensors.torch import load, save
+
+    if dice.random() < 0.4:
+        return damage(content, dice)
+    tensors = load(content)
+    name = dice.choice(sorted(tensors))
+    old = tensors.pop(name)
+    wide = old.float() if old.is_floating_point() else old
+    kinds = {
+        "removed": None, "empty": old[:0] if old.ndim else None, "cut": old[:-1] if old.ndim else None,
+        "flat": old.flatten(), "nan": torch.full_like(wide, float("nan"), dtype=torch.float32),
+        "infinite": torch.full_like(wide, float("inf"), dtype=torch.float32),
+        "complex": wide.to(torch.complex64), "byte": wide.to(torch.float8_e5m2), "whole": wide.to(torch.int64),
+        "double": wide.double(), "switch": wide.to(torch.bool),
+    }  # fmt: skip
+    changed = kinds[dice.choice(list(kinds))]
+    if changed is not None:
+        tensors[dice.choice((name, name, name, "", "added", "../x"))] = changed.contiguous()
+    return save(tensors)

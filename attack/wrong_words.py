@@ -147,6 +147,19 @@ def _wrong_places(places: dict[str, str]) -> Iterator[tuple[str, ...]]:
     yield ("eval", places["policy"], places["policy"], "--env", "KukaPick")
     yield ("eval", places["policy"], "--env", "KukaPick")  # another robot
     yield ("eval", places["classifier"], "model.dim=12")
+    yield ("eval", places["classifier"], "--html")
+    yield ("eval", places["classifier"], "--rrd")
+    yield ("eval", places["owl"], "--html")
+    yield ("predict", places["owl"], places["picture"], "--text", "mug", "--html")
+    yield ("predict", places["owl"], places["picture"], "--text", "mug", "--rrd")
+    for part in ("text", "picture", "empty", "nowhere", "tar"):
+        yield ("bench", "--check", places[part], "--out", "out")
+    for factory in ("nowhere:factory", "stringpe.named:nothing", "stringpe.named:", ":cayley", "os:system", "a:b:c:d"):
+        yield ("train", "relations", f"model.encoding={factory}", "--out", "out")
+        yield ("compare", "relations", "--encodings", "rope", factory, "--out", "out")
+        yield ("inspect", factory, "--out", "out/x.png")
+    for change in ("model.box_centre=corner", "model.frame=moon", "model.box_centre=point"):
+        yield ("train", "relations", change, "--out", "out")
     yield ("export", places["classifier"], "--size", "7", "--out", "out")
 
 

@@ -127,6 +127,8 @@ def test_functions(name):
     assert_no_accidents({f"{i}": lambda bad=bad: FUNCTIONS[name](bad) for i, bad in enumerate([*BAD, *TENSORS])})
 
 
-def test_a_number_too_large_for_a_float_is_refused_in_words():
-    with pytest.raises(ValueError, match="scale must be a finite number, got 1000"):
-        stringpe.cayley(**SIZES, scale=10**400)
+@pytest.mark.parametrize("value", [10**400, float("nan"), float("inf")], ids=["1e400", "nan", "inf"])
+@pytest.mark.parametrize("option", ["scale", "base", "zero_fraction"])
+def test_numbers_that_are_not_finite_are_refused_in_words(option, value):
+    with pytest.raises(ValueError, match=rf"{option} must be a finite number, got (1000|nan|inf)"):
+        stringpe.cayley(**SIZES, **{option: value})

@@ -287,3 +287,18 @@ def test_a_run_from_elsewhere_cannot_choose_what_is_overwritten(run, tmp_path):
     with pytest.raises(ValueError, match=r"is a link to .*: say where to write with --out"):
         evaluation_folder(run)
     assert precious.read_text() == "precious"
+
+
+def test_metrics_that_are_not_finite_are_refused(finished, monkeypatch):
+    from stringpe.training import evaluation
+
+    open_whole_run = evaluation.open_run
+
+    def open_run(path, changes):
+        task, model = open_whole_run(path, changes)
+        monkeypatch.setattr(task, "evaluate", lambda *_: {task.metric: float("nan"), "count": 4.0})
+        return task, model
+
+    monkeypatch.setattr(evaluation, "open_run", open_run)
+    with pytest.raises(ValueError, match="is nan: the model's outputs are not finite on this data"):
+        evaluate(finished[0])
