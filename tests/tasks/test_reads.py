@@ -25,8 +25,8 @@ pytestmark = [
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
 _NOT_READERS = (dataclasses.__file__, run_result.__file__, sources.__file__, "<string>")
-_CHECKS = ("check_model", "check_named_options", "_leaves")
-"""Copies, comparisons, digests and checks look at everything."""
+_CHECKS = ("check_model", "check_named_options", "_leaves", "start_recipe")
+"""Copies, comparisons, digests, checks, and the search for a run to start from look at every recipe."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
 
