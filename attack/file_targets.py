@@ -42,7 +42,7 @@ def targets(folder: Path) -> dict[str, Target]:
 def _runs(folder: Path) -> dict[str, Target]:
     """A classifier, a text and image model, and a policy."""
     from stringpe.io import checkpoint as checkpoints
-    from stringpe.tasks.build import load_run
+    from stringpe.tasks.load import load_run
 
     found: dict[str, Target] = {}
     for name, run in material.runs(folder / "runs").items():
@@ -278,7 +278,7 @@ def _models(folder: Path) -> dict[str, Target]:
     from stringpe.models.depth_estimator import DepthEstimator
     from stringpe.models.tokenizer import Tokenizer
     from stringpe.pretrained import from_pretrained
-    from stringpe.tasks.build import load_run
+    from stringpe.tasks.load import load_run
 
     made = material.models(folder / "models")
 

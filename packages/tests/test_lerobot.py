@@ -325,7 +325,7 @@ def evaluate_by_lerobot(policy, out, episodes, *more):
 def test_an_encoder_starts_from_our_checkpoint(trained):
     from lerobot_policy_string.modeling_string import StringPolicy
 
-    from stringpe.tasks.build import load_run
+    from stringpe.tasks.load import load_run
 
     policy = StringPolicy(new_config(encoder=str(trained)))
     wanted = load_run(trained).model.observer.encoder.state_dict()

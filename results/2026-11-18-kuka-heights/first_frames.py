@@ -17,7 +17,7 @@ from torch import Tensor
 from stringpe.metrics.statistics import paired, t_interval
 from stringpe.robots.calibration import intrinsics_key, pose_key
 from stringpe.robots.data.pack import Demos, load
-from stringpe.tasks.build import load_run
+from stringpe.tasks.load import load_run
 from stringpe.tasks.policy import _choose_held_out, _first_frames
 
 SHIFTS = ("table_height=0.06", "table_height=-0.06", "pedestal_height=0.06", "pedestal_height=-0.06")

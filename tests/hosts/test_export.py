@@ -122,7 +122,7 @@ def test_a_run_is_exported_without_its_data(task, answer, tmp_path):
     from stringpe.recipes.schema import Data, Model, Recipe
     from stringpe.tasks import task_class
     from stringpe.tasks.base import Parts
-    from stringpe.tasks.build import load_vit
+    from stringpe.tasks.load import load_vit
 
     recipe = Recipe(
         task=task,

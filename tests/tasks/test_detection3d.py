@@ -11,8 +11,8 @@ from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.order import Place
 from stringpe.recipes import override
 from stringpe.tasks import check, create
-from stringpe.tasks.build import load_run
 from stringpe.tasks.detection3d import choose_objects, mirror
+from stringpe.tasks.load import load_run
 from stringpe.training import evaluate, train
 from stringpe.training.comparison import compare
 

@@ -8,7 +8,7 @@ from stringpe.data.order import Place
 from stringpe.io.checkpoint import read_model
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
-from stringpe.tasks.build import open_run
+from stringpe.tasks.load import open_run
 from stringpe.tasks.objects import Objects, ask, mirror
 from stringpe.training import train
 from stringpe.training.comparison import compare

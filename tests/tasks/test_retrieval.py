@@ -23,7 +23,7 @@ from stringpe.models.vit import vit
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
-from stringpe.tasks.build import load_run
+from stringpe.tasks.load import load_run
 from stringpe.tasks.retrieval import Retrieval, share_distinguished, zero_shot
 from stringpe.training import evaluate, train
 

@@ -19,10 +19,10 @@ from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loss, Text
 from stringpe.tasks import create
-from stringpe.tasks.build import load_run
 from stringpe.tasks.detection2d import Detection2D
+from stringpe.tasks.load import load_run
 from stringpe.tasks.retrieval import Retrieval
-from stringpe.tasks.warm_start import load_weights, resample, start, start_folder
+from stringpe.tasks.warm_start import load_weights, resample, start_folder, start_towers
 from stringpe.training import compare, evaluate, train
 
 
@@ -130,7 +130,7 @@ def test_a_2d_run_starts_a_3d_one(retrieval):
     weights = model.state_dict()
     asked = override(old, ["model.depth=lift", f"model.start={retrieval}/cayley/seed3"])
     model = Retrieval.build(asked, parts)
-    start(model, asked)
+    start_towers(model, asked, retrieval / "cayley" / "seed3")
     assert torch.equal(model.image.patch.weight, weights["image.patch.weight"])
     assert torch.equal(model.image.lift.scale, torch.zeros_like(model.image.lift.scale))
     name = "blocks.0.attention.encoding.frequencies.weight"

@@ -203,7 +203,7 @@ def test_progress_that_cannot_be_is_refused(run, change):
 
 
 def test_a_config_out_of_range_or_of_no_model_is_named(run):
-    from stringpe.tasks.build import load_run
+    from stringpe.tasks.load import load_run
 
     config = checkpoints.model_folder(run) / "config.json"
     whole = json.loads(config.read_text())

@@ -343,7 +343,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
     from ..io.files import read_json
     from ..io.progress import working
     from ..pretrained import from_pretrained
-    from ..tasks.build import load_vit
+    from ..tasks.load import load_vit
 
     if to not in FORMATS:
         raise ValueError(f"--to is {' or '.join(FORMATS)}, got {to!r}")

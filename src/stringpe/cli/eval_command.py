@@ -108,7 +108,7 @@ def _classify_zero_shot(run: str, folder: Path) -> None:
     from ..io.progress import working
     from ..metrics.statistics import wilson
     from ..models.contrastive import Contrastive
-    from ..tasks.build import load_run
+    from ..tasks.load import load_run
     from ..tasks.retrieval import zero_shot
 
     model, recipe, parts = load_run(run, "retrieval")

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,20 +16,20 @@ from ..data.order import Batch, Place
 from ..data.sources import keys_read, refuse_unread
 from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
+from ..io.files import read_json
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe, check_keys, check_values
-from ..robots.policies.vision_tower import TOWER
+from .build import with_one_layer
+from .warm_start import start_folder
 
 Value = TypeVar("Value")
-OWL = "owl.json"
-"""In a checkpoint of a model that came from transformers: its configuration there."""
 
-_OF_SOME_TASKS = (
+_GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
+_KEYS = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
+_KEYS_OF_SOME_TASKS = (
     "model.start", "model.freeze", "model.lora", "model.box_centre", "optim.text_lr_scale",
     "loop.eval_points", "loop.eval_nms", "loop.seeds",
 )  # fmt: skip
-_GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
-_COMMON = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a model is built from besides its recipe.
+    """What a model is built from besides its recipe; a checkpoint keeps it.
 
-    tokenizer: of models that read texts. owl: the configuration of an OWL-ViT or OWLv2 of transformers, where the model
-    is one. spec: the `robots.policies.base.Spec` of a policy, which its weights hold. tower: the configuration of a
-    policy's image encoder, where that is one of transformers. A checkpoint keeps tokenizer, owl and tower in files."""
+    tokenizer: of a model that reads texts. config: the configuration that transformers gave to the model, or to a part
+    of it, where it came from there. spec: what the weights of a policy say about its robot."""
 
     tokenizer: Tokenizer | None = None
-    owl: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
     spec: Any = None
-    tower: Mapping[str, Any] | None = None
-
-    def files(self) -> dict[str, str]:
-        """The files of a checkpoint, by name."""
-        texts = {} if self.tokenizer is None else {TOKENIZER: self.tokenizer.to_json()}
-        configs = {OWL: self.owl, TOWER: self.tower}
-        return texts | {name: json.dumps(dict(config)) for name, config in configs.items() if config is not None}
 
 
 class Task(ABC):
-    """The data, model, loss and evaluation of one recipe.
-
-    metric: the entry of `evaluate` that tables show; a share in [0, 1], larger is better.
-    """
+    """The data, model, loss and evaluation of one recipe."""
 
     metric: ClassVar[str] = "top1"
+    """The entry of `evaluate` that tables show: a share in [0, 1], the larger the better."""
     metric_name: ClassVar[str] = "top-1 accuracy"
     counted: ClassVar[bool] = True
     """Whether the metric is the share of right cases among the "count" of `evaluate`, so that it has a Wilson
@@ -80,7 +70,7 @@ class Task(ABC):
     """What the numbers of `evaluate` are, by name, for reports."""
     common: ClassVar[tuple[str, ...]] = (
         *("name", "task", "seed", "data.source", "data.image_size"),
-        *(key for key in _COMMON if key not in _OF_SOME_TASKS),
+        *(key for key in _KEYS if key not in _KEYS_OF_SOME_TASKS),
     )
     """Keys of a recipe that every task with a vision transformer reads."""
     reads: ClassVar[tuple[str, ...]] = ()
@@ -89,6 +79,8 @@ class Task(ABC):
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Of a task outside the package: what `data.source` can be, and the keys that each source reads. Tasks of the
     package are in the table of `data.sources`."""
+    config_file: ClassVar[str] = ""
+    """The file of a checkpoint that holds `Parts.config`, for tasks whose models may have one."""
     results: Path | None = None
     """The file that `evaluate` writes its predictions to, for tasks that have a format for them; None writes nothing.
     Only the caller sets it: a recipe, which may come from somebody else, names no file to be written."""
@@ -97,7 +89,7 @@ class Task(ABC):
     change, so that a step can be captured and replayed."""
     stacks_seeds: ClassVar[bool] = False
     """Whether `loop.seeds` models can be trained in one step. Their metrics are then named "seed3/top1", …, beside the
-    means over seeds, and each of them is clipped by its `gradients_by_seed`."""
+    means over seeds, and each model's gradients, given by `gradients_by_seed`, are clipped by themselves."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
@@ -115,7 +107,8 @@ class Task(ABC):
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
-        that nothing reads (of `given` alone, where it is not None), encodings and sizes that make no model."""
+        that nothing reads, and encodings and sizes of which no model can be built. given: the keys that must be read,
+        where these are not all keys that differ from their defaults."""
         check_values(recipe)
         keys = cls.keys(recipe)  # a source that does not serve the task is refused here
         refuse_unread(recipe.task, recipe.data)
@@ -135,9 +128,7 @@ class Task(ABC):
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
         """Build a model of one layer, for the errors that a wrong encoding, option or size gives."""
-        from .build import backbone
-
-        backbone(replace(recipe.model, layers=1), image_size=recipe.data.image_size)
+        cls.build(with_one_layer(recipe), Parts())
 
     @property
     @abstractmethod
@@ -154,9 +145,31 @@ class Task(ABC):
         """What this task's data and `model.start` say about its model."""
         return Parts()
 
+    @classmethod
+    def read_parts(cls, folder: Path, weights: Mapping[str, Tensor]) -> Parts:
+        """What a checkpoint (its folder pretrained_model) holds for its model to be built."""
+        tokenizer, config = folder / TOKENIZER, folder / cls.config_file
+        return Parts(
+            Tokenizer.load(tokenizer) if tokenizer.exists() else None, read_json(config) if config.is_file() else None
+        )
+
+    @classmethod
+    def changes_to_reopen(cls, recipe: Recipe, folder: Path) -> list[str]:
+        """Overrides with which the recipe of a run takes from its checkpoint (its folder pretrained_model) what it took
+        from other folders when it was trained, which may be gone."""
+        return [f"model.start={folder}"] if recipe.model.start else []
+
     def model(self) -> nn.Module:
-        """The model that training begins with."""
-        return self.build(self.recipe, self.parts)
+        """The model that training begins with: new, or started from the run that `model.start` names."""
+        model = self.build(self.recipe, self.parts)
+        folder = start_folder(self.recipe)
+        if folder is not None:
+            self.start(model, folder)
+        return model
+
+    def start(self, model: nn.Module, folder: Path) -> None:
+        """Let a new model take over what it can from a run, for tasks that read `model.start`."""
+        raise NotImplementedError(f"{type(self).__name__} does not start from other runs")
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The groups of the optimiser: with and without weight decay, the encodings' own with a rate of their own."""
@@ -198,48 +211,9 @@ class Task(ABC):
 
     def files(self) -> dict[str, str]:
         """Texts that a checkpoint must hold for its weights to be used, by file name, for example a tokeniser."""
-        return self.parts.files()
-
-
-class TextTask(Task):
-    """A task whose model has a text tower, its part named `text`, which can learn at a rate of its own."""
-
-    reads: ClassVar[tuple[str, ...]] = ("text.*", "model.start", "optim.text_lr_scale")
-
-    @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
-        from .build import build_text_tower
-        from .warm_start import start_owl
-
-        check_named_options(recipe.text.encoding_options, "text.encoding_options")
-        if start_owl(recipe) is not None:
-            return  # the towers are those of transformers
-        super().check_model(recipe)
-        build_text_tower(recipe, vocab=2, padding=0, layers=1)
-
-    def model(self) -> nn.Module:
-        """The model that training begins with; its towers, or all of it, come from `model.start`."""
-        from .warm_start import start
-
-        model = super().model()
-        start(model, self.recipe)
-        return model
-
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """The groups of every task, with the text tower's parameters apart, at `optim.text_lr_scale` of the rate."""
-        groups, scale = super().parameter_groups(model), self.recipe.optim.text_lr_scale
-        tower = getattr(model, "text", None)
-        if scale == 1 or not isinstance(tower, nn.Module):
-            return groups
-        own = {id(p) for p in tower.parameters()}
-        found = []
-        for group in groups:
-            text = [p for p in group["params"] if id(p) in own]
-            rest = [p for p in group["params"] if id(p) not in own]
-            found += [group | {"params": rest}] if rest else []
-            slow = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
-            found += [group | slow] if text else []
-        return found
+        tokenizer, config = self.parts.tokenizer, self.parts.config
+        texts = {} if tokenizer is None else {TOKENIZER: tokenizer.to_json()}
+        return texts if config is None else texts | {self.config_file: json.dumps(dict(config))}
 
 
 def check_named_options(options: Mapping[str, OptionValue], key: str) -> None:

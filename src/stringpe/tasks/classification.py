@@ -13,7 +13,7 @@ from ..data.order import Batch, Place, derive
 from ..data.transforms import to_bytes
 from ..recipes.schema import Loss, Recipe
 from .base import Parts, Sample, Task, average
-from .build import backbone, start_new
+from .build import backbone, set_initial_weights
 
 
 class Classification(Task):
@@ -36,7 +36,7 @@ class Classification(Task):
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         data, bias = recipe.data, recipe.loss.head_bias
         model = backbone(recipe.model, image_size=data.image_size, num_classes=data.num_classes, head_bias=bias)
-        start_new(model, recipe)
+        set_initial_weights(model, recipe)
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:

@@ -4,6 +4,7 @@
 import itertools
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,16 +17,18 @@ from ..data.queries import CLIP_TEMPLATES, draw_queries, prompt_tokens, prompts
 from ..data.transforms import colour, to_unit, uniforms
 from ..geometry.boxes import nms, to_corners
 from ..geometry.square import from_square
+from ..io.checkpoint import read_model
 from ..io.files import write_json
 from ..metrics.average_precision import average_precision
 from ..models.owl import Detections, OwlViT
-from ..models.owl_checkpoints import empty_owl
+from ..models.owl_checkpoints import empty_owl, load_owl
 from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, TextTask, broadcast
+from .base import Parts, Sample, Task, broadcast
 from .build import build_detector
-from .warm_start import choose_tokenizer, start_owl
+from .text_task import TextTask
+from .warm_start import OWL_CONFIG, choose_tokenizer, is_owl, load_weights, read_owl_config
 
 TOP = 300
 """How many pairs of token and class the results of an image hold."""
@@ -51,6 +54,7 @@ class Detection2D(TextTask):
         "APc": "AP of LVIS's common classes",
         "APf": "AP of LVIS's frequent classes",
     }
+    config_file = OWL_CONFIG
     reads = (*TextTask.reads, "loss.factor", "loss.positives", "loop.eval_nms")
 
     def __init__(self, recipe: Recipe):
@@ -79,20 +83,34 @@ class Detection2D(TextTask):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        if parts.owl is not None:
-            return empty_owl(parts.owl)
-        return build_detector(OwlViT, recipe, parts)
+        if parts.config is not None:
+            return empty_owl(parts.config)
+        assert parts.tokenizer is not None
+        return build_detector(OwlViT, recipe, parts.tokenizer)
+
+    @classmethod
+    def check_model(cls, recipe: Recipe) -> None:
+        if read_owl_config(recipe) is None:  # else the towers are those of transformers
+            super().check_model(recipe)
+
+    def start(self, model: nn.Module, folder: Path) -> None:
+        if self.parts.config is None:
+            super().start(model, folder)
+        elif is_owl(folder):
+            model.load_state_dict(load_owl(folder).state_dict())
+        else:  # a run of ours that started from transformers
+            load_weights(model, read_model(folder)[1], str(folder))
 
     @cached_property
     def parts(self) -> Parts:
-        return Parts(self.tokenizer, start_owl(self.recipe))
+        return Parts(self.tokenizer, read_owl_config(self.recipe))
 
     @property
     def context(self) -> int:
         """The longest text that the model reads, in tokens."""
-        if self.parts.owl is None:
+        if self.parts.config is None:
             return self.recipe.text.context
-        return int(self.parts.owl.get("text_config", {}).get("max_position_embeddings", _OWL_CONTEXT))
+        return int(self.parts.config.get("text_config", {}).get("max_position_embeddings", _OWL_CONTEXT))
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         recipe, pictures = self.recipe, self.train_set.pictures.to(place.device)

@@ -23,8 +23,9 @@ from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import CENTRES, Detector3D, Found, assign, detection3d_loss, detections
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, TextTask, add_up
+from .base import Parts, Sample, Task, add_up
 from .build import build_detector
+from .text_task import TextTask
 from .warm_start import choose_tokenizer
 
 
@@ -82,7 +83,8 @@ class Detection3D(TextTask):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return build_detector(partial(Detector3D, centre=recipe.model.box_centre), recipe, parts)
+        assert parts.tokenizer is not None
+        return build_detector(partial(Detector3D, centre=recipe.model.box_centre), recipe, parts.tokenizer)
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:

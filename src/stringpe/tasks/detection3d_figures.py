@@ -18,8 +18,8 @@ from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import ScoredBoxes, paired_iou
 from ..models.owl3d import assign, detections
 from ..recipes.overrides import override
-from .build import load_run, open_run
 from .detection3d import Detection3D, find_boxes
+from .load import load_run, open_run
 from .predict import suppress
 
 _WIDE, _ABREAST = 1600, 4  # pixels and columns that a figure's pictures may take side by side, about

@@ -5,8 +5,8 @@ differ in size (a cup and a bin, an orange and a ball), which an RGB image shows
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +22,8 @@ from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
-from .build import backbone, frozen_backbone, start_new
+from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
 from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
-from .warm_start import start_folder
 
 
 class Namer(nn.Module):
@@ -70,7 +69,7 @@ class Objects(Task):
             raise ValueError("a frozen ViT has to come from somewhere: give both model.start and model.freeze, or none")
         if recipe.model.lora and not recipe.model.freeze:
             raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
-        Namer(replace(recipe, model=replace(recipe.model, layers=1)), 1)
+        Namer(with_one_layer(recipe), 1)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -88,22 +87,18 @@ class Objects(Task):
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         model = Namer(recipe, len(scenes.kinds()))
-        start_new(model, recipe)
+        set_initial_weights(model, recipe)
         return model
 
-    def model(self) -> nn.Module:
-        """A new model; with `model.freeze`, the ViT and the classifier of the run that it starts from."""
-        model = super().model()
-        folder = start_folder(self.recipe) if self.recipe.model.freeze else None
-        if folder is not None:
-            assert isinstance(model, Namer)
-            old, weights = read_model(folder)
-            if old.task != "objects":
-                raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
-            own = {name.removeprefix("vit."): tensor for name, tensor in weights.items() if name.startswith("vit.")}
-            load_frozen(model.vit, own, f"model.start={folder}")
-            model.head.load_state_dict({"weight": weights["head.weight"], "bias": weights["head.bias"]})
-        return model
+    def start(self, model: nn.Module, folder: Path) -> None:
+        """Take the ViT, which stays frozen, and the classifier of another run of this task."""
+        assert isinstance(model, Namer)
+        old, weights = read_model(folder)
+        if old.task != "objects":
+            raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
+        vit = {name.removeprefix("vit."): tensor for name, tensor in weights.items() if name.startswith("vit.")}
+        load_frozen(model.vit, vit, f"model.start={folder}")
+        model.head.load_state_dict({"weight": weights["head.weight"], "bias": weights["head.bias"]})
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         order = Order(self.examples, self.recipe.loop.batch_size, self.recipe.seed)

@@ -8,6 +8,7 @@ also tries the policy in simulation, so that success over training is a curve in
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +36,8 @@ from ..robots.policies.observer import ImageEncoder, hash_words
 from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
 from ..robots.rollout import Planner, Setting
 from .base import Parts, Sample, Task, average
-from .build import backbone, load_run, start_new
+from .build import backbone, set_initial_weights, with_one_layer
+from .load import load_run
 from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
 
 NEAR = 0.05
@@ -66,6 +68,7 @@ class PolicyTask(Task):
     }
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
 
+    config_file = TOWER
     reads = (
         *("policy.kind", "policy.cameras", "policy.encoder", "policy.freeze", "policy.chunk", "policy.execute"),
         *("policy.blind", "policy.dim", "policy.heads", "policy.encoder_layers", "policy.decoder_layers"),
@@ -80,7 +83,7 @@ class PolicyTask(Task):
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
         if not is_tower(recipe.policy.encoder):  # which brings its own layers
-            super().check_model(recipe)
+            backbone(with_one_layer(recipe).model, image_size=recipe.data.image_size)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -104,22 +107,35 @@ class PolicyTask(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return new_policy(recipe, parts.spec, pretrained=False, tower=parts.tower)
+        return new_policy(recipe, parts.spec, pretrained=False, tower=parts.config)
 
     @cached_property
     def parts(self) -> Parts:
         d, size = self.demos, self.recipe.data.image_size
         spec = Spec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks)
-        return Parts(spec=spec, tower=tower_config(self.recipe))
+        return Parts(spec=spec, config=tower_config(self.recipe))
 
     def model(self) -> nn.Module:
         """A new policy; its image encoder starts from `policy.encoder`, or all of it from `model.start`."""
         folder = start_folder(self.recipe)
-        policy = new_policy(self.recipe, self.parts.spec, pretrained=folder is None, tower=self.parts.tower)
+        policy = new_policy(self.recipe, self.parts.spec, pretrained=folder is None, tower=self.parts.config)
         policy.set_statistics(self.demos.state, self.demos.action)
         if folder is not None:
-            start_policy(policy, self.recipe, folder)
+            self.start(policy, folder)
         return policy
+
+    def start(self, model: nn.Module, folder: Path) -> None:
+        assert isinstance(model, RobotPolicy)
+        start_policy(model, self.recipe, folder)
+
+    @classmethod
+    def read_parts(cls, folder: Path, weights: Mapping[str, Tensor]) -> Parts:
+        return replace(super().read_parts(folder, weights), spec=read_spec(weights))
+
+    @classmethod
+    def changes_to_reopen(cls, recipe: Recipe, folder: Path) -> list[str]:
+        encoder = [f"policy.encoder=siglip:{folder}"] if (folder / TOWER).exists() else []
+        return [*super().changes_to_reopen(recipe, folder), *encoder]
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
@@ -260,7 +276,7 @@ def new_policy(
     the encoder's configuration, where it is one of transformers; by default what its folder says."""
     encoder = image_encoder(recipe, pretrained=pretrained, tower=tower)
     policy = _build(recipe, spec, encoder)
-    start_new(policy, recipe, skip=[encoder])
+    set_initial_weights(policy, recipe, skip=[encoder])
     return policy
 
 
@@ -343,7 +359,7 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str
     takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
     world = recipe.policy.frame == "world" and takes_points
     vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
-    start_new(vit, recipe)
+    set_initial_weights(vit, recipe)
     if pretrained and where:
         old, weights = read_model(Path(where))
         refuse_other_shapes(old, recipe, f"policy.encoder={where}")

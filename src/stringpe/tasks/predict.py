@@ -25,7 +25,7 @@ from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl import Detector
 from ..models.owl3d import Detector3D, detections
 from ..viewer import Box, Frame, record_frames, save, show_frames
-from .build import LoadedRun, load_run
+from .load import LoadedRun, load_run
 
 if TYPE_CHECKING:
     from PIL.Image import Image

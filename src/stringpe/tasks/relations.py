@@ -12,7 +12,6 @@ every matrix has a leading dimension for the seed, and the encodings of all seed
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
 from .base import Parts, Sample, Task
+from .build import with_one_layer
 
 POINTS, LABELS, AXES = 16, 8, 3
 SIDE = 8.0
@@ -197,7 +197,7 @@ class Relations(Task):
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
-        PointTransformers(replace(recipe.model, layers=1), [recipe.seed])
+        PointTransformers(with_one_layer(recipe).model, [recipe.seed])
 
     @property
     def examples(self) -> int:

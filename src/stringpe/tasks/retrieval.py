@@ -21,9 +21,10 @@ from ..models.contrastive import Contrastive, Embeddings, class_embeddings, star
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, TextTask, broadcast
-from .build import build_towers, start_new
-from .warm_start import keep_tokenizer
+from .base import Parts, Sample, Task, broadcast
+from .build import build_towers, set_initial_weights
+from .text_task import TextTask
+from .warm_start import name_tokenizer
 
 
 class Retrieval(TextTask):
@@ -51,7 +52,7 @@ class Retrieval(TextTask):
                 f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
         self.depth = recipe.model.depth != "none"
-        self.feed = CaptionedBatches(keep_tokenizer(recipe), self.depth)
+        self.feed = CaptionedBatches(name_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
@@ -67,7 +68,7 @@ class Retrieval(TextTask):
         assert parts.tokenizer is not None
         bias = start_bias(recipe.loss.pair_bias, recipe.loop.batch_size)
         model = build_towers(recipe, parts.tokenizer, bias)
-        start_new(model, recipe)
+        set_initial_weights(model, recipe)
         return model
 
     @cached_property

@@ -5,7 +5,6 @@ real numbers, without a grid, and in three dimensions from the start.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -52,10 +51,6 @@ class Shapes(Task):
         if recipe.loss.kind not in CLASS_LOSSES:
             raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.clouds = load_clouds(recipe.data, "train")
-
-    @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
-        cls.build(replace(recipe, model=replace(recipe.model, layers=1)), Parts())
 
     @property
     def examples(self) -> int:

@@ -1,5 +1,5 @@
 """Starting from what was trained before: `model.start` names a run of ours, a recipe to be trained first, or a
-checkpoint of transformers. Its towers, its tokeniser and its table of positions are carried over."""
+checkpoint of transformers. Towers, tokeniser and learned tables of positions are carried over."""
 
 import json
 import math
@@ -19,53 +19,25 @@ from ..io import checkpoint as checkpoints
 from ..io.files import cache_folder, read_json
 from ..models.depth import DepthLift
 from ..models.owl import ClassHead
-from ..models.owl_checkpoints import KINDS, load_owl, load_owl_tokenizer
+from ..models.owl_checkpoints import KINDS, load_owl_tokenizer
 from ..models.stem import prefixes
 from ..models.tokenizer import Tokenizer
 from ..models.vit import ViT
 from ..recipes.schema import Recipe
-from .base import OWL
 
-_SHAPES = {
+OWL_CONFIG = "owl.json"
+"""In a checkpoint of a detector that came from transformers: its configuration there."""
+
+_SHAPE_SETTINGS = {
     "model": ("dim", "layers", "heads", "patch_size", "stem", "encoding", "options", "share_layers"),
     "text": ("dim", "layers", "heads", "context", "encoding", "options", "pool", "width"),
 }
-_MAY_BE_NEW = ("lift.", "fuse.", "kind", "prefix")  # what a ViT may lack to start from: depth and registers bring it
-_ALSO_NEW = ("head.", "map_pool.")
+_MAY_BE_NEW = ("lift.", "fuse.", "kind", "prefix")  # weights of a ViT that depth and registers add
+_HEADS = ("head.", "map_pool.")
 _TABLE = "absolute.weight"
 
 
-def start(model: nn.Module, recipe: Recipe) -> None:
-    """Let a new model start from `model.start`: all of it from a run of the same task, else the towers, and the
-    projection of a class head where the run has one for it. Nothing happens where `model.start` is empty."""
-    folder = start_folder(recipe)
-    if folder is None:
-        return
-    if is_owl(folder):
-        model.load_state_dict(load_owl(folder).state_dict())
-        return
-    old, weights = checkpoints.read_model(folder)
-    if (checkpoints.model_folder(folder) / OWL).exists():
-        load_weights(model, weights, str(folder))
-        return
-    texts = {name: tensor for name, tensor in weights.items() if name.startswith("text.")}
-    where = f"model.start={folder}"
-    refuse_other_shapes(old, recipe, where, ("model", "text") if texts else ("model",))
-    own = model.state_dict()
-    for name, tensor in texts.items():
-        if name in own and own[name].shape != tensor.shape:
-            raise ValueError(
-                f"{where} has {name} of {tuple(tensor.shape)}, this model needs {tuple(own[name].shape)}: leave "
-                f"text.tokenizer empty, to use that run's"
-            )
-    assert isinstance(model.image, ViT)
-    start_vit(model.image, weights, where)
-    model.load_state_dict(texts, strict=False)
-    if old.task == recipe.task:
-        rest = {n: t for n, t in weights.items() if not n.startswith(("image.", "text."))}
-        model.load_state_dict(rest, strict=False)
-    elif isinstance(head := getattr(model, "class_head", None), ClassHead):
-        _start_projection(head, old, weights)
+# What a recipe starts from.
 
 
 def start_folder(recipe: Recipe) -> Path | None:
@@ -84,7 +56,7 @@ def start_folder(recipe: Recipe) -> Path | None:
 
 
 def start_recipe(recipe: Recipe) -> Recipe | None:
-    """The recipe that has to be trained before this one, where `model.start` is "recipe:NAME"; its data is kept where
+    """The recipe that has to be trained before this one, where `model.start` is "recipe:NAME". Its data is cached where
     this recipe's is."""
     kind, _, name = recipe.model.start.partition(":")
     if kind != "recipe":
@@ -94,73 +66,109 @@ def start_recipe(recipe: Recipe) -> Recipe | None:
 
 
 def fill_in(text: str, recipe: Recipe, key: str) -> str:
-    """What the text of a recipe's `key` stands for, with {encoding}, {seed} and {depth} replaced by the recipe's."""
+    """The text of a recipe's `key`, with {encoding}, {seed} and {depth} replaced by the recipe's own."""
     try:
         return text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
 
 
-def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[str] = ("model",)) -> None:
-    """Refuse a run whose towers are not those of this recipe. Depth may differ: see `start_vit`."""
-    differing = []
-    for group in groups:
-        for name in _SHAPES[group]:
-            there, here = (getattr(getattr(recipe, group), name) for recipe in (old, new))
-            if there != here:
-                shown = "encoding_options" if name == "options" else name
-                differing.append(f"{group}.{shown}={there} there, {here} here")
-    if differing:
-        raise ValueError(f"{where} has other towers than this recipe ({'; '.join(differing)}): set them as that run")
+# Weights.
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Load weights that must be those of the model; a learned table of absolute embeddings is read at its patches."""
-    own = model.state_dict()
-    fitted = dict(weights)
-    for name, table in weights.items():
-        if name.endswith(_TABLE) and name in own and own[name].shape[1:] == table.shape[1:]:
-            fitted[name] = resize_table(table, len(own[name]))
-    other = sorted(own.keys() ^ fitted.keys())
-    shapes = [name for name in own if name in fitted and own[name].shape != fitted[name].shape]
-    if shapes:
-        name = shapes[0]
-        what = f"{name} is {tuple(fitted[name].shape)} there, {tuple(own[name].shape)} by the recipe"
-    elif other:
-        what = f"only one of them has {other[0]}"
-    else:
-        model.load_state_dict(fitted)
-        return
-    raise ValueError(f"the weights of {where} are not those of its recipe ({what}): leave model.* and text.* as it has")
+def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> None:
+    """Load into a new model of two towers what a run of ours has for it: everything from a run of the same task, else
+    the towers, and from a run of retrieval also the projection of a class head."""
+    old, weights = checkpoints.read_model(folder)
+    texts = {name: tensor for name, tensor in weights.items() if name.startswith("text.")}
+    where = f"model.start={folder}"
+    refuse_other_shapes(old, recipe, where, ("model", "text") if texts else ("model",))
+    new = model.state_dict()
+    for name, tensor in texts.items():
+        if name in new and new[name].shape != tensor.shape:
+            raise ValueError(
+                f"{where} has {name} of {tuple(tensor.shape)}, this model needs {tuple(new[name].shape)}: leave "
+                f"text.tokenizer empty, to use that run's"
+            )
+    assert isinstance(model.image, ViT)
+    start_vit(model.image, weights, where)
+    model.load_state_dict(texts, strict=False)
+    if old.task == recipe.task:
+        rest = {n: t for n, t in weights.items() if not n.startswith(("image.", "text."))}
+        model.load_state_dict(rest, strict=False)
+    elif isinstance(head := getattr(model, "class_head", None), ClassHead):
+        _start_projection(head, old, weights)
 
 
 def start_vit(vit: ViT, weights: Mapping[str, Tensor], where: str) -> None:
     """Load the vision transformer found in a checkpoint's weights, perhaps inside a larger model.
 
-    A 2D one may become 3D: the frequencies of the plane are kept, those of depth are as new, and the depth layer's
-    scale starts at 0, so that the first step sees what the 2D model saw. Registers and pooling that it lacks are new.
-    A learned table of absolute embeddings, one of a square image, is read at this model's patches."""
-    own = vit.state_dict()
-    prefix = _find_prefix(own, weights, where)
+    A 2D one may become 3D: the frequencies of the plane are kept, those of depth are new, and the depth layer's scale
+    starts at 0, so that the first step sees what the 2D model saw. Registers and pooling that it lacks are new. A
+    learned table of absolute embeddings, made for a square image, is resampled at this model's patches."""
+    new = vit.state_dict()
+    prefix = _find_prefix(new, weights, where)
     lifted = False
-    for name, tensor in own.items():
-        found = weights.get(prefix + name)
-        if found is None:
+    for name, tensor in new.items():
+        old = weights.get(prefix + name)
+        if old is None:
             continue
-        if found.shape == tensor.shape:
-            tensor.copy_(found)
-        elif _is_frequencies(name) and found.ndim == tensor.ndim >= 3 and found.shape[1] + 1 == tensor.shape[1]:
-            tensor[:, : found.shape[1]] = found
+        if old.shape == tensor.shape:
+            tensor.copy_(old)
+        elif _is_frequencies(name) and old.ndim == tensor.ndim >= 3 and old.shape[1] + 1 == tensor.shape[1]:
+            tensor[:, : old.shape[1]] = old
             lifted = True
-        elif name == _TABLE and found.shape[1] == tensor.shape[1]:
-            tensor.copy_(resize_table(found, len(tensor), vit.table_size))
+        elif name == _TABLE and old.shape[1] == tensor.shape[1]:
+            tensor.copy_(resize_table(old, len(tensor), vit.table_size))
         elif not name.startswith((*_MAY_BE_NEW, "head.")):
             raise ValueError(
-                f"{where} has {name} of {tuple(found.shape)}, this model needs {tuple(tensor.shape)}: "
+                f"{where} has {name} of {tuple(old.shape)}, this model needs {tuple(tensor.shape)}: "
                 f"set model.* as that run had it"
             )
     if isinstance(vit.lift, DepthLift) and (lifted or f"{prefix}lift.scale" not in weights):
         nn.init.zeros_(vit.lift.scale)
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
+    """Load weights that must be those of the model; learned tables of absolute embeddings are resampled at its patches,
+    which a recipe with another image size has more or fewer of."""
+    needed = model.state_dict()
+    fitted = dict(weights)
+    for name, table in weights.items():
+        if name.endswith(_TABLE) and name in needed and needed[name].shape[1:] == table.shape[1:]:
+            fitted[name] = resize_table(table, len(needed[name]))
+    unmatched = sorted(needed.keys() ^ fitted.keys())
+    misshapen = [name for name in needed if name in fitted and needed[name].shape != fitted[name].shape]
+    if misshapen:
+        name = misshapen[0]
+        reason = f"{name} is {tuple(fitted[name].shape)} there, {tuple(needed[name].shape)} by the recipe"
+    elif unmatched:
+        reason = f"only one of them has {unmatched[0]}"
+    else:
+        model.load_state_dict(fitted)
+        return
+    raise ValueError(f"the weights of {where} are not those of its recipe ({reason}): leave model.* and text.* alone")
+
+
+def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[str] = ("model",)) -> None:
+    """Refuse a run whose towers have other shapes than this recipe's. Depth may differ: see `start_vit`."""
+    differing = []
+    for group in groups:
+        for name in _SHAPE_SETTINGS[group]:
+            there, here = (getattr(getattr(recipe, group), name) for recipe in (old, new))
+            if there != here:
+                key = "encoding_options" if name == "options" else name
+                differing.append(f"{group}.{key}={there} there, {here} here")
+    if differing:
+        raise ValueError(f"{where} has other towers than this recipe ({'; '.join(differing)}): set them as that run")
+
+
+def resize_table(table: Tensor, patches: int, new: tuple[int, int] | None = None) -> Tensor:
+    """A learned table of a square image, at so many patches: of another square, or of the grid `new`."""
+    if len(table) == patches:
+        return table
+    old, side = math.isqrt(len(table)), math.isqrt(patches)
+    return resample(table, (old, old), new or (side, side))
 
 
 def resample(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
@@ -168,29 +176,21 @@ def resample(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tenso
     module = LearnedAbsolute(table.shape[1], old)
     with torch.no_grad():
         module.weight.copy_(table)
-        plane = (grid(*new, units="normalised") + 1) / 2 * torch.tensor(old) - 0.5
-        return module(plane)
-
-
-def resize_table(table: Tensor, patches: int, new: tuple[int, int] | None = None) -> Tensor:
-    """The table of a square image for one of so many patches: a square, or the grid `new`."""
-    if len(table) == patches:
-        return table
-    old, side = math.isqrt(len(table)), math.isqrt(patches)
-    return resample(table, (old, old), new or (side, side))
+        places = (grid(*new, units="normalised") + 1) / 2 * torch.tensor(old) - 0.5
+        return module(places)
 
 
 def _start_projection(head: ClassHead, old: Recipe, weights: Mapping[str, Tensor]) -> None:
-    """Let a class head start from what a run of retrieval projects its pooled tokens with: what was learned for the
-    mean of the tokens suits each of them."""
+    """Let a class head start from the projection of a run of retrieval: what was learned for the mean of the tokens
+    suits each of them."""
     if old.model.pool == "mean" and "projection.weight" in weights:
         names = {"weight": "projection.weight", "bias": "projection.bias"}
         head.project.load_state_dict({name: weights[key] for name, key in names.items()})
 
 
-def _find_prefix(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str) -> str:
-    """What stands before a vision transformer's names in a checkpoint that holds one."""
-    needed = [name for name in own if not name.startswith((*_MAY_BE_NEW, *_ALSO_NEW))]
+def _find_prefix(vit: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str) -> str:
+    """What stands before the names of a vision transformer in a checkpoint that holds one like it."""
+    needed = [name for name in vit if not name.startswith((*_MAY_BE_NEW, *_HEADS))]
     for prefix in prefixes(weights):
         if all(prefix + name in weights for name in needed):
             return prefix
@@ -204,6 +204,9 @@ def _is_frequencies(name: str) -> bool:
     return name.endswith(("encoding.frequencies.weight", "encoding.frequencies.coefficients"))
 
 
+# Detectors of transformers, and tokenisers.
+
+
 def is_owl(folder: Path) -> bool:
     """Whether a folder holds an OWL-ViT or OWLv2 model as transformers writes it."""
     path = folder / "config.json"
@@ -211,38 +214,36 @@ def is_owl(folder: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") in KINDS
 
 
-def start_tokenizer(recipe: Recipe) -> Tokenizer | None:
-    """The tokeniser that a recipe's model must use: of its file, or of what it starts from; None where it is free."""
-    if recipe.text.tokenizer:
-        return Tokenizer.load(recipe.text.tokenizer)
+def read_owl_config(recipe: Recipe) -> Mapping[str, Any] | None:
+    """The configuration in transformers of the detector that the recipe's model starts from; None for our own
+    towers."""
     folder = start_folder(recipe)
     if folder is None:
         return None
-    if is_owl(folder):
-        return load_owl_tokenizer(folder)
-    path = checkpoints.model_folder(folder) / checkpoints.TOKENIZER
-    return Tokenizer.load(path) if path.exists() else None
+    path = folder / "config.json" if is_owl(folder) else checkpoints.model_folder(folder) / OWL_CONFIG
+    config: Mapping[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return config
 
 
 def choose_tokenizer(recipe: Recipe, texts: Sequence[str]) -> Tokenizer:
-    """The tokeniser that the recipe's model must use, or a BPE trained on the texts."""
-    return start_tokenizer(recipe) or Tokenizer.train(texts, vocab=recipe.text.vocab)
+    """The tokeniser that the recipe's model must use: of its file, or of what it starts from; else a BPE trained on the
+    texts."""
+    if recipe.text.tokenizer:
+        return Tokenizer.load(recipe.text.tokenizer)
+    folder = start_folder(recipe)
+    if folder is not None and is_owl(folder):
+        return load_owl_tokenizer(folder)
+    path = None if folder is None else checkpoints.model_folder(folder) / checkpoints.TOKENIZER
+    if path is not None and path.exists():
+        return Tokenizer.load(path)
+    return Tokenizer.train(texts, vocab=recipe.text.vocab)
 
 
-def keep_tokenizer(recipe: Recipe) -> Recipe:
-    """The recipe with the tokeniser file of the run that its towers start from, if it names none itself."""
+def name_tokenizer(recipe: Recipe) -> Recipe:
+    """The recipe with `text.tokenizer` naming the tokeniser of the run that its towers start from, unless it names one
+    itself."""
     folder = start_folder(recipe)
     if folder is None or recipe.text.tokenizer:
         return recipe
     path = checkpoints.model_folder(folder) / checkpoints.TOKENIZER
     return replace(recipe, text=replace(recipe.text, tokenizer=str(path))) if path.exists() else recipe
-
-
-def start_owl(recipe: Recipe) -> Mapping[str, Any] | None:
-    """The transformers configuration of the model that the recipe's starts from; None for towers of our own."""
-    folder = start_folder(recipe)
-    if folder is None:
-        return None
-    path = folder / "config.json" if is_owl(folder) else checkpoints.model_folder(folder) / OWL
-    found: Mapping[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    return found

@@ -14,7 +14,7 @@ from ..io.files import write_json
 from ..io.progress import working
 from ..metrics.statistics import Estimate, wilson
 from ..tasks.base import Task
-from ..tasks.build import open_run
+from ..tasks.load import open_run
 from .launch import create_accelerator
 from .report import Rows, Section, describe_task, show_samples, write_report
 from .run_result import digests, versions

@@ -13,7 +13,7 @@ import torch
 from lerobot.configs import FeatureType, PolicyFeature
 
 from stringpe.robots.policies.base import RobotPolicy
-from stringpe.tasks.build import load_run
+from stringpe.tasks.load import load_run
 
 from .configuration_string import DEPTH, IMAGES, StringConfig
 from .modeling_string import StringPolicy

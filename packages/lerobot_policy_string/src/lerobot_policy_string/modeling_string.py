@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stringpe.robots.calibration import intrinsics_key, pose_key
 from stringpe.robots.data.columns import ACTION, DEPTH, IMAGES, STATE, UNITS
-from stringpe.tasks.build import refuse_foreign_code
+from stringpe.tasks.load import refuse_foreign_code
 from stringpe.tasks.policy import new_policy
 
 from .configuration_string import StringConfig
