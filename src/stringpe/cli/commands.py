@@ -50,13 +50,13 @@ def compare(
         best: Show the maximum over seeds, too, as the paper does for detection in 3D.
     """
     from .. import recipes
-    from ..training import comparison
+    from ..training.comparison import compare as run
     from ..training.comparison_runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
     tuning = Tuning(tuple(rates), rates_share) if rates else None
-    comparison.compare(
+    run(
         chosen,
         encodings,
         seeds,
