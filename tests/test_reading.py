@@ -21,7 +21,7 @@ WALKS = {
 }
 """By section, what the page says is entered and needs no reading."""
 LAYERS = {"From a command to a table": ("cli/", "recipes/", "tasks/", "training/")}
-"""Of a walk through many layers, those that the page lists; below them lie the layers of the other walks, data and io."""
+"""Of a walk through many layers, those that the page lists; below them lie data, io and the layers of other walks."""
 
 
 def files_entered(function):
