@@ -301,4 +301,4 @@ def test_the_report_opens_with_the_question_and_whether_it_was_answered(related)
     assert page.count("<table>") == 3
     assert "<li>as trained: all weights are trained" in page
     assert "step (ms)" not in page  # was not measured
-    assert "What the model sees" not in page
+    assert "What the models see" not in page

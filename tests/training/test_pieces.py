@@ -16,7 +16,7 @@ from stringpe.training.costs import Clock, peak_bytes, reset_peak
 from stringpe.training.launch import create_accelerator
 from stringpe.training.log import Log
 from stringpe.training.loop import Run, constant, cosine
-from stringpe.training.state import Ema, capture_generators, restore_generators
+from stringpe.training.state import Ema, restore_generators, save_generators
 
 
 def test_an_epoch_takes_every_example_once_even_where_batches_span_epochs():
@@ -89,7 +89,7 @@ def test_generators_come_back_exactly():
     random.gauss(0, 1)  # leaves a second value waiting, which is part of the state
     numpy.random.seed(0)  # noqa: NPY002
     numpy.random.randn()  # noqa: NPY002
-    state = capture_generators(torch.device("cpu"))
+    state = save_generators(torch.device("cpu"))
 
     def draw():
         return torch.rand(3).tolist(), random.random(), random.gauss(0, 1), numpy.random.randn()  # noqa: NPY002

@@ -162,7 +162,7 @@ class Task(ABC):
     def model(self) -> nn.Module:
         """The model that training begins with: new, or started from the run that `model.start` names."""
         model = self.build(self.recipe, self.parts)
-        folder = start_folder(self.recipe)
+        folder = start_folder(self.recipe) if "model.start" in self.reads else None
         if folder is not None:
             self.start(model, folder)
         return model

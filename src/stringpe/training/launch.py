@@ -11,7 +11,7 @@ import torch
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, write_json
 from ..recipes.schema import Recipe
-from ..tasks import check, check_data, create
+from ..tasks import check, check_data, create, task_class
 from ..tasks.warm_start import start_folder, start_recipe
 from .costs import peak_bytes, reset_peak
 from .log import check_tracker
@@ -45,7 +45,7 @@ def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, 
 def train_start(recipe: Recipe, *, quiet: bool = False) -> None:
     """Train the run that this recipe starts from, where `model.start` is "recipe:NAME" and that run is not finished
     yet."""
-    before = start_recipe(recipe)
+    before = start_recipe(recipe) if "model.start" in task_class(recipe.task).reads else None
     if before is not None:
         folder = start_folder(recipe)
         assert folder is not None

@@ -1,4 +1,4 @@
-"""The one loop: a task's batches through a model, on whatever Accelerate finds (a CPU, GPUs, machines)."""
+"""The one training loop: a task's batches through its model, on whatever Accelerate finds: a CPU, GPUs, machines."""
 
 import math
 import signal
@@ -31,9 +31,9 @@ from ..tasks.base import Task
 from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
-from .state import Ema, capture_generators, restore_generators
+from .state import Ema, restore_generators, save_generators
 
-_ASK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
+_STOP_CHECK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
 
 
 class Run:
@@ -70,28 +70,27 @@ class Run:
 
     @property
     def bare(self) -> nn.Module:
-        """The model without the wrappers of Accelerate."""
+        """The model without Accelerate's wrappers."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=True)
 
     def train(self) -> dict[str, Any]:
         """Train to the end and evaluate. Raises Stopped after SIGTERM, with everything saved."""
         began = time.monotonic()
-        start, position = self._resume()
+        start, log_bytes = self._resume()
         title = f"{self.recipe.name} {self.recipe.model.encoding} seed {self.recipe.seed}"
-        with catch_sigterm() as told_to_stop, self._log(title, start, position) as log:
-            self._stage(log, "the first step, with compilation," if self.recipe.loop.compile else "the first step")
+        with catch_sigterm() as told_to_stop, self._open_log(title, start, log_bytes) as log:
+            first = "the first step, with compilation," if self.recipe.loop.compile else "the first step"
+            self._show_stage(log, first)
             batches = prefetch(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
-                self._after(step + 1, log)
-                stop = self._agreed(step, told_to_stop())
+                self._log_and_evaluate(step + 1, log)
+                stop = self._any_told_to_stop(step, told_to_stop())
                 if stop or (step + 1) % self.recipe.loop.save_every == 0 or step + 1 == self.total:
                     self._save(step + 1, log)
                 if stop:
                     raise Stopped(f"stopped by SIGTERM after step {step + 1}, which is saved: run it again to go on")
-            self._stage(log, "evaluating")
-            metrics = self.evaluate()
-            self._write(log, self.total, {f"val/{k}": v for k, v in metrics.items()})
+            metrics = self._evaluate_and_log(self.total, log)
         return {
             "step": self.total,
             "metrics": metrics,
@@ -150,7 +149,8 @@ class Run:
             norm = nn.utils.get_total_norm(gradients)
             torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))  # as torch clips
 
-    def _after(self, done: int, log: Log | None) -> None:
+    def _log_and_evaluate(self, done: int, log: Log | None) -> None:
+        """Log the loss, and evaluate, where it is time after `done` steps."""
         loop = self.recipe.loop
         if done % loop.log_every == 0 or done == self.total:
             loss, count = self.accelerator.reduce(self.window, "mean").tolist()
@@ -162,51 +162,58 @@ class Run:
             self._write(log, done, {"loss": mean, "lr": rate, **self.task.counters()})
             self.window.zero_()
         if loop.eval_every and done % loop.eval_every == 0 and done < self.total:
-            self._stage(log, "evaluating")
-            metrics = self.evaluate()
-            self._write(log, done, {f"val/{k}": v for k, v in metrics.items()})
+            self._evaluate_and_log(done, log)
             self.clock.resume()
+
+    def _evaluate_and_log(self, step: int, log: Log | None) -> dict[str, float]:
+        self._show_stage(log, "evaluating")
+        metrics = self.evaluate()
+        self._write(log, step, {f"val/{k}": v for k, v in metrics.items()})
+        return metrics
 
     def _write(self, log: Log | None, step: int, values: dict[str, float]) -> None:
         if log is not None:
             log.write(step, values)
             log.show(step, values)
 
-    def _stage(self, log: Log | None, text: str) -> None:
+    def _show_stage(self, log: Log | None, text: str) -> None:
         if log is not None:
             log.stage(text)
 
     @contextmanager
-    def _log(self, title: str, start: int, position: int) -> Iterator[Log | None]:
+    def _open_log(self, title: str, start: int, log_bytes: int) -> Iterator[Log | None]:
+        """The log, in the main process; None in the others."""
         if not self.accelerator.is_main_process:
             yield None
             return
         tracker = start_tracker(self.recipe, self.out, title, start)
-        with Log(self.out, title, self.total, quiet=self.quiet, start=start, position=position, tracker=tracker) as log:
+        with Log(
+            self.out, title, self.total, quiet=self.quiet, start=start, position=log_bytes, tracker=tracker
+        ) as log:
             yield log
 
-    def _agreed(self, step: int, told: bool) -> bool:
+    def _any_told_to_stop(self, step: int, told: bool) -> bool:
         """Whether any process was told to stop; all give the same answer."""
         if self.place.world == 1:
             return told
-        if step % _ASK_EVERY:
+        if step % _STOP_CHECK_EVERY:
             return False
         flag = torch.tensor(float(told), device=self.place.device)
         return float(self.accelerator.reduce(flag, "sum")) > 0
 
     def _save(self, step: int, log: Log | None) -> None:
-        """Write a checkpoint, once the weights were found finite."""
+        """Write a checkpoint, unless weights or optimiser are no longer finite."""
         self._check_finite(step)
-        self.window = self.accelerator.reduce(self.window, "mean")  # the same in all, so one number is enough to save
+        self.window = self.accelerator.reduce(self.window, "mean")  # the same in all processes: one pair to save
         # Full tensors under plain names, however the model is wrapped or sharded.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         weights, optimizer = map(_untyped, get_state_dict(self.model, self.optimizer.optimizer, options=options))
         average = None
         if self.ema:
             with self.ema.swapped():
-                found = _untyped(get_model_state_dict(self.model, options=options))
-                average = {name: t.clone() for name, t in found.items()}  # on a CPU these are the weights themselves
-        state = capture_generators(self.place.device)
+                swapped = _untyped(get_model_state_dict(self.model, options=options))
+                average = {name: t.clone() for name, t in swapped.items()}  # on a CPU these are the weights themselves
+        state = save_generators(self.place.device)
         state = {name: self.accelerator.gather(t[None].to(self.place.device)) for name, t in state.items()}
         if self.accelerator.is_main_process:
             assert log is not None
@@ -225,23 +232,23 @@ class Run:
         self.clock.resume()
 
     def _check_finite(self, step: int) -> None:
-        """Refuse to save weights, averages or optimiser states with NaN or infinity: all processes alike."""
+        """Refuse weights, averages or optimiser states with NaN or infinity, in all processes if in any."""
         state = [t for entry in self.optimizer.optimizer.state.values() for t in entry.values()]
         average = list(self.ema.average.values()) if self.ema else []
         tensors = [t for t in (*self.bare.state_dict().values(), *average, *state) if isinstance(t, torch.Tensor)]
-        own = [_local(t) for t in tensors if t.is_floating_point()]
-        bad = torch.stack([(~t.isfinite()).any().to(self.place.device) for t in own]).any().float()
-        if float(self.accelerator.reduce(bad, "sum")) == 0:
+        local = [_local(t) for t in tensors if t.is_floating_point()]
+        broken = torch.stack([(~t.isfinite()).any().to(self.place.device) for t in local]).any().float()
+        if float(self.accelerator.reduce(broken, "sum")) == 0:
             return
         saved = checkpoints.found(self.out)
-        last = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
+        newest = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
         raise ValueError(
-            f"the weights are no longer finite at step {step}, which is not saved; {last}: lower optim.lr or raise "
+            f"the weights are no longer finite at step {step}, which is not saved; {newest}: lower optim.lr or raise "
             f"optim.warmup_steps"
         )
 
     def _newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole. Damaged ones are set aside, with a warning that names them."""
+        """The newest checkpoint that can be read. Damaged ones are set aside, with a warning that names them."""
         for path in reversed(checkpoints.found(self.out)):
             try:
                 return checkpoints.read(path)
@@ -258,14 +265,14 @@ class Run:
         return None
 
     def _resume(self) -> tuple[int, int]:
-        """Load the newest whole checkpoint, if there is one; returns its step and its length of metrics.jsonl."""
+        """Load the newest checkpoint that can be read, if any; returns its step and its length of metrics.jsonl."""
         checkpoint = self._newest()
         if checkpoint is None:
             return 0, 0
-        other = differences(checkpoint.recipe, self.recipe)
-        if other:
+        changed = differences(checkpoint.recipe, self.recipe)
+        if changed:
             raise ValueError(
-                f"{self.out} holds a run of another recipe ({'; '.join(other)}): choose another folder, or repeat it"
+                f"{self.out} holds a run of another recipe ({'; '.join(changed)}): choose another folder, or repeat it"
             )
         options = StateDictOptions(full_state_dict=True)
         weights = checkpoint.model if checkpoint.weights is None else checkpoint.weights
@@ -284,7 +291,7 @@ class Run:
         # Rows are copied: torch reads a state from the start of its storage.
         states = checkpoint.rng.items()
         rows = {name: t[self.place.rank].clone() for name, t in states if len(t) == self.place.world}
-        if rows:  # with another number of processes, dropout goes on from a fresh seed
+        if rows:  # with another number of processes, dropout goes on from a new seed
             restore_generators(rows, self.place.device)
         self.window = torch.tensor(checkpoint.progress["window"], device=self.place.device)
         return checkpoint.step, checkpoint.progress["log_bytes"]
@@ -297,7 +304,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _untyped(state: Any) -> dict[str, Any]:
-    """A state dict for torch, whose type for one is of no help."""
+    """A state dict, without the narrower type that torch gives it."""
     return state
 
 
@@ -313,19 +320,19 @@ def _optimizer(model: nn.Module, task: Task, device: torch.device) -> torch.opti
 
 
 def cosine(step: int, total: int, warmup: int) -> float:
-    """After the warm-up, half a cosine to 0."""
+    """The share of the learning rate at a step: a linear warm-up, then half a cosine to 0."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
 
 
 def constant(step: int, total: int, warmup: int) -> float:
-    """After the warm-up, no change."""
+    """The share of the learning rate at a step: a linear warm-up, then 1."""
     return min((step + 1) / max(warmup, 1), 1.0)
 
 
 SCHEDULES: dict[str, Callable[[int, int, int], float]] = {"cosine": cosine, "constant": constant}
-"""By their names in `optim.schedule`."""
+"""By name in `optim.schedule`."""
 
 
 class Stopped(SystemExit):
@@ -341,18 +348,18 @@ class Stopped(SystemExit):
 
 @contextmanager
 def catch_sigterm() -> Iterator[Callable[[], bool]]:
-    """Inside, SIGTERM does not kill; the yielded function tells whether it came."""
-    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+    """Inside, SIGTERM does not end the process; the function yielded says whether it was received."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that can set handlers
         yield lambda: False
         return
-    came = False
+    received = False
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
+        nonlocal received
+        received = True
 
     before = signal.signal(signal.SIGTERM, note)
     try:
-        yield lambda: came
+        yield lambda: received
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,5 +1,5 @@
-"""What a run carries from step to step beside its weights and optimiser: the average of the weights, and the state of
-every random generator."""
+"""What a run carries from step to step besides its weights and its optimiser: the average of the weights, and the state
+of every random generator."""
 
 import random
 from collections.abc import Iterator
@@ -11,10 +11,11 @@ from torch.distributed.fsdp import FSDPModule
 
 
 class Ema:
-    """average ← decay · average + (1 − decay) · weights, after every step.
+    """The exponential moving average of the weights: average ← decay · average + (1 − decay) · weights, after every
+    step.
 
-    The first steps use the smaller decay (1 + step) / (10 + step), so that the start is forgotten; with a power, as
-    diffusion policies have it (0.75), 1 − (1 + step)^−power."""
+    Early steps use a smaller decay, so that the start is forgotten: (1 + step) / (10 + step); or, with a power (0.75
+    for diffusion policies), 1 − (1 + step)^−power."""
 
     def __init__(self, model: nn.Module, decay: float, power: float = 0.0):
         self.model, self.decay, self.power = model, decay, power
@@ -23,7 +24,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights in after step `step`."""
+        """Add the weights after step `step` to the average."""
         early = 1 - (1 + step) ** -self.power if self.power else (1 + step) / (10 + step)
         decay = min(self.decay, early)
         torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in self.weights.values()], 1 - decay)
@@ -41,15 +42,16 @@ class Ema:
     def _swap(self) -> None:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # an evaluation leaves whole weights behind, which the next step would take for new
+                module.reshard()  # evaluation leaves whole weights behind, which the next step would take for new ones
         for name, weight in self.weights.items():
             other: Tensor = self.average[name].clone()
             self.average[name].copy_(weight)
             weight.copy_(other)
 
 
-def capture_generators(device: torch.device) -> dict[str, Tensor]:
-    """torch on the CPU and on the device, Python and NumPy (if it is there): uint8 and float64 vectors."""
+def save_generators(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators (CPU and device), Python's and, if it is installed, NumPy's: uint8 and float64
+    vectors by name."""
     version, words, gauss = random.getstate()
     state = {
         "torch": torch.get_rng_state(),
@@ -66,7 +68,7 @@ def capture_generators(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(state: dict[str, Tensor], device: torch.device) -> None:
-    """Put the generators back to where `capture_generators` found them."""
+    """Put the generators back into the states that `save_generators` saved."""
     torch.set_rng_state(state["torch"].cpu())
     version, *rest = state["python"].tolist()
     words, gauss = rest[:625], rest[625:]
