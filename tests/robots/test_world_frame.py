@@ -26,7 +26,7 @@ from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.observer import ImageEncoder
 from stringpe.tasks.policy import load_policy
-from stringpe.training import simulate
+from stringpe.training import simulation
 from stringpe.training.launch import train
 
 ROWS = [("cayley", "lift"), ("circulant", "lift+normals"), ("rope", "none"), ("sincos", "lift"), ("none", "channel")]
@@ -267,9 +267,9 @@ def test_from_the_simulation_to_demonstrations_and_back(tmp_path, eyes):
     ]
     outcome = train(override(RECIPE, changes), tmp_path / "run", quiet=True)
     assert outcome["metrics"]["success"] in (0, 1)
-    candidate = simulate.read_candidate(tmp_path / "run", "run")
+    candidate = simulation.read_candidate(tmp_path / "run", "run")
     assert candidate.depth
-    ((_, _, make, _),) = simulate._plan([candidate], [("KukaPick", {})], None)
+    ((_, _, make, _),) = simulation._plan([candidate], [("KukaPick", {})], None)
     made = make()
     assert pose_key("wrist") in made.observation_space.spaces
     made.close()

@@ -5,6 +5,12 @@
     observation, reward, success, timeout, info = env.step(env.action_space.sample())
 
 `tasks()` lists the names. Needs the packages of `pip install 'stringpe[robots]'`.
+
+In the code, sim/ holds the world: `aloha_tasks` and `kuka_tasks` describe tasks as data (`robot_task`, of `things` and
+`goals`) on the robots of `aloha` and `kuka`; `env` steps and renders them (`world_state`, `sensors`); `expert` plays
+the `scripts` that solve them. data/ holds demonstrations: `demos` records them, `writer` stores them, `dataset` reads
+them, `pack` makes one file of them for training. policies/ holds what learns from them: `observer`, `diffusion_policy`,
+`energy_policy`. `rollout` and `evaluate` try policies in simulation.
 """
 
 import functools
@@ -28,11 +34,11 @@ def tasks() -> tuple[str, ...]:
 def shifts(task: str) -> tuple[dict[str, Any], ...]:
     """Changes of the environment that a task's demonstrations do not show: options of `make`, one set per shift."""
     table = _table()
-    found = look_up("task", task, table).shifts
-    if not found:
+    changes = look_up("task", task, table).shifts
+    if not changes:
         some = ", ".join(name for name, entry in table.items() if entry.shifts)
         raise ValueError(f"{task} has no shifts; these tasks have some: {some}")
-    return found
+    return changes
 
 
 def make(

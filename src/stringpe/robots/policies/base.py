@@ -152,11 +152,11 @@ class RobotPolicy(nn.Module):
         return self.action_low + (action.clamp(-1, 1) + 1) / 2 * (self.action_high - self.action_low)
 
     @abstractmethod
-    def loss(self, seen: Tensor, action: Tensor) -> Tensor:
+    def loss(self, observed: Tensor, action: Tensor) -> Tensor:
         """Mean loss, given observed tokens (b, n, dim) and normalised chunks (b, chunk, a)."""
 
     @abstractmethod
-    def sample(self, seen: Tensor, generators: Generators = None) -> Tensor:
+    def sample(self, observed: Tensor, generators: Generators = None) -> Tensor:
         """Normalised chunks (b, chunk, a) for observed tokens (b, n, dim). Row i draws its noise from generators[i]
         alone; without generators, all rows draw from torch's global one."""
 
@@ -172,10 +172,10 @@ class RobotPolicy(nn.Module):
 
     def observe(self, batch: Mapping[str, Any]) -> Tensor:
         """Observed tokens of a batch: see `Observer.forward`. Images (b, 3, S, S) are uint8, or floats in [−1, 1]."""
-        deep = self.observer.wants_depth
-        self._check(batch, deep)
+        with_depth = self.observer.wants_depth
+        self._check(batch, with_depth)
         image = torch.stack([_to_unit(batch[IMAGES + name]) for name in self.spec.cameras], 1)
-        depth = torch.stack([batch[DEPTH + name].float() for name in self.spec.cameras], 1) if deep else None
+        depth = torch.stack([batch[DEPTH + name].float() for name in self.spec.cameras], 1) if with_depth else None
         state = (batch[STATE].float() - self.state_mean) / self.state_std
         calibration = stack_calibration(batch, self.spec.cameras) if self.net.frame == "world" else None
         return self.observer(image, depth, state, self._words(batch.get("task"), len(state)), calibration)
@@ -199,12 +199,12 @@ class RobotPolicy(nn.Module):
         alone (on a CPU; tests/robots/test_policies.py checks it)."""
         plans = []
         for start in range(0, len(observations), width):
-            some, own = list(observations[start : start + width]), list(generators[start : start + width])
-            missing = width - len(some)
-            batch = self._batch(some + some[-1:] * missing)
-            spare = [torch.Generator().manual_seed(0) for _ in range(missing)]
-            chunk = self.predict_action_chunk(batch, [*own, *spare])
-            plans.append(chunk[: len(some), : self.net.execute].cpu().numpy())
+            rows = list(observations[start : start + width])
+            missing = width - len(rows)
+            padding = [torch.Generator().manual_seed(0) for _ in range(missing)]
+            noise = [*generators[start : start + width], *padding]
+            chunk = self.predict_action_chunk(self._batch(rows + rows[-1:] * missing), noise)
+            plans.append(chunk[: len(rows), : self.net.execute].cpu().numpy())
         return np.concatenate(plans)
 
     def reset(self) -> None:
@@ -239,9 +239,13 @@ class RobotPolicy(nn.Module):
             return task
         return hash_words(task or [self.spec.tasks[0]] * count).to(self.state_mean.device)
 
-    def _check(self, batch: Mapping[str, Any], deep: bool) -> None:
+    def _check(self, batch: Mapping[str, Any], with_depth: bool) -> None:
         """Refuse an observation that lacks something or has another size."""
-        wanted = [STATE, *(IMAGES + n for n in self.spec.cameras), *(DEPTH + n for n in self.spec.cameras if deep)]
+        wanted = [
+            STATE,
+            *(IMAGES + n for n in self.spec.cameras),
+            *(DEPTH + n for n in self.spec.cameras if with_depth),
+        ]
         missing = [key for key in wanted if key not in batch]
         if missing:
             raise ValueError(f"the observation lacks {', '.join(missing)}; it has {', '.join(sorted(batch))}")
@@ -263,18 +267,18 @@ class RobotPolicy(nn.Module):
 
 
 def read_spec(weights: Mapping[str, Tensor]) -> Spec:
-    """The `Spec` of the policy with these weights."""
+    """The `Spec` that the weights of a policy hold."""
     if "about" not in weights:
         raise ValueError("this is not the checkpoint of a policy: train one, for example stringpe train kuka_small")
     shape = {"cameras": [str], "state_dim": int, "action_dim": int, "image_size": int, "fps": float, "tasks": [str]}
     try:
-        found: dict[str, Any] = json.loads(bytes(weights["about"].tolist()))
-        wrong = find_mismatch(found, shape)
+        fields: dict[str, Any] = json.loads(bytes(weights["about"].tolist()))
+        wrong = find_mismatch(fields, shape)
     except (ValueError, TypeError, RecursionError) as error:
         wrong = str(error)
-    if wrong or set(found) != set(shape):
+    if wrong or set(fields) != set(shape):
         raise ValueError(f"the weights do not say what the policy was made for ({wrong}): use another checkpoint")
-    return Spec(**found | {"cameras": tuple(found["cameras"]), "tasks": tuple(found["tasks"])})
+    return Spec(**fields | {"cameras": tuple(fields["cameras"]), "tasks": tuple(fields["tasks"])})
 
 
 def _to_unit(image: Tensor) -> Tensor:

@@ -86,8 +86,8 @@ class ChunkDecoder(nn.Module):
         times = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None]
         h = self.enter(x)
         h = h + self.place(times).to(h.dtype)
-        for block, own in zip(self._blocks(), memory, strict=True):
-            h = block(h, condition, times, own)
+        for block, keys_and_values in zip(self._blocks(), memory, strict=True):
+            h = block(h, condition, times, keys_and_values)
         return self.leave(self.norm(h))
 
     def _blocks(self) -> list[ChunkBlock]:

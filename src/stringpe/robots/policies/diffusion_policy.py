@@ -51,23 +51,23 @@ class DiffusionPolicy(RobotPolicy):
         draw_by_fan_in(self.step_mlp[0], gain=1.0)  # type: ignore[arg-type]
         draw_by_fan_in(self.step_mlp[2], gain=1.0)  # type: ignore[arg-type]
 
-    def loss(self, seen: Tensor, action: Tensor) -> Tensor:
+    def loss(self, observed: Tensor, action: Tensor) -> Tensor:
         """Mean squared error of the predicted noise or chunk, at steps drawn evenly."""
         action = action.repeat_interleave(self.repeats, 0)
         t = torch.randint(self.train_steps, (len(action),), device=action.device)
         noise = torch.randn_like(action)
-        memory = repeat_memory(self.decoder.memory(seen), self.repeats)
-        found = self.decoder(add_noise(action, noise, t, self.signal), self.condition(t), memory)
-        return F.mse_loss(found.float(), noise if self.prediction == "epsilon" else action)
+        memory = repeat_memory(self.decoder.memory(observed), self.repeats)
+        predicted = self.decoder(add_noise(action, noise, t, self.signal), self.condition(t), memory)
+        return F.mse_loss(predicted.float(), noise if self.prediction == "epsilon" else action)
 
-    def sample(self, seen: Tensor, generators: Generators = None) -> Tensor:
-        memory = self.decoder.memory(seen)
-        x = draw_normal((len(seen), self.net.chunk, self.spec.action_dim), seen.device, generators)
+    def sample(self, observed: Tensor, generators: Generators = None) -> Tensor:
+        memory = self.decoder.memory(observed)
+        x = draw_normal((len(observed), self.net.chunk, self.spec.action_dim), observed.device, generators)
         steps = trailing_steps(self.train_steps, self.sample_steps)
         for t, before in zip(steps, [*steps[1:], -1], strict=True):
-            condition = self.condition(torch.full((1,), t, device=seen.device))  # the same for all rows
-            found = self.decoder(x, condition, memory).float()
-            noise = found if self.prediction == "epsilon" else noise_of(x, found, t, self.signal)
+            condition = self.condition(torch.full((1,), t, device=observed.device))  # the same for all rows
+            predicted = self.decoder(x, condition, memory).float()
+            noise = predicted if self.prediction == "epsilon" else noise_of(x, predicted, t, self.signal)
             x = ddim_step(x, noise, t, before, self.signal)
         return x
 

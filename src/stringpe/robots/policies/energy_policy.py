@@ -121,11 +121,11 @@ class EnergyPolicy(RobotPolicy):
         nn.init.normal_(self.condition)
         nn.init.normal_(self.start, std=0.5)
 
-    def propose(self, seen: Tensor) -> Mixture:
+    def propose(self, observed: Tensor) -> Mixture:
         """q(y|x)."""
-        blank = seen.new_ones(len(seen), self.net.chunk, 1)
-        found = self.proposal(blank, self._condition(seen), self.proposal.memory(seen)).float()
-        gaussians, weight = found.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
+        blank = observed.new_ones(len(observed), self.net.chunk, 1)
+        output = self.proposal(blank, self._condition(observed), self.proposal.memory(observed)).float()
+        gaussians, weight = output.split([2 * self.modes * self.spec.action_dim, self.modes], dim=-1)
         mean, log_std = gaussians.unflatten(-1, (2, self.modes, -1)).permute(2, 0, 3, 1, 4)  # (b, m, steps, a) each
         basis = cosines(self.net.chunk).to(mean)
         # A soft floor: below a hard one there would be no gradient.
@@ -136,26 +136,26 @@ class EnergyPolicy(RobotPolicy):
         """E(x, y) = f(x, y) − log q(y|x), (b, k), for chunks (b, k, steps, a) and the correction's memory of x."""
         count = y.shape[1]
         flat = y.flatten(0, 1)
-        found = self.correction(flat, self._condition(flat), repeat_memory(memory, count))
-        return found.float().sum((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
+        output = self.correction(flat, self._condition(flat), repeat_memory(memory, count))
+        return output.float().sum((-2, -1)).unflatten(0, (-1, count)) - proposal.log_prob(y)
 
-    def loss(self, seen: Tensor, action: Tensor) -> Tensor:
+    def loss(self, observed: Tensor, action: Tensor) -> Tensor:
         """Ranking loss, plus the proposal's negative log likelihood per number, plus its distance.
 
         The likelihood divides by the variance and so attends first to frequencies that hardly vary; it learns late
         where a chunk leads. The plain distance weighs all frequencies alike."""
-        proposal = self.propose(seen)
+        proposal = self.propose(observed)
         noisy = (action + _NOISE * torch.randn_like(action))[:, None]
         likelihood = proposal.log_prob(noisy)[:, 0] / action[0].numel()
         fixed = proposal.detach()  # the ranking trains the energy, not the proposal
         negatives, _ = fixed.sample(self.negatives)
         y = torch.cat([noisy, negatives], dim=1)
-        scores = -self.energy(y, self.correction.memory(seen), fixed) - fixed.log_prob(y)
+        scores = -self.energy(y, self.correction.memory(observed), fixed) - fixed.log_prob(y)
         first = torch.zeros(len(y), dtype=torch.long, device=y.device)
         return F.cross_entropy(scores, first) - likelihood.mean() + proposal.distance(action)
 
-    def sample(self, seen: Tensor, generators: Generators = None) -> Tensor:
-        proposal, memory = self.propose(seen).detach(), _detach(self.correction.memory(seen))
+    def sample(self, observed: Tensor, generators: Generators = None) -> Tensor:
+        proposal, memory = self.propose(observed).detach(), _detach(self.correction.memory(observed))
         y, std = proposal.sample(self.candidates, generators)
         for i in range(self.langevin_steps):
             with torch.enable_grad():

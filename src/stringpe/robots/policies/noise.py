@@ -35,21 +35,21 @@ def squared_cosine(steps: int) -> Tensor:
 
 def add_noise(x: Tensor, noise: Tensor, t: Tensor, signal: Tensor) -> Tensor:
     """√ᾱ_t x + √(1 − ᾱ_t) ε for x (b, …), t (b,) and signal ᾱ (T,)."""
-    kept = signal.to(x.device)[t].view(-1, *[1] * (x.ndim - 1))
-    return (kept.sqrt() * x + (1 - kept).sqrt() * noise).to(x.dtype)
+    power = signal.to(x.device)[t].view(-1, *[1] * (x.ndim - 1))  # ᾱ_t
+    return (power.sqrt() * x + (1 - power).sqrt() * noise).to(x.dtype)
 
 
 def noise_of(x: Tensor, clean: Tensor, t: int, signal: Tensor, clip: float = 1.0) -> Tensor:
     """The noise in x at step t if its signal is `clean`, clipped to ± clip."""
-    kept = float(signal[t])
-    return (x - math.sqrt(kept) * clean.clamp(-clip, clip)) / math.sqrt(1 - kept)
+    power = float(signal[t])  # ᾱ_t
+    return (x - math.sqrt(power) * clean.clamp(-clip, clip)) / math.sqrt(1 - power)
 
 
-def trailing_steps(steps: int, few: int) -> list[int]:
-    """`few` of the steps T − 1 … 0, evenly spaced and beginning with T − 1, where there is nothing but noise."""
-    if not 1 <= few <= steps:
-        raise ValueError(f"sample_steps must be from 1 to train_steps = {steps}, got {few}")
-    return [round(steps - i * steps / few) - 1 for i in range(few)]
+def trailing_steps(steps: int, count: int) -> list[int]:
+    """`count` of the steps T − 1 … 0, evenly spaced and beginning with T − 1, where there is nothing but noise."""
+    if not 1 <= count <= steps:
+        raise ValueError(f"sample_steps must be from 1 to train_steps = {steps}, got {count}")
+    return [round(steps - i * steps / count) - 1 for i in range(count)]
 
 
 def ddim_step(x: Tensor, noise: Tensor, t: int, before: int, signal: Tensor, clip: float = 1.0) -> Tensor:

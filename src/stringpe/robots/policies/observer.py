@@ -62,10 +62,10 @@ class ImageEncoder(nn.Module):
     def forward(self, image: Tensor, depth: Tensor | None, calibration: Calibration | None = None) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             if isinstance(self.model, ViT):
-                own = calibration if self.model.frame == "world" else None
-                return self.model.features(image, depth if self.wants_depth else None, calibration=own).tokens
-            found = self.model(image, depth=depth) if self.wants_depth else self.model(image)
-        tokens: Tensor = found if isinstance(found, Tensor) else found.last_hidden_state
+                known = calibration if self.model.frame == "world" else None
+                return self.model.features(image, depth if self.wants_depth else None, calibration=known).tokens
+            output = self.model(image, depth=depth) if self.wants_depth else self.model(image)
+        tokens: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
         rows, columns = self.size(image)
         if tokens.ndim != 3 or tokens.shape[1] < rows * columns or tokens.shape[2] != self.dim:
             wanted = f"({len(image)}, {rows * columns} or more, {self.dim})"
@@ -112,8 +112,8 @@ class Observer(nn.Module):
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
         name = encoding if frame == "world" and not is_absolute(encoding) else "none"
         options = {} if name == NONE else encoding_options or {}  # they are the image encoder's, too
-        each = build_encodings(name, options, layers, sizes, shared=False)
-        self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in each)
+        encodings = build_encodings(name, options, layers, sizes, shared=False)
+        self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in encodings)
         self.lift = None if name == "none" or not layers else WorldLift(encoder.patch_size)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         initialise(self, skip=[encoder])  # which may be trained
@@ -139,13 +139,14 @@ class Observer(nn.Module):
     ) -> Tensor:
         """image (b, k, 3, S, S) in [−1, 1], depth (b, k, S, S) or None, state (b, s) normalised, words (b, w), and in
         the world frame calibration (b, k, …)."""
-        tokens, points = self._see(image, depth, calibration)
+        patches, points = self._patch_tokens(image, depth, calibration)
         numbers = torch.arange(words.shape[1], device=words.device, dtype=torch.float32)[:, None]
-        said = self.word(words) + self.order(numbers) * (words > 0)[..., None]
-        own = self.state(state)
+        word_tokens = self.word(words) + self.order(numbers) * (words > 0)[..., None]
+        state_token = self.state(state)
         if self.training and self.blind:
-            own = own * (torch.rand(len(own), 1, device=own.device) >= self.blind)
-        x = torch.cat([tokens, own[:, None], said.to(tokens.dtype)], dim=1)
+            visible = torch.rand(len(state_token), 1, device=state_token.device) >= self.blind
+            state_token = state_token * visible
+        x = torch.cat([patches, state_token[:, None], word_tokens.to(patches.dtype)], dim=1)
         if self.lift is not None:
             assert points is not None
             coords = F.pad(self.lift.scale(points), (0, 0, 0, x.shape[1] - points.shape[1]))  # the others at the origin
@@ -154,7 +155,7 @@ class Observer(nn.Module):
             x = block(x, None)
         return self.norm(x)
 
-    def _see(
+    def _patch_tokens(
         self, image: Tensor, depth: Tensor | None, calibration: Calibration | None
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (b, k n, dim) of all cameras with what is added to them, and in the world frame their points."""

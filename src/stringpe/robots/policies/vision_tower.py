@@ -17,26 +17,26 @@ from ...io.imports import explain_torchvision
 TOWER = "tower.json"
 """In a checkpoint of a policy with such an encoder: the encoder's configuration."""
 
-_WHOLE = ("siglip", "paligemma")  # types of models that hold a vision_config
-_ALONE = "siglip_vision_model"
-_PARTS = ("embeddings.", "encoder.", "post_layernorm.")
-_MARKS = ("vision_tower.", "vision_model.")  # what stands before the tower's names in files of larger models
+_WHOLE_MODELS = ("siglip", "paligemma")  # types of models whose configuration holds a vision_config
+_TOWER_ALONE = "siglip_vision_model"  # the type of a model that is nothing but the tower
+_PARTS = ("embeddings.", "encoder.", "post_layernorm.")  # how the names of the tower's weights begin
+_PREFIXES = ("vision_tower.", "vision_model.")  # what stands before these names in files of larger models
 
 
 def read_tower_config(folder: Path) -> dict[str, Any]:
     """The configuration of the SigLIP in a folder: of a SigLIP, a PaliGemma, or a checkpoint of a policy with one."""
     if (folder / TOWER).is_file():
-        found: dict[str, Any] = read_json(folder / TOWER)
-        return found
+        saved: dict[str, Any] = read_json(folder / TOWER)
+        return saved
     if not (folder / "config.json").is_file():
         raise ValueError(f"there is no config.json in {folder}: pass the folder of a SigLIP or a PaliGemma model")
     config = read_json(folder / "config.json")
     kind = str(config.get("model_type"))
-    if kind in _WHOLE:
+    if kind in _WHOLE_MODELS:
         config = config["vision_config"]
-    elif kind != _ALONE:
+    elif kind != _TOWER_ALONE:
         raise ValueError(f"{folder} holds a model of type {kind!r}: policies see through SigLIP or PaliGemma")
-    return {**config, "model_type": _ALONE, "vision_use_head": False}  # tokens are wanted, not a pooled vector
+    return {**config, "model_type": _TOWER_ALONE, "vision_use_head": False}  # tokens are wanted, not a pooled vector
 
 
 def build_tower(config: Mapping[str, Any]) -> nn.Module:
@@ -56,7 +56,7 @@ def build_tower(config: Mapping[str, Any]) -> nn.Module:
 def load_tower(folder: Path, config: Mapping[str, Any]) -> nn.Module:
     """The tower of a folder with its weights, in float32."""
     tower = build_tower(config)
-    wanted = {_own_name(name): tensor for name, tensor in tower.state_dict().items()}
+    wanted = {_name_in_tower(name): tensor for name, tensor in tower.state_dict().items()}
     for name, tensor in _read_weights(folder):
         target = wanted.pop(name, None)
         if target is None:
@@ -80,13 +80,13 @@ def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 (it is no dictionary)
-                name = _own_name(key)
+                name = _name_in_tower(key)
                 if name.startswith(_PARTS) and "text_model." not in key and "language_model." not in key:
                     yield name, file.get_tensor(key)
 
 
-def _own_name(key: str) -> str:
+def _name_in_tower(key: str) -> str:
     """A weight's name within the tower."""
-    for mark in _MARKS:
-        key = key.rpartition(mark)[2]
+    for prefix in _PREFIXES:
+        key = key.rpartition(prefix)[2]
     return key
