@@ -145,7 +145,7 @@ def _robots(folder: Path) -> dict[str, Target]:
 
     def read(data: Path) -> Any:
         found = Dataset(data)
-        return found, [columns for _, columns in found.good(found.read)]
+        return found, [columns for _, columns in found.read_all(found.read)]
 
     found: dict[str, Target] = {}
     for name in ("data set", "data set of LeRobot", "data set of format 2"):

@@ -182,7 +182,7 @@ def _episodes(folder: Path) -> Mapping[str, str]:
     data = Dataset(folder)
     found: dict[str, str] = {}
     for number, episode in enumerate(data.episodes):
-        columns = data.encoded(number)
+        columns = data.read_encoded(number)
         parts = [_digest(b"".join(v) if isinstance(v, list) else v.tobytes()) for _, v in sorted(columns.items())]
         key = f"seed {episode.seed}"
         found[f"{key} again" if key in found else key] = _digest([parts, episode.length, episode.task])

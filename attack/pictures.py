@@ -255,7 +255,7 @@ def _episodes(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> 
         path.parent.mkdir(exist_ok=True)
         parquet.write(path, numbers | {key: [content]} | counters, footer)
     data = Dataset(folder)
-    used = sum(1 for _ in data.good(data.read))
+    used = sum(1 for _ in data.read_all(data.read))
     return used, len(data.broken)
 
 

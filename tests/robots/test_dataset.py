@@ -244,18 +244,18 @@ def test_broken_pictures_and_numbers_are_counted_when_read(tmp_path):
     with pytest.raises(BrokenEpisode, match=r"observation\.images\.top cannot be decoded"):
         data[0]
     with pytest.warns(RuntimeWarning, match=r"2 of 3 episodes of .* cannot be used"):
-        good = [episode.number for episode, _ in data.good(data.read)]
+        good = [episode.number for episode, _ in data.read_all(data.read)]
     assert good == [2]
 
 
 def test_missing_cameras_are_named(tmp_path):
     Writer(tmp_path, fps=50).add(made(0, cameras=("top",)), task="pick")
     data = Dataset(tmp_path)
-    data.need(["top"], ["top"])
+    data.check_cameras(["top"], ["top"])
     with pytest.raises(ValueError, match="no cameras left_wrist; it has top"):
-        data.need(["top", "left_wrist"], [])
+        data.check_cameras(["top", "left_wrist"], [])
     with pytest.raises(ValueError, match="no depth of cameras left_wrist; it has top"):
-        data.need(["top"], ["left_wrist"])
+        data.check_cameras(["top"], ["left_wrist"])
 
 
 @pytest.mark.parametrize(

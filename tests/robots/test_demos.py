@@ -219,7 +219,7 @@ def test_a_worker_that_dies_is_told_in_words(tmp_path, monkeypatch):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_seed_that_hangs_has_failed_and_the_others_are_made(tmp_path, monkeypatch, capsys, jobs):
     """One hangs in Python, one in C with the interpreter's lock; what each was doing is written down."""
-    monkeypatch.setattr(demos, "_check_expert", lambda settings: None)
+    monkeypatch.setattr(demos, "_check_expert", lambda settings: 10.0)
     assert demos.write(tmp_path, 4, Hanging("Reach", quality=0), jobs=jobs, patience=2.0) == (4, 2)
     assert sorted(e.seed for e in Dataset(tmp_path).episodes) == [0, 3, 4, 5]
     said = capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_a_seed_that_hangs_has_failed_and_the_others_are_made(tmp_path, monkeypa
 
 
 def test_an_environment_that_is_never_ready_ends_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(demos, "_check_expert", lambda settings: None)
+    monkeypatch.setattr(demos, "_check_expert", lambda settings: 10.0)
     with pytest.raises(OSError, match="a process was killed or could not open its environment in 1 s"):
         demos.write(tmp_path, 1, NeverOpen("Reach"), jobs=1, patience=1.0)
 

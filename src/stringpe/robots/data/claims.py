@@ -1,4 +1,4 @@
-"""Several processes that fill one folder: who makes which episode, so that no seed is made twice.
+"""Which of several processes that fill one folder makes which episode, so that no seed is made twice.
 
 A claim is a locked file. A lock ends with its process, whatever ended it, so that a seed whose maker was killed is free
 again. Seeds that failed leave a mark and are not tried again.
@@ -38,7 +38,7 @@ def wait_for_lock(path: Path, what: str) -> Iterator[None]:
 def end_process_after(seconds: float, file: IO[str]) -> Iterator[None]:
     """End this process if the block takes longer, whatever it is doing, and write to `file` what that was.
 
-    The watch is a thread without Python, so it also ends a call into C that never comes back."""
+    The thread that watches runs no Python, so it also ends a call into C that never returns."""
     faulthandler.dump_traceback_later(seconds, file=file, exit=True)
     try:
         yield
@@ -47,19 +47,19 @@ def end_process_after(seconds: float, file: IO[str]) -> Iterator[None]:
 
 
 class Claims:
-    """Claims on the seeds first, first + 1, … of a folder that shall hold a number of episodes.
+    """Claims on the seeds first, first + 1, … of a folder that is to hold a number of episodes.
 
-    done(): seeds of the episodes that are there now."""
+    done(): seeds of the episodes that the folder holds now."""
 
     def __init__(self, folder: Path, first: int, episodes: int, done: Callable[[], set[int]]):
         self._folder, self._first, self._episodes, self._done = folder / ".claims", first, episodes, done
 
     @contextmanager
     def next(self) -> Iterator[int | None]:
-        """Hold a seed that nobody has made or is making; None once the folder holds enough episodes.
+        """Hold a seed that no process has made or is making; None once the folder holds enough episodes.
 
-        Where all that are still wanted are in the hands of others, it waits until they succeed or fail; ValueError if
-        none of them does for a long time."""
+        While other processes are making all episodes that are still wanted, it waits until they succeed or fail;
+        ValueError if none of them does for a long time."""
         seen: tuple[int, int] | None = None
         since = time.monotonic()
         with ExitStack() as stack:
@@ -91,7 +91,7 @@ class Claims:
         (self._folder / f"{seed}.failed").touch()
 
     def failed(self) -> set[int]:
-        """Seeds that do not give an episode, those among them whose process hung."""
+        """Seeds that do not give an episode, including those whose process hung."""
         return {int(path.stem) for path in self._folder.glob("*.failed")} | self.hung()
 
     @contextmanager
@@ -108,15 +108,15 @@ class Claims:
 
     def hung(self) -> set[int]:
         """Seeds whose process was ended because it hung."""
-        found = set()
+        seeds = set()
         for path in self._folder.glob("*.hung"):
             with suppress(FileNotFoundError):  # its process has just finished the seed
                 if path.stat().st_size:
-                    found.add(int(path.stem))
-        return found
+                    seeds.add(int(path.stem))
+        return seeds
 
     def hang_file(self, seed: int) -> Path:
-        """Where it says what the process of a seed was doing when it was ended; empty as long as it works."""
+        """The file that says what the process of a seed was doing when it was ended; empty while the process works."""
         return self._folder / f"{seed}.hung"
 
     def _claim(self, seed: int) -> Path:

@@ -33,8 +33,8 @@ Kind = Literal["numbers", "image", "depth"]
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """A column. key: in memory; stored: in files. unit: metres per step of stored depth, None where the files do not
-    say. info: what they say beside it; `video.dequantise` reads the range of depth in a video there."""
+    """A column. key: its name in memory; stored: its name in files. unit: metres per step of stored depth, None where
+    the files do not say. info: what else they say of it, such as the range of depth in a video."""
 
     key: str
     stored: str
@@ -72,15 +72,15 @@ def stored_key(key: str) -> str:
 
 def read_columns(features: Mapping[str, Any]) -> dict[str, StoredColumn]:
     """The columns that the features of meta/info.json declare, by their keys in memory. Text is left out."""
-    found: dict[str, StoredColumn] = {}
+    columns: dict[str, StoredColumn] = {}
     for stored, feature in features.items():
         if feature["dtype"] in ("string", "language"):
             continue
         column = _picture(stored, feature) if feature["dtype"] in ("image", "video") else _numbers(stored)
-        if column.key in found:
-            raise ValueError(f"{column.key} is stored twice, as {found[column.key].stored} and as {stored}")
-        found[column.key] = column
-    return found
+        if column.key in columns:
+            raise ValueError(f"{column.key} is stored twice, as {columns[column.key].stored} and as {stored}")
+        columns[column.key] = column
+    return columns
 
 
 def _numbers(stored: str) -> StoredColumn:
@@ -88,6 +88,7 @@ def _numbers(stored: str) -> StoredColumn:
 
 
 def _picture(stored: str, feature: Mapping[str, Any]) -> StoredColumn:
+    """A column of images or depth, of LeRobot's or as stringpe wrote it before."""
     info = (feature.get("info") or {}) | (feature.get("video_info") or {})
     video = feature["dtype"] == "video"
     camera = stored.removeprefix("observation.").removeprefix("images.")
@@ -124,22 +125,22 @@ def describe(
 
     shapes: height and width of the pictures, by key in memory. cameras: what else is known of each camera, by name,
     written to the `info` of its columns."""
-    found: dict[str, dict[str, Any]] = {}
+    features: dict[str, dict[str, Any]] = {}
     for key in sorted([*frames, *shapes]):
         if is_picture(key):
-            deep = key.startswith(DEPTH)
+            is_depth = key.startswith(DEPTH)
             camera = key.removeprefix(DEPTH).removeprefix(IMAGES)
             info = dict((cameras or {}).get(camera, {}))
-            info |= {"is_depth_map": True, "depth_unit": "mm"} if deep else {}
-            feature: dict[str, Any] = {"dtype": "image", "shape": [*shapes[key], 1 if deep else 3]}
+            info |= {"is_depth_map": True, "depth_unit": "mm"} if is_depth else {}
+            feature: dict[str, Any] = {"dtype": "image", "shape": [*shapes[key], 1 if is_depth else 3]}
             feature |= {"names": ["height", "width", "channels"]} | ({"info": info} if info else {})
         else:
             value = frames[key]
             feature = {"dtype": scalar_type(value), "shape": list(value.shape[1:]) or [1], "names": None}
-        found[stored_key(key)] = feature
+        features[stored_key(key)] = feature
     for key in COUNTERS:
-        found[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
-    return found
+        features[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
+    return features
 
 
 def scalar_type(value: Array) -> str:
@@ -147,7 +148,7 @@ def scalar_type(value: Array) -> str:
     return {"b": "bool", "f": "float32"}.get(value.dtype.kind, "int64")
 
 
-def check(frames: Mapping[str, Any]) -> None:
+def check_episode(frames: Mapping[str, Any]) -> None:
     """Refuse frames that do not form an episode. Pictures may be encoded already: lists of bytes."""
     missing = [key for key in (STATE, ACTION) if key not in frames]
     if missing:
@@ -159,16 +160,16 @@ def check(frames: Mapping[str, Any]) -> None:
         if is_picture(key) and is_encoded(value):
             continue
         if key.startswith(IMAGES):
-            good = value.dtype == np.uint8 and value.ndim == 4 and value.shape[3] == 3
+            valid = value.dtype == np.uint8 and value.ndim == 4 and value.shape[3] == 3
             wanted = "(steps, height, width, 3) uint8"
         elif key.startswith(DEPTH):
-            good, wanted = value.ndim == 3 and value.dtype.kind == "f", "(steps, height, width) of floats in metres"
+            valid, wanted = value.ndim == 3 and value.dtype.kind == "f", "(steps, height, width) of floats in metres"
         elif key in (STATE, ACTION):
-            good, wanted = value.ndim == 2 and bool(np.isfinite(value).all()), "(steps, size), all finite"
+            valid, wanted = value.ndim == 2 and bool(np.isfinite(value).all()), "(steps, size), all finite"
         else:
-            good, wanted = key not in COUNTERS and value.dtype.kind in "biuf", "(steps, …) numbers"
-        if not good:
-            raise ValueError(f"{key} must be {wanted}; got {value.dtype} {value.shape}, {_finite(value)}")
+            valid, wanted = key not in COUNTERS and value.dtype.kind in "biuf", "(steps, …) numbers"
+        if not valid:
+            raise ValueError(f"{key} must be {wanted}; got {value.dtype} {value.shape}, {_count_not_finite(value)}")
 
 
 def is_encoded(value: Any) -> bool:
@@ -176,6 +177,6 @@ def is_encoded(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], bytes)
 
 
-def _finite(value: Array) -> str:
-    bad = int((~np.isfinite(value)).sum()) if value.dtype.kind == "f" else 0
-    return f"{bad} values not finite" if bad else "all finite"
+def _count_not_finite(value: Array) -> str:
+    count = int((~np.isfinite(value)).sum()) if value.dtype.kind == "f" else 0
+    return f"{count} values not finite" if count else "all finite"

@@ -50,51 +50,52 @@ class Dataset:
 
     def camera_info(self, camera: str) -> dict[str, Any]:
         """What the data set says of a camera: the `info` of its images, for example its intrinsics."""
-        found: dict[str, Any] = self.info["features"][self.columns[IMAGES + camera].stored].get("info") or {}
-        return found
+        info: dict[str, Any] = self.info["features"][self.columns[IMAGES + camera].stored].get("info") or {}
+        return info
 
     def read(self, number: int, keys: list[str] | None = None) -> dict[str, Array]:
         """Decoded columns of an episode by their keys in memory; without keys, all but the counters."""
         episode, wanted = self.episodes[number], self._choose(keys)
-        found = self._read_rows(episode, wanted)
+        content = self._read_rows(episode, wanted)
         for column in wanted:
             if column.video:
-                found[column.key] = _stack(column.key, self._read_video(episode, column))
+                content[column.key] = _stack(column.key, self._read_video(episode, column))
             elif column.kind != "numbers":
-                found[column.key] = _stack(column.key, _decode_all(column, found[column.key]))
-        return found
+                content[column.key] = _stack(column.key, _decode_all(column, content[column.key]))
+        return content
 
-    def encoded(
+    def read_encoded(
         self, number: int, keys: list[str] | None = None, *, stride: int = 1, quality: int = 0
     ) -> dict[str, Any]:
         """As `read`, with pictures as lists of encoded bytes, one per `stride` steps; depth as 16-bit PNG in
         millimetres. quality: of the JPEG pictures that are made of videos, 0 for PNG."""
         episode, wanted = self.episodes[number], self._choose(keys)
-        found = self._read_rows(episode, wanted)
+        content = self._read_rows(episode, wanted)
         for column in wanted:
             if column.video:
-                some = itertools.islice(self._read_video(episode, column), 0, None, stride)
-                found[column.key] = [parquet.encode(column.key, p, quality) for p in some]
-            elif column.kind == "image" or (column.kind == "depth" and _is_png(found[column.key], column)):
-                found[column.key] = found[column.key][::stride]
+                frames = itertools.islice(self._read_video(episode, column), 0, None, stride)
+                content[column.key] = [parquet.encode(column.key, frame, quality) for frame in frames]
+            elif column.kind == "image" or (column.kind == "depth" and _is_png(content[column.key], column)):
+                content[column.key] = content[column.key][::stride]
             elif column.kind == "depth":
-                pictures = _decode_all(column, found[column.key][::stride])
-                found[column.key] = [parquet.encode(column.key, p) for p in pictures]
-        return found
+                pictures = _decode_all(column, content[column.key][::stride])
+                content[column.key] = [parquet.encode(column.key, p) for p in pictures]
+        return content
 
-    def good(self, read: Callable[[int], dict[str, Any]]) -> Iterator[tuple[Episode, dict[str, Any]]]:
-        """Every episode with what `read` returns for it; those that turn out broken are left out, with a warning."""
+    def read_all(self, read: Callable[[int], dict[str, Any]]) -> Iterator[tuple[Episode, dict[str, Any]]]:
+        """Every episode with what `read(number)` returns for it; those that turn out broken are left out, with a
+        warning."""
         before = set(self.broken)
         for number, episode in enumerate(self.episodes):
             try:
-                found = read(number)
+                content = read(number)
             except BrokenEpisode as error:
                 self.broken[episode.name] = str(error)
                 continue
-            yield episode, found
+            yield episode, content
         self._warn({k: v for k, v in self.broken.items() if k not in before}, len(self.episodes))
 
-    def need(self, cameras: list[str], depth: list[str]) -> None:
+    def check_cameras(self, cameras: list[str], depth: list[str]) -> None:
         """Refuse a data set that lacks some of these cameras or their depth."""
         for what, wanted, there in (("cameras", cameras, self.cameras), ("depth of cameras", depth, self.depths)):
             missing = [name for name in wanted if name not in there]
@@ -112,18 +113,18 @@ class Dataset:
     def _read_rows(self, episode: Episode, wanted: Iterable[StoredColumn]) -> dict[str, Any]:
         """What the episode's Parquet file holds of these columns."""
         columns = [column for column in wanted if not column.video]
-        one = episode.number if episode.shared else None
-        rows = parquet.read(episode.path, [column.stored for column in columns], one)
-        found = {column.key: rows[column.stored] for column in columns}
+        number = episode.number if episode.shared else None
+        stored = parquet.read(episode.path, [column.stored for column in columns], number)
+        rows = {column.key: stored[column.stored] for column in columns}
         for key in (STATE, ACTION):
-            if key in found and found[key].ndim != 2:
+            if key in rows and rows[key].ndim != 2:
                 raise BrokenEpisode(f"{episode.name} does not have one list of numbers per step in {key}")
-            if key in found and not np.isfinite(found[key]).all():
+            if key in rows and not np.isfinite(rows[key]).all():
                 raise BrokenEpisode(f"{episode.name} has values in {key} that are not finite")
-        wrong = [key for key, value in found.items() if len(value) != episode.length]
+        wrong = [key for key, value in rows.items() if len(value) != episode.length]
         if wrong:
-            raise BrokenEpisode(f"{episode.name} has {len(found[wrong[0]])} steps, not {episode.length}")
-        return found
+            raise BrokenEpisode(f"{episode.name} has {len(rows[wrong[0]])} steps, not {episode.length}")
+        return rows
 
     def _read_video(self, episode: Episode, column: StoredColumn) -> Iterator[Array]:
         clip = episode.videos[column.stored]
@@ -144,10 +145,10 @@ def _decode_all(column: StoredColumn, encoded: list[bytes]) -> Iterator[Array]:
 
 
 def _stack(key: str, pictures: Iterator[Array]) -> Array:
-    found = list(pictures)
-    if len({p.shape for p in found}) != 1:
+    frames = list(pictures)
+    if len({frame.shape for frame in frames}) != 1:
         raise BrokenEpisode(f"pictures of {key} differ in size")
-    return np.stack(found)
+    return np.stack(frames)
 
 
 def _is_png(encoded: list[bytes], column: StoredColumn) -> bool:

@@ -1,4 +1,5 @@
-"""Demonstrations: a scripted expert acts, its commands are replayed from the same seed, and successes are stored."""
+"""Recording demonstrations: a scripted expert acts, its actions are replayed from the same seed with the cameras on,
+and the episodes that succeed again are stored."""
 
 import ast
 import os
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ..sim.env import RobotEnv
 
 SETTINGS = "demos.json"
-RATE = 10.0  # actions per second of all environments
 PATIENCE = 600.0
 """Seconds for one episode, after which its process counts as hung and is ended."""
 Progress = Callable[[int, int], None]
@@ -34,37 +34,38 @@ class DemoSettings:
     """What all episodes of a folder have in common. options: of the environment, for example its lighting."""
 
     task: str
-    size: tuple[int, int] = (128, 128)
-    cameras: tuple[str, ...] = ()  # all
+    size: tuple[int, int] = (128, 128)  # height and width of the pictures
+    cameras: tuple[str, ...] = ()  # () for all of the robot
     depth: bool = False
-    seed: int = 0
-    noise: float = 1.0
-    quality: int = 90  # of JPEG images; 0 is PNG
+    seed: int = 0  # of the first episode
+    noise: float = 1.0  # of the expert's way-points and pace
+    quality: int = 90  # of JPEG images; 0 for PNG
     options: dict[str, Any] = field(default_factory=dict)
 
     def env(self) -> "RobotEnv":
-        """The environment with its cameras."""
-        cameras = self.cameras or None
-        deep = self.depth
-        return make(self.task, size=self.size, cameras=cameras, depth=deep, calibration=deep, **self.options)
+        """The environment with its cameras, whose calibration is recorded together with depth."""
+        sees: dict[str, Any] = {"cameras": self.cameras or None, "depth": self.depth, "calibration": self.depth}
+        env: RobotEnv = make(self.task, size=self.size, **sees, **self.options)
+        return env
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
     """`key=value` as typed: numbers, booleans and tuples as Python writes them, anything else as text."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key.isidentifier() and equals):
             raise ValueError(f"an option of the environment is key=value, got {word!r}")
         try:
-            found[key] = ast.literal_eval(value)
+            options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[key] = {"true": True, "false": False}.get(value.lower(), value)
-    return found
+            options[key] = {"true": True, "false": False}.get(value.lower(), value)
+    return options
 
 
 def demonstrate(env: "RobotEnv", seed: int, noise: float = 1.0) -> npt.NDArray[np.float32] | None:
-    """The actions (t, a) of an expert that reaches the goal from a seed, or None if it does not. Renders nothing."""
+    """The actions (t, a) with which the expert reaches the goal from a seed, or None if it does not. Nothing is
+    rendered."""
     from ..sim.expert import Expert
 
     env.restart(seed)
@@ -78,7 +79,8 @@ def demonstrate(env: "RobotEnv", seed: int, noise: float = 1.0) -> npt.NDArray[n
 
 
 def replay(env: "RobotEnv", seed: int, actions: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]] | None:
-    """The episode that actions make from a seed, as columns of a data set, or None if they do not reach the goal."""
+    """The episode that results from actions and a seed, as columns of a data set, or None if they do not reach the
+    goal."""
     observation, info = env.reset(seed=seed)
     rows: list[dict[str, Any]] = []
     for action in actions:
@@ -110,47 +112,38 @@ def write(
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    _check_expert(settings)
+    fps = _check_expert(settings)
     claim_folder(out, asdict(settings), file=SETTINGS, what="set of demonstrations")
-    seeds = _SeedsThere(out)
-    claims = Claims(out, settings.seed, episodes, seeds)
+    data = Writer(out, fps=fps)  # writes nothing: it knows the episodes of all processes
+    claims = Claims(out, settings.seed, episodes, lambda: data.seeds)
     try:
-        for _ in _outcomes(out, episodes, settings, jobs, patience):
-            done, failed = len(seeds()), len(claims.failed())
+        for _ in _make_episodes(out, episodes, settings, claims, jobs, patience):
+            done, failed = len(data), len(claims.failed())
             if failed > 20 + 3 * done:
                 raise ValueError(f"the expert of {settings.task} failed on {failed} of {done + failed} seeds")
             progress(done, failed)
     finally:
         write_meta(out)
-    return len(seeds()), len(claims.failed())
+    return len(data), len(claims.failed())
 
 
-class _SeedsThere:
-    """Seeds of the episodes in a folder, whoever wrote them."""
-
-    def __init__(self, folder: Path):
-        self._writer = Writer(folder, fps=RATE)
-
-    def __call__(self) -> set[int]:
-        return self._writer.seeds
-
-
-def _outcomes(out: Path, episodes: int, settings: DemoSettings, jobs: int, patience: float) -> Iterator[bool]:
-    """Whether each seed that was tried gave an episode, until the folder holds enough. When a process hangs, its seed
-    has failed, and new processes take over."""
+def _make_episodes(
+    out: Path, episodes: int, settings: DemoSettings, claims: Claims, jobs: int, patience: float
+) -> Iterator[bool]:
+    """Try one seed after the other until the folder holds enough episodes; yields whether each gave one. When a process
+    hangs, its seed has failed, and new processes take over."""
     if not jobs:
         worker = _Worker(out, episodes, settings)
         try:
-            while (outcome := worker.make_episode()) is not None:
-                yield outcome
+            while (success := worker.make_episode()) is not None:
+                yield success
         finally:
             worker.close()
         return
-    claims = Claims(out, settings.seed, episodes, set)
     while True:
         before = claims.hung()
         try:
-            yield from _outcomes_of_pool(jobs, (out, episodes, settings, patience))
+            yield from _make_in_processes(jobs, (out, episodes, settings, patience))
             return
         except BrokenProcessPool as broken:
             hung = sorted(claims.hung() - before)
@@ -165,28 +158,28 @@ def _outcomes(out: Path, episodes: int, settings: DemoSettings, jobs: int, patie
                 yield False
 
 
-def _outcomes_of_pool(jobs: int, arguments: tuple[Path, int, DemoSettings, float]) -> Iterator[bool]:
-    """The same from processes; BrokenProcessPool if one of them ends."""
+def _make_in_processes(jobs: int, arguments: tuple[Path, int, DemoSettings, float]) -> Iterator[bool]:
+    """The same by several processes side by side; BrokenProcessPool if one of them ends."""
     with WorkerPool(jobs, _open, arguments) as pool:
         running: set[Future[bool | None]] = {pool.submit(_make_episode) for _ in range(jobs)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in finished:
-                outcome = each.result()
-                if outcome is not None:
+            for call in finished:
+                success = call.result()
+                if success is not None:
                     running.add(pool.submit(_make_episode))
-                    yield outcome
+                    yield success
 
 
 class _Worker:
-    """An environment and a writer, which make one episode after the other. patience: seconds for one of them, after
-    which the whole process ends; 0 is no limit."""
+    """An environment and a writer, which make one episode after the other. patience: seconds for an episode, after
+    which the whole process is ended; 0 for no limit."""
 
     def __init__(self, out: Path, episodes: int, settings: DemoSettings, patience: float = 0.0):
         self.settings, self.env, self.patience = settings, settings.env(), patience
-        robot = self.env.robot.name
+        robot, fps, quality = self.env.robot.name, self.env.fps, settings.quality
         cameras = {camera: {"intrinsics": self.env.intrinsics(camera).tolist()} for camera in self.env.cameras}
-        self.writer = Writer(out, fps=self.env.fps, robot=robot, quality=settings.quality, cameras=cameras)
+        self.writer = Writer(out, fps=fps, robot=robot, quality=quality, cameras=cameras)
         self.claims = Claims(out, settings.seed, episodes, lambda: self.writer.seeds)
 
     def make_episode(self) -> bool | None:
@@ -225,10 +218,11 @@ def _make_episode() -> bool | None:
     return _worker.make_episode()
 
 
-def _check_expert(settings: DemoSettings) -> None:
-    """Refuse a task without an expert before any process is started."""
+def _check_expert(settings: DemoSettings) -> float:
+    """Refuse a task without an expert before any process is started; returns its actions per second."""
     from ..sim.expert import Expert
 
-    env = make(settings.task, cameras=(), **settings.options)
+    env: RobotEnv = make(settings.task, cameras=(), **settings.options)
     env.restart(settings.seed)
     Expert(env)
+    return env.fps

@@ -205,17 +205,17 @@ def _fill_path(folder: Path, info: Mapping[str, Any], name: str, where: Mapping[
     try:
         fields = [field for field in string.Formatter().parse(pattern) if field[1] is not None]
         plain = all(field in where and _WIDTH.fullmatch(kind or "") and not cast for _, field, kind, cast in fields)
-        found = pattern.format(**where) if plain else ""
+        path = pattern.format(**where) if plain else ""
     except ValueError:
-        found = ""
-    parts = PurePosixPath(found).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in found:
+        path = ""
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
         allowed = ", ".join(f"{{{field}}}" for field in where)
         raise ValueError(
             f"{folder / 'meta' / 'info.json'} has {name} {pattern[:80]!r}: it must be a path below the folder, made of "
             f"{allowed}"
         )
-    return folder / found
+    return folder / path
 
 
 def _clip(folder: Path, info: Mapping[str, Any], key: str, row: Mapping[str, Any]) -> Clip:

@@ -15,7 +15,7 @@ from ...io.files import hold_lock
 from ...io.problems import Problems
 from ...io.progress import progress
 from . import parquet
-from .columns import ACTION, IMAGES, STATE, check
+from .columns import ACTION, IMAGES, STATE, check_episode
 from .parquet import BrokenEpisode
 from .writer import Writer
 
@@ -75,24 +75,24 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
         raise ValueError(f"HDF5 files need h5py: pip install 'stringpe[robots]' ({missing})") from None
     try:
         with h5py.File(path) as file:
-            found = {ACTION: np.asarray(_read_entry(file, "action"), np.float32)}
-            found[STATE] = np.asarray(_read_entry(file, "observations/qpos"), np.float32)
+            frames = {ACTION: np.asarray(_read_entry(file, "action"), np.float32)}
+            frames[STATE] = np.asarray(_read_entry(file, "observations/qpos"), np.float32)
             pictures = _follow(file, "observations/images")
             missing_cameras = [name for name in cameras if name not in pictures]
             if missing_cameras:
                 there = ", ".join(pictures)
                 raise BrokenEpisode(f"{path.name} has no camera {', '.join(missing_cameras)}; it has {there}")
             for name in cameras or pictures:
-                found[IMAGES + name] = _pictures(IMAGES + name, _read_entry(pictures, name))
+                frames[IMAGES + name] = _pictures(IMAGES + name, _read_entry(pictures, name))
     except BrokenEpisode:
         raise
     except Exception as error:  # h5py raises all kinds for damaged files
         raise BrokenEpisode(f"{path.name} cannot be read ({type(error).__name__}: {error})") from None
     try:
-        check(found)
+        check_episode(frames)
     except ValueError as error:
         raise BrokenEpisode(f"{path.name}: {error}") from None
-    return found
+    return frames
 
 
 def _follow(group: Any, name: str) -> Any:
@@ -117,6 +117,7 @@ def _read_entry(group: Any, name: str) -> Any:
 
 
 def _pictures(key: str, stored: Any) -> Any:
+    """Pictures (t, h, w, 3), decoded if they are stored encoded."""
     if stored.ndim == 4:
         return stored
     return np.stack([parquet.decode(key, bytes(row)) for row in stored])  # padding after a JPEG does no harm

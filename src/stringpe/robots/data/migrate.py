@@ -34,7 +34,7 @@ def migrate(source: str | Path, out: str | Path, *, quality: int = 95) -> tuple[
         Writer(out, fps=data.fps, robot=robot, quality=quality, cameras=known) as writer,
     ):
         done = len(writer)
-        for number, (episode, frames) in enumerate(data.good(lambda i: data.encoded(i, quality=quality))):
+        for number, (episode, frames) in enumerate(data.read_all(lambda i: data.read_encoded(i, quality=quality))):
             if number >= done:
                 writer.add(frames, task=episode.task, seed=episode.seed)
         _copy_settings(source, out)

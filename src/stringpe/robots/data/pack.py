@@ -94,7 +94,7 @@ def pack(
     JPEG's size for such pictures; 100 keeps pictures that have the size already as they are. depth_step:
     millimetres per step of stored depth; coarser is smaller. depth: whether to store it, where there is any."""
     names = list(cameras) or data.cameras
-    data.need(names, [])
+    data.check_cameras(names, [])
     keys = [IMAGES + n for n in names] + [DEPTH + n for n in names if depth and n in data.depths]
     parts: dict[str, list[Any]] = {name: [] for name in ("state", "action", "episode", "task", "seen")}
     blobs: dict[str, list[bytes]] = {key: [] for key in keys}
@@ -104,20 +104,22 @@ def pack(
     poses = {pose_key(name): list[Any]() for name in names if pose_key(name) in data.columns}
 
     def read(number: int) -> dict[str, Any]:
-        found = data.encoded(number, [STATE, ACTION, *keys, *poses], stride=stride)
-        return found | {key: [_fit_picture(key, b, size, quality, depth_step) for b in found[key]] for key in keys}
+        content = data.read_encoded(number, [STATE, ACTION, *keys, *poses], stride=stride)
+        return content | {key: [_fit_picture(key, b, size, quality, depth_step) for b in content[key]] for key in keys}
 
-    for count, (episode, found) in enumerate(track(data.good(read), f"packing {data.folder}", len(data), "episodes")):
-        length = len(found[ACTION])
-        parts["state"].append(torch.from_numpy(found[STATE]))
-        parts["action"].append(torch.from_numpy(found[ACTION]))
+    for count, (episode, content) in enumerate(
+        track(data.read_all(read), f"packing {data.folder}", len(data), "episodes")
+    ):
+        length = len(content[ACTION])
+        parts["state"].append(torch.from_numpy(content[STATE]))
+        parts["action"].append(torch.from_numpy(content[ACTION]))
         parts["episode"].append(torch.full((length,), count))
         parts["task"].append(torch.full((length,), tasks.setdefault(episode.task, len(tasks))))
         parts["seen"].append(first + torch.arange(0, length, stride))
         for key in keys:
-            blobs[key] += found[key]
+            blobs[key] += content[key]
         for key, each in poses.items():
-            each.append(torch.as_tensor(found[key][::stride]).reshape(-1, 4, 4).float())
+            each.append(torch.as_tensor(content[key][::stride]).reshape(-1, 4, 4).float())
         first += length
     if not first:
         raise ValueError(f"{data.folder} has no readable episode: record some, for example with stringpe data demos")

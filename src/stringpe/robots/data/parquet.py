@@ -88,9 +88,9 @@ def write(path: Path, columns: Mapping[str, Any], footer: Footer) -> None:
     """Write an episode. columns, by their names in files: arrays of numbers (t, …), and lists of encoded pictures."""
     pa = arrow()
     arrays = {key: _to_arrow(value, pa) for key, value in columns.items()}
-    known = {"task": footer.task, "seed": footer.seed, "stats": footer.stats}
+    about = {"task": footer.task, "seed": footer.seed, "stats": footer.stats}
     table = pa.table(arrays).replace_schema_metadata(
-        {"stringpe": json.dumps(known), "huggingface": json.dumps({"info": {"features": _huggingface(arrays, pa)}})}
+        {"stringpe": json.dumps(about), "huggingface": json.dumps({"info": {"features": _huggingface(arrays, pa)}})}
     )
     # Pictures are compressed already; small row groups would cost a footer each.
     pa.parquet.write_table(table, path, compression="snappy", row_group_size=max(len(table), 1))
@@ -100,17 +100,17 @@ def read_footer(path: Path) -> tuple[Footer | None, int, dict[str, int]]:
     """The footer of a file of one episode (None if another program wrote it), its rows, and its columns with sizes."""
     pa = arrow()
     try:
-        found = pa.parquet.read_metadata(path)
-        schema = found.schema.to_arrow_schema()
+        metadata = pa.parquet.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
         raise BrokenEpisode(f"{path.name} is not a whole Parquet file ({str(error).splitlines()[0]})") from None
-    wrong = _excess(found)
+    wrong = _excess(metadata)
     if wrong:
         raise BrokenEpisode(f"{path.name} {wrong}")
     sizes = {field.name: getattr(field.type, "list_size", 1) for field in schema}
-    own = (schema.metadata or {}).get(b"stringpe")
-    length = int(found.num_rows)
-    return (None if own is None else _footer(path, length, own)), length, sizes
+    footer = (schema.metadata or {}).get(b"stringpe")
+    length = int(metadata.num_rows)
+    return (None if footer is None else _footer(path, length, footer)), length, sizes
 
 
 def _footer(path: Path, length: int, text: bytes) -> Footer:
@@ -135,13 +135,13 @@ def read(path: Path, keys: list[str], episode: int | None = None) -> dict[str, A
         table = pa.parquet.read_table(path, columns=keys, filters=chosen)
     except (OSError, pa.ArrowException) as error:
         raise BrokenEpisode(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
-    found = {}
+    columns = {}
     for key in keys:
         try:
-            found[key] = _from_arrow(table[key].combine_chunks(), pa)
+            columns[key] = _from_arrow(table[key].combine_chunks(), pa)
         except (TypeError, ValueError):
             raise BrokenEpisode(f"{path.name} has rows of different lengths, or without values, in {key}") from None
-    return found
+    return columns
 
 
 def write_rows(path: Path, columns: Mapping[str, Any], index: str = "") -> None:
@@ -166,12 +166,12 @@ def read_rows(path: Path) -> dict[str, list[Any]]:
     try:
         file = pa.parquet.ParquetFile(path)
         wrong = _excess(file.metadata)
-        found: dict[str, list[Any]] = {} if wrong else file.read().to_pydict()
+        table: dict[str, list[Any]] = {} if wrong else file.read().to_pydict()
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]}): restore it") from None
     if wrong:
         raise ValueError(f"{path} {wrong}: restore it")
-    return found
+    return table
 
 
 def _excess(metadata: Any) -> str:

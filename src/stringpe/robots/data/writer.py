@@ -18,7 +18,7 @@ import numpy as np
 from ...io.files import new_file, read_json, write_json
 from . import parquet
 from .claims import wait_for_lock
-from .columns import ACTION, DEPTH, Array, check, describe, is_encoded, is_picture, stored_key
+from .columns import ACTION, DEPTH, Array, check_episode, describe, is_encoded, is_picture, stored_key
 from .dataset import Dataset
 from .episodes import CHUNK, DATA_PATH, VERSION, Episode, episode_path
 from .parquet import BrokenEpisode, Footer
@@ -44,7 +44,7 @@ class Writer:
         self.folder, self.fps, self.robot, self.quality = Path(folder), fps, robot, quality
         self.cameras = cameras or {}
         self._episodes: list[Episode] = []
-        self._refuse_others()
+        self._check_version()
         self._refresh()
 
     @property
@@ -63,13 +63,13 @@ class Writer:
         frames: as `columns` describes an episode in memory; pictures may be lists of encoded bytes instead, depth then
         16-bit PNG in millimetres."""
         frames = {key: value if is_encoded(value) else np.asarray(value) for key, value in frames.items()}
-        check(frames)
+        check_episode(frames)
         numbers = {key: value for key, value in frames.items() if not is_picture(key)}
         pictures = {key: self._encode(key, value) for key, value in frames.items() if is_picture(key)}
-        some = {key: _some_pictures(key, value) for key, value in pictures.items()}
-        self._agree(describe(numbers, {key: value.shape[1:3] for key, value in some.items()}, self.cameras))
+        samples = {key: _sample_pictures(key, value) for key, value in pictures.items()}
+        self._check_features(describe(numbers, {key: value.shape[1:3] for key, value in samples.items()}, self.cameras))
         length = len(numbers[ACTION])
-        stats = summarise(numbers, {stored_key(key): value for key, value in some.items()})
+        stats = summarise(numbers, {stored_key(key): value for key, value in samples.items()})
         with wait_for_lock(self.folder / "meta" / ".lock", f"the data set {self.folder}"):
             self._refresh()
             number = len(self._episodes)
@@ -91,6 +91,7 @@ class Writer:
         return pictures if is_encoded(pictures) else [parquet.encode(key, each, self.quality) for each in pictures]
 
     def _counters(self, number: int, length: int, task: str) -> dict[str, Array]:
+        """LeRobot's columns that say where each step of an episode stands in the data set."""
         first = sum(e.length for e in self._episodes)
         tasks = list(dict.fromkeys([*(e.task for e in self._episodes if e.length), task]))
         steps = np.arange(length)
@@ -102,7 +103,8 @@ class Writer:
             "task_index": np.full(length, tasks.index(task)),
         }
 
-    def _refuse_others(self) -> None:
+    def _check_version(self) -> None:
+        """Refuse a folder in another format."""
         path = self.folder / "meta" / "info.json"
         version = read_json(path).get("codebase_version") if path.exists() else VERSION
         if version != VERSION:
@@ -127,7 +129,7 @@ class Writer:
                 raise ValueError(f"{self.folder} was written by another program: choose another folder")
             self._episodes.append(Episode(number, path, length, footer.task, footer.seed, first, footer.stats))
 
-    def _agree(self, features: dict[str, Any]) -> None:
+    def _check_features(self, features: dict[str, Any]) -> None:
         """Write meta/info.json for the first episode; refuse later ones that look different."""
         path = self.folder / "meta" / "info.json"
         if not path.exists():
@@ -136,8 +138,8 @@ class Writer:
         if info["features"] != features or info["fps"] != self.fps:
             known, new = info["features"] | {"fps": info["fps"]}, features | {"fps": self.fps}
             other = [k for k in sorted(known.keys() | new.keys()) if known.get(k) != new.get(k)]
-            told = "; ".join(f"{k}: {_shape(known.get(k))} there, {_shape(new.get(k))} now" for k in other)
-            raise ValueError(f"{self.folder} holds episodes of another shape ({told}): choose another folder")
+            differences = "; ".join(f"{k}: {_shape(known.get(k))} there, {_shape(new.get(k))} now" for k in other)
+            raise ValueError(f"{self.folder} holds episodes of another shape ({differences}): choose another folder")
 
 
 def write_meta(folder: str | Path) -> None:
@@ -173,12 +175,12 @@ def _episode_rows(episodes: list[Episode]) -> dict[str, list[Any]]:
     return {key: [row[key] for row in rows] for key in rows[0]}
 
 
-def _some_pictures(key: str, encoded: list[bytes]) -> Array:
+def _sample_pictures(key: str, encoded: list[bytes]) -> Array:
     """Pictures for the statistics: (k, h, w, 3) uint8, or depth (k, h, w) in millimetres."""
-    found = [parquet.decode(key, encoded[i]) for i in pick_pictures(len(encoded))]
-    if len({p.shape for p in found}) != 1:
-        raise ValueError(f"pictures of {key} differ in size: {sorted({p.shape for p in found})}")
-    return np.stack([parquet.to_millimetres(p) if key.startswith(DEPTH) else p for p in found])
+    pictures = [parquet.decode(key, encoded[i]) for i in pick_pictures(len(encoded))]
+    if len({p.shape for p in pictures}) != 1:
+        raise ValueError(f"pictures of {key} differ in size: {sorted({p.shape for p in pictures})}")
+    return np.stack([parquet.to_millimetres(p) if key.startswith(DEPTH) else p for p in pictures])
 
 
 def _info(features: dict[str, Any], fps: float, robot: str) -> dict[str, Any]:

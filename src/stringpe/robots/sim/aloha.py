@@ -1,12 +1,12 @@
 """ALOHA: two ViperX arms that face each other over a table, from the model files of gym-aloha.
 
-The arms are gym-aloha's. Ours are the servos (gym-aloha's joints have so much dry friction that small motions are
-lost), the finger tips (boxes, that grasp well), the cameras, and boxes in place of the meshes with the most faces.
+The arms are gym-aloha's. What is ours: the servos (gym-aloha's joints have so much dry friction that small motions are
+lost), the finger tips (boxes, which grasp well), the cameras, and boxes in place of the meshes with the most faces.
 """
 
 from typing import Any
 
-from .robot_model import Arm, Robot, add_pads, add_servo, couple, look, set_options
+from .robot_model import Arm, Robot, add_pads, add_servo, aim_camera, couple, set_options
 from .simulator import asset_folder, mujoco
 
 JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate")
@@ -31,10 +31,10 @@ def _arm(side: str, neutral: float) -> Arm:
     )
 
 
-HALF_TURN = 1.5707963267948966
+QUARTER_TURN = 1.5707963267948966
 ALOHA = Robot(
     "aloha",
-    arms=(_arm("left", HALF_TURN), _arm("right", -HALF_TURN)),
+    arms=(_arm("left", QUARTER_TURN), _arm("right", -QUARTER_TURN)),
     cameras=("overhead", "left_wrist", "right_wrist", "table"),
 )
 
@@ -52,12 +52,12 @@ def spec() -> Any:
     model.compiler.inertiagrouprange = [0, 5]
     set_options(model, TIMESTEP)
     for arm in ALOHA.arms:
-        _mend(model, arm)
-    _surroundings(model)
+        _equip(model, arm)
+    _add_surroundings(model)
     return model
 
 
-def _mend(model: Any, arm: Arm) -> None:
+def _equip(model: Any, arm: Arm) -> None:
     """Servos, finger tips, plain shapes and a wrist camera for an arm of gym-aloha."""
     prefix = f"vx300s_{arm.name}/"
     for name in (*arm.joints, *arm.fingers):
@@ -91,10 +91,10 @@ def _mend(model: Any, arm: Arm) -> None:
     for camera in list(hand.cameras):
         model.delete(camera)
     at = (0.03, 0.0, 0.085)
-    hand.add_camera(name=f"{arm.name}_wrist", pos=at, quat=look(at, (0.17, 0, 0.005), up=(0, 0, 1)), fovy=75.0)
+    hand.add_camera(name=f"{arm.name}_wrist", pos=at, quat=aim_camera(at, (0.17, 0, 0.005), up=(0, 0, 1)), fovy=75.0)
 
 
-def _surroundings(model: Any) -> None:
+def _add_surroundings(model: Any) -> None:
     """Table, light and the two cameras that stand still."""
     model.visual.global_.offwidth = model.visual.global_.offheight = 1024
     model.visual.quality.offsamples = 0
@@ -125,5 +125,5 @@ def _surroundings(model: Any) -> None:
         rgba=[0.42, 0.44, 0.47, 1],
     )
     over, level = (0.0, 0.5, 0.95), (0.0, -0.15, 0.3)
-    world.add_camera(name="overhead", pos=over, quat=look(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=39.0)
-    world.add_camera(name="table", pos=level, quat=look(level, (0, 0.5, 0.04)), fovy=48.0)
+    world.add_camera(name="overhead", pos=over, quat=aim_camera(over, (0, 0.5, 0), up=(0, 1, 0)), fovy=39.0)
+    world.add_camera(name="table", pos=level, quat=aim_camera(level, (0, 0.5, 0.04)), fovy=48.0)

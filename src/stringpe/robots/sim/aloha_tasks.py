@@ -16,7 +16,7 @@ from .robot_task import RobotTask, Start, TaskEntry
 from .scripts import Placement, deliver, hand_over, insert
 from .things import Thing
 
-FULL = float(np.pi)
+HALF_TURN = float(np.pi)  # as the spin of a start: turned in any way
 LEFT, RIGHT, DEEP = (-0.26, -0.16), (0.16, 0.26), (0.38, 0.62)
 MIDDLE, CENTRE = (-0.03, 0.03), (0.46, 0.54)
 RACK = things.rack()
@@ -27,7 +27,7 @@ def _on_rack(name: str, item: Thing, x: tuple[float, float], upright: float = 0.
         name,
         f"place the {item.name} on the rack",
         (item, RACK),
-        {item.name: Start(x, DEEP, spin=FULL), "rack": Start(MIDDLE, CENTRE, spin=0.3)},
+        {item.name: Start(x, DEEP, spin=HALF_TURN), "rack": Start(MIDDLE, CENTRE, spin=0.3)},
         lambda: Delivery((item.name,), rests_on("rack", 0.03, 0.055, 0.08, upright)),
         seconds=15.0,
         expert=deliver(Placement(item, "rack", (0.0, 0.0, 0.042))),
@@ -40,7 +40,7 @@ def _mug_on_plate() -> RobotTask:
         "MugOnPlate",
         "place the mug on the plate",
         (mug, things.plate()),
-        {"mug": Start(LEFT, DEEP, spin=FULL), "plate": Start((-0.02, 0.05), DEEP, spin=FULL)},
+        {"mug": Start(LEFT, DEEP, spin=HALF_TURN), "plate": Start((-0.02, 0.05), DEEP, spin=HALF_TURN)},
         lambda: Delivery(("mug",), rests_on("plate", 0.0, 0.02, 0.03)),
         seconds=15.0,
         expert=deliver(Placement(mug, "plate", (0.0, 0.0, 0.007))),
@@ -82,7 +82,7 @@ def _storage_bin() -> RobotTask:
     )
     spots = (-0.054, 0.054, 0.0)
     placements = [
-        Placement(box, "bin", (x, 0.0, 0.012), headings=(0.0, FULL), above=0.1)
+        Placement(box, "bin", (x, 0.0, 0.012), headings=(0.0, HALF_TURN), above=0.1)
         for box, x in zip(boxes, spots, strict=True)
     ]
     return RobotTask(
@@ -162,8 +162,8 @@ ALL = (
         "insert the yellow block into the recess of the red base",
         things.block("block", (0.015, 0.025, 0.025), things.YELLOW),
         things.recess("base", things.around(0.017, 0.027)),
-        (0.0, FULL),
-        spin=FULL,
+        (0.0, HALF_TURN),
+        spin=HALF_TURN,
     ),
     _fmb(
         "FMB-2",

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from ...io.registry import unknown
 from ..calibration import intrinsics_key, pinhole, pose_key
 from .poses import Vector
 from .robot_model import Robot
@@ -79,9 +80,9 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         self.observation_space = gym.spaces.Dict(self._spaces())
 
     def _check(self, size: tuple[int, int]) -> None:
-        unknown = [camera for camera in self.cameras if camera not in self.robot.cameras]
-        if unknown:
-            raise ValueError(f"no camera {unknown[0]!r}: {self.robot.name} has {', '.join(self.robot.cameras)}")
+        for camera in self.cameras:
+            if camera not in self.robot.cameras:
+                raise unknown(f"camera of {self.robot.name}", camera, self.robot.cameras)
         if len(size) != 2 or min(size) < 1:
             raise ValueError(f"size is (height, width) in pixels, got {size}")
 
@@ -180,16 +181,17 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
 
     def look(self) -> Observation:
         """The current observation."""
-        found: Observation = {"observation.state": self.state()}
+        observation: Observation = {"observation.state": self.state()}
         for camera in self.cameras:
-            found[f"observation.images.{camera}"] = self._eyes().rgb(self.data, camera)
+            observation[f"observation.images.{camera}"] = self._open_cameras().rgb(self.data, camera)
             if self.depth:
-                depth = self._eyes().depth(self.data, camera)
-                found[f"observation.depth.{camera}"] = self._sensor(depth, self.np_random) if self._sensor else depth
+                depth = self._open_cameras().depth(self.data, camera)
+                depth = depth if self._sensor is None else self._sensor(depth, self.np_random)
+                observation[f"observation.depth.{camera}"] = depth
             if self.calibration:
-                found[intrinsics_key(camera)] = self.intrinsics(camera)
-                found[pose_key(camera)] = self.world.camera(camera).matrix()
-        return found
+                observation[intrinsics_key(camera)] = self.intrinsics(camera)
+                observation[pose_key(camera)] = self.world.camera(camera).matrix()
+        return observation
 
     def intrinsics(self, camera: str) -> npt.NDArray[np.float32]:
         """K of a camera's pictures, (3, 3)."""
@@ -205,16 +207,17 @@ class RobotEnv(gym.Env[Any, npt.NDArray[np.float32]]):
         """What the cameras saw at a snapshot, side by side in the order of their names: (h, cameras · w, 3)."""
         mujoco.mj_setState(self.model, self.data, snapshot, mujoco.mjtState.mjSTATE_FULLPHYSICS)
         mujoco.mj_forward(self.model, self.data)
-        return np.concatenate([self._eyes().rgb(self.data, camera) for camera in sorted(self.cameras)], axis=1)
+        return np.concatenate([self._open_cameras().rgb(self.data, camera) for camera in sorted(self.cameras)], axis=1)
 
-    def _eyes(self) -> Cameras:
+    def _open_cameras(self) -> Cameras:
+        """The cameras, opened on first use: without pictures nothing that renders is needed."""
         if self._cameras is None:
             self._cameras = Cameras(self.model, self.size)
         return self._cameras
 
     def render(self) -> npt.NDArray[np.uint8]:
         """The first camera's picture."""
-        return self._eyes().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
+        return self._open_cameras().rgb(self.data, (*self.cameras, *self.robot.cameras)[0])
 
     def close(self) -> None:
         """Release the cameras."""
@@ -269,8 +272,8 @@ class _Servos:
 
     def read(self, data: Any, world: World) -> npt.NDArray[np.float32]:
         """The state, in the layout of an action."""
-        found: list[float] = []
+        state: list[float] = []
         for arm in self._robot.arms:
-            found += [float(data.joint(joint).qpos[0]) for joint in arm.joints]
-            found.append(world.fingers(arm))
-        return np.array(found, np.float32)
+            state += [float(data.joint(joint).qpos[0]) for joint in arm.joints]
+            state.append(world.fingers(arm))
+        return np.array(state, np.float32)

@@ -1,8 +1,8 @@
-"""Experts that play a script: phases of Cartesian way-points relative to things, as joint targets.
+"""Experts: they play a script, phases of Cartesian way-points relative to things, as joint targets.
 
 A script (see `scripts`) is data. A `Phase` says where one or both hands go next, how far their fingers are open, and
-what they carry. Way-points are looked up when their phase begins, so that a thing that moved is still found, and a
-thing that sits askew in the hand is still put down straight.
+what they carry. Way-points are computed when their phase begins, so that the hand reaches a thing that has moved, and
+puts a thing down straight that sits askew in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,11 +45,12 @@ class WayPoint:
 
 @dataclass(frozen=True)
 class Phase:
-    """One step of an expert: a way-point and a grip for each arm that acts; the others stay as they are."""
+    """One step of an expert: a way-point and an opening of the gripper for each arm that acts, by the arm's name; the
+    others stay as they are. It takes `seconds` or more; `speed` is a multiple of the usual one."""
 
     ways: dict[str, WayPoint]
     grips: dict[str, float]
-    seconds: float = 0.0  # at least
+    seconds: float = 0.0
     speed: float = 1.0
 
 
@@ -69,7 +70,7 @@ class Expert:
             )
         self._world: World = env.world
         self._rng, self._noise = np.random.default_rng(seed), noise
-        self._kinematics = Kinematics(env.model)
+        self._kinematics, self._rate = Kinematics(env.model), env.fps
         self._arms = {arm.name: arm for arm in env.robot.arms}
         self._joints = {arm.name: np.array(arm.home) for arm in env.robot.arms}
         self._grip = dict.fromkeys(self._arms, 1.0)
@@ -94,12 +95,12 @@ class Expert:
         """The actions of a phase: straight lines in space, slow at both ends."""
         begin = {name: self._kinematics.pose(self._arms[name], self._joints[name]) for name in phase.ways}
         end = {name: self._target(self._arms[name], way) for name, way in phase.ways.items()}
-        seconds = [phase.seconds]
+        durations = [phase.seconds]
         for name, pose in end.items():
             angle = np.arccos(np.clip((np.trace(begin[name].turn.T @ pose.turn) - 1) / 2, -1, 1))
             length = float(np.linalg.norm(pose.pos - begin[name].pos))
-            seconds += [length / SPEED / phase.speed, float(angle) / TURN / phase.speed]
-        count = max(1, int(np.ceil(10 * self._pace * max(seconds))))
+            durations += [length / SPEED / phase.speed, float(angle) / TURN / phase.speed]
+        count = max(1, int(np.ceil(self._rate * self._pace * max(durations))))
         before, joints, plan = dict(self._grip), dict(self._joints), []
         for step in range(1, count + 1):
             share = step / count

@@ -1,4 +1,4 @@
-"""Goals: what counts as done, decided from poses, speeds and contacts alone.
+"""Goals: how far a task has come, decided from poses, speeds and contacts alone.
 
 Every goal ends the same way: its last condition has to hold for half a second, with the things at rest.
 """
@@ -29,10 +29,9 @@ class Delivery:
     @property
     def stages(self) -> tuple[str, ...]:
         """Lifting and placing the items, in any order, then all at rest."""
-        which = (
-            self.items if len(self.items) == 1 else [f"{n + 1} of {len(self.items)}" for n in range(len(self.items))]
-        )
-        return (*(f"{word} {each}" for each in which for word in ("lifted", "placed")), "all at rest")
+        total = len(self.items)
+        names = self.items if total == 1 else [f"{number} of {total}" for number in range(1, total + 1)]
+        return (*(f"{word} {name}" for name in names for word in ("lifted", "placed")), "all at rest")
 
     def update(self, world: World) -> int:
         """Count lifted and placed items; success asks for the placed state alone, however it came about."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .robot_model import Arm, Robot, add_pads, add_servo, couple, look, set_options
+from .robot_model import Arm, Robot, add_pads, add_servo, aim_camera, couple, set_options
 from .simulator import mujoco
 
 STIFFNESS = (2000.0, 2000.0, 1500.0, 1500.0, 800.0, 500.0, 300.0)  # N m / rad
@@ -18,7 +18,7 @@ TIMESTEP = 0.004
 TABLE = (0.58, 0.0)  # the middle of the table; the arm stands at the origin
 GRIP = 0.094  # metres from the flange to the point between the finger tips
 
-HALF = 0.7071067811865476
+SQRT_HALF = 0.7071067811865476  # of the quaternion of a quarter turn
 PADS = ((0.0, 0.003, 0.0366), (0.0, -0.003, 0.0366))  # in the fingers' frames: inner faces meet when closed
 GREY, ORANGE, WHITE = (0.4, 0.4, 0.4, 1.0), (1.0, 0.42, 0.04, 1.0), (0.85, 0.85, 0.85, 1.0)
 
@@ -97,9 +97,9 @@ def _add_hand(flange: Any, arm: Arm) -> None:
             contype=0, conaffinity=0,
         )  # fmt: skip
     # x of the grip site is z of the flange; y is the line from finger to finger
-    flange.add_site(name=f"{arm.name}/grip", pos=[0, 0, GRIP], quat=[HALF, 0, -HALF, 0], group=4)
+    flange.add_site(name=f"{arm.name}/grip", pos=[0, 0, GRIP], quat=[SQRT_HALF, 0, -SQRT_HALF, 0], group=4)
     at = (0.07, 0.0, 0.0)
-    flange.add_camera(name="wrist", pos=at, quat=look(at, (0.015, 0.0, 0.2), up=(1, 0, 0)), fovy=75.0)
+    flange.add_camera(name="wrist", pos=at, quat=aim_camera(at, (0.015, 0.0, 0.2), up=(1, 0, 0)), fovy=75.0)
 
 
 def _add_motors(model: Any, arm: Arm) -> None:
@@ -132,7 +132,7 @@ def _add_surroundings(model: Any) -> None:
     floor = mujoco.mjtGeom.mjGEOM_PLANE
     world.add_geom(name="floor", type=floor, size=[3, 3, 0.1], pos=[0, 0, -0.7], rgba=[0.35, 0.36, 0.38, 1])
     front = (1.25, 0.0, 0.62)
-    world.add_camera(name="front", pos=front, quat=look(front, (0.52, 0, 0.05)), fovy=42.0)
+    world.add_camera(name="front", pos=front, quat=aim_camera(front, (0.52, 0, 0.05)), fovy=42.0)
 
 
 _TOUCHED = {"contype": 0, "conaffinity": 1}  # objects collide with the arm, the arm not with itself

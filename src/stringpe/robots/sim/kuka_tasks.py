@@ -17,13 +17,13 @@ from .scripts import Placement, deliver, pick_up
 from .sensors import DepthSensor
 from .things import Primitive, Thing
 
-FULL = float(np.pi)
+HALF_TURN = float(np.pi)  # as the spin of a start: turned in any way
 NEAR, WIDE = (0.42, 0.62), (-0.2, 0.2)
 HEIGHT = 0.1  # metres above the table that count as picked
 
 
 def small_objects() -> tuple[Thing, ...]:
-    """What lies on the table; each of them can be the target."""
+    """The objects on the table; each of them can be the target."""
     can = Thing(
         "red can",
         (things.disc(0.024, 0.055, things.RED),),
@@ -93,7 +93,7 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
     return _task(
         "KukaHandOver",
         f"hand over the {target.name}",
-        ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=FULL / 2, above=0.12)),),
+        ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=HALF_TURN / 2, above=0.12)),),
         distractors,
         lambda: Delivery((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
         deliver(Placement(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
@@ -110,9 +110,9 @@ def open_hand() -> Thing:
         for y in np.linspace(-0.036, 0.036, 4).tolist()
     ]
     thumb = Primitive("capsule", (0.01, 0.025), (0.01, 0.056, 0.025), rotation_about("x", -0.5), skin)
-    edge = Primitive("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), rotation_about("y", FULL / 2), skin)
-    heel = Primitive("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), rotation_about("x", FULL / 2), skin)
-    forearm = Primitive("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), rotation_about("y", FULL / 2), things.BLUE)
+    edge = Primitive("capsule", (0.008, 0.035), (0.0, -0.05, 0.016), rotation_about("y", HALF_TURN / 2), skin)
+    heel = Primitive("capsule", (0.012, 0.028), (0.056, 0.0, 0.014), rotation_about("x", HALF_TURN / 2), skin)
+    forearm = Primitive("capsule", (0.03, 0.06), (0.13, 0.0, -0.005), rotation_about("y", HALF_TURN / 2), things.BLUE)
     return Thing("hand", (palm, *fingers, thumb, edge, heel, forearm), fixed=True, radius=0.16)
 
 
@@ -125,13 +125,13 @@ def _task(
     expert: Script,
     seconds: float = 10.0,
 ) -> RobotTask:
-    """A task over the small objects, with `extra` ones and the first large things."""
+    """A task with the small objects, `extra` ones, and so many of the large ones."""
     small, large, corners = small_objects(), large_objects(), FREE_CORNERS if extra else CORNERS
-    starts = {thing.name: Start(NEAR, WIDE, spin=FULL) for thing in small}
+    starts = {thing.name: Start(NEAR, WIDE, spin=HALF_TURN) for thing in small}
     starts |= {thing.name: start for thing, start in extra}
     starts |= {thing.name: start for thing, start in zip(large, corners, strict=True)}
-    every = (*small, *(thing for thing, _ in extra), *large[:distractors])
-    return RobotTask(name, text, every, starts, goal, seconds=seconds, expert=expert, gap=0.035)
+    things_there = (*small, *(thing for thing, _ in extra), *large[:distractors])
+    return RobotTask(name, text, things_there, starts, goal, seconds=seconds, expert=expert, gap=0.035)
 
 
 def make(

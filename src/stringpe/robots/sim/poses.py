@@ -32,9 +32,9 @@ class Pose(NamedTuple):
 
     def matrix(self) -> npt.NDArray[np.float32]:
         """This pose as a matrix (4, 4) that maps (x, 1) to (turn x + pos, 1)."""
-        found = np.eye(4, dtype=np.float32)
-        found[:3, :3], found[:3, 3] = self.turn, self.pos
-        return found
+        matrix = np.eye(4, dtype=np.float32)
+        matrix[:3, :3], matrix[:3, 3] = self.turn, self.pos
+        return matrix
 
 
 def rotation_about(axis: str, angle: Any) -> Vector:

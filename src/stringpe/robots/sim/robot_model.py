@@ -1,4 +1,5 @@
-"""What the environments know of a robot: its arms, their joints and grippers, and its cameras."""
+"""A robot as data: its arms, their joints and grippers, and its cameras; and what both robots add to their models of
+MuJoCo."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,7 @@ def add_pads(spec: Any, arm: str, bodies: tuple[str, str], pads: tuple[Any, Any]
         )
 
 
-def look(pos: Any, target: Any, up: Any = (0.0, 0.0, 1.0)) -> Vector:
+def aim_camera(pos: Any, target: Any, up: Any = (0.0, 0.0, 1.0)) -> Vector:
     """The quaternion of a camera at `pos` that looks at `target`."""
     back = np.asarray(pos, float) - np.asarray(target, float)
     back /= np.linalg.norm(back)

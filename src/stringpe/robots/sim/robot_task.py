@@ -1,4 +1,5 @@
-"""What a robot task is: objects, where they start, a sentence, a goal and an expert; and its entry in the table."""
+"""A robot task as data: objects, where they start, a sentence, a goal and an expert; and its entry in the table of all
+tasks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class Start:
 
 @dataclass(frozen=True)
 class RobotTask:
-    """A task by name. `expert(world, rng)` gives the phases of a demonstration; None: there is no expert."""
+    """A task. text: the sentence that tells a policy what to do. goal: makes what follows one episode. seconds: until
+    an episode ends in any case. expert(world, rng): the phases of a demonstration; None: there is no expert."""
 
     name: str
     text: str
@@ -50,8 +52,9 @@ class RobotTask:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task in the table of `stringpe.robots`. make(**options): its environment; options: names that it takes beside
-    those of every task; shifts: options that show what demonstrations do not."""
+    """A task in the table of `stringpe.robots`. make(**options): its environment. options: the names of those that it
+    takes besides the arguments of `robots.make`. shifts: options that change the scene beyond what demonstrations
+    show."""
 
     name: str
     make: Callable[..., Any]
@@ -62,28 +65,30 @@ class TaskEntry:
 def draw_starts(
     task: RobotTask, rng: np.random.Generator, height: float = 0.0, leave_out: Sequence[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """A position and a rotation for every object on a table of some height, but for those to leave out.
+    """A position and a rotation for every object, except those to leave out, on a table of a given height.
 
     One object after the other, each drawn again until it is clear of those before it: an object added at the end of a
     task does not move the others.
     """
     present = [thing for thing in task.things if thing.name not in leave_out]
     for _ in range(100):
-        found: dict[str, tuple[Any, Any]] = {}
-        if all(_draw(task, thing, found, rng, height) for thing in present):
-            return found
+        placed: dict[str, tuple[Any, Any]] = {}
+        if all(_draw(task, thing, placed, rng, height) for thing in present):
+            return placed
     raise AssertionError(f"the starting regions of {task.name} leave no room")
 
 
 def _draw(
-    task: RobotTask, thing: Thing, found: dict[str, tuple[Any, Any]], rng: np.random.Generator, height: float
+    task: RobotTask, thing: Thing, placed: dict[str, tuple[Any, Any]], rng: np.random.Generator, height: float
 ) -> bool:
+    """Draw a start for a thing that is clear of the things placed before it, and add it to them; False if there is no
+    room for it."""
     start, radii = task.starts[thing.name], {each.name: each.radius for each in task.things}
     for _ in range(200):
         pos = np.array([rng.uniform(*start.x), rng.uniform(*start.y), thing.rest + height + start.above])
         turn = rotation_about("z", start.heading + rng.uniform(-start.spin, start.spin))
-        gaps = [np.linalg.norm(pos[:2] - at[:2]) - radii[name] - thing.radius for name, (at, _) in found.items()]
+        gaps = [np.linalg.norm(pos[:2] - at[:2]) - radii[name] - thing.radius for name, (at, _) in placed.items()]
         if all(gap >= task.gap for gap in gaps):
-            found[thing.name] = (pos, turn)
+            placed[thing.name] = (pos, turn)
             return True
     return False

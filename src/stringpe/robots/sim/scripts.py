@@ -1,4 +1,4 @@
-"""Scripts of the experts: which phases bring which thing where."""
+"""The scripts that experts play: the phases that deliver, pick up, hand over or insert a thing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ def choose_arm(world: World, thing: str) -> str:
 
 def choose_grasp(world: World, arm: str, thing: str, grasps: Sequence[Grasp], rng: np.random.Generator) -> Grasp:
     """One of the grasps that turn the wrist least."""
-    robot = {each.name: each for each in world.robot.arms}
+    (neutral,) = [each.neutral for each in world.robot.arms if each.name == arm]
     turn = heading(world.pose(thing).turn)
 
     def cost(grasp: Grasp) -> float:
-        return abs(wrap_angle(2 * (turn + grasp.fingers - robot[arm].neutral)) / 2)
+        return abs(wrap_angle(2 * (turn + grasp.fingers - neutral)) / 2)
 
     least = min(cost(grasp) for grasp in grasps)
     return grasps[int(rng.choice([i for i, grasp in enumerate(grasps) if cost(grasp) < least + 0.25]))]
 
 
 def pick(arm: str, thing: str, grasp: Grasp, *, above: float = 0.1, lift: float = 0.12) -> list[Phase]:
-    """Over a thing, down, close, and up with it."""
+    """Move over a thing, down to it, close the hand, and lift it."""
     return [
         Phase({arm: WayPoint(thing, grasp, lift=above, jitter=0.008)}, {arm: grasp.opening}),
         Phase({arm: WayPoint(thing, grasp)}, {arm: grasp.opening}, speed=0.6),
@@ -50,7 +50,8 @@ def place(
     opening: float = 0.6,
     hover: float = 0.0,
 ) -> list[Phase]:
-    """A carried thing over its place, down, released, and the hand away; at height `hover` it stops to look again."""
+    """Bring a carried thing over its place, lower it, release it, and move the hand away. hover: metres over its place
+    where it stops, so that the next phase sees how it sits in the hand; 0: it does not stop."""
 
     def over(lift: float, jitter: float = 0.0) -> dict[str, WayPoint]:
         return {arm: WayPoint(frame, offset=offset, carry=thing, headings=headings, lift=lift, jitter=jitter)}
@@ -67,7 +68,8 @@ def place(
 
 @dataclass(frozen=True)
 class Placement:
-    """Bring a thing to an offset from another, with the arm on its side."""
+    """Bring a thing to an offset from another, with the arm on its side. headings: as in `WayPoint`; above: metres over
+    its place that the thing is carried to first; hover: as in `place`."""
 
     thing: Thing
     onto: str
@@ -82,14 +84,14 @@ def deliver(*placements: Placement) -> Script:
 
     def plan(world: World, rng: np.random.Generator) -> list[Phase]:
         phases: list[Phase] = []
-        for each in placements:
-            name = each.thing.name
+        for placement in placements:
+            name = placement.thing.name
             arm = choose_arm(world, name)
-            grasp = choose_grasp(world, arm, name, each.thing.grasps, rng)
+            grasp = choose_grasp(world, arm, name, placement.thing.grasps, rng)
             phases += pick(arm, name, grasp)
             opening = min(1.0, grasp.opening + 0.1)
-            how = {"above": each.above, "hover": each.hover, "opening": opening}
-            phases += place(arm, name, each.onto, each.offset, headings=each.headings, **how)
+            how = {"above": placement.above, "hover": placement.hover, "opening": opening}
+            phases += place(arm, name, placement.onto, placement.offset, headings=placement.headings, **how)
             phases.append(Phase({arm: HOME}, {arm: 1.0}))
         return [*phases, Phase({}, {}, seconds=0.8)]
 
@@ -133,6 +135,7 @@ def hand_over(thing: Thing, container: str, *, meet: tuple[float, float, float] 
 
 
 def _two_ends(grasps: Sequence[Grasp], rng: np.random.Generator) -> tuple[Grasp, Grasp]:
+    """The grasps of a thing's two ends, in random order."""
     order = rng.permutation(2)
     return grasps[order[0]], grasps[order[1]]
 
@@ -162,4 +165,5 @@ def insert(socket: Thing, *pegs: Thing, half: float, peg_half: float, depth: flo
 
 
 def _in_line(socket: Thing, peg: Thing, along: float) -> dict[str, WayPoint]:
+    """The way-point at which the peg in the right hand is in line with the socket, `along` metres from its middle."""
     return {"right": WayPoint(socket.name, offset=(0.0, along, 0.0), carry=peg.name, headings=(0.0,))}

@@ -125,11 +125,11 @@ class DepthSensor:
 
     def edges(self, depth: Depth) -> npt.NDArray[np.bool_]:
         """Pixels with a neighbour across a jump."""
-        found = np.zeros(depth.shape, bool)
+        edges = np.zeros(depth.shape, bool)
         down = np.abs(np.diff(depth, axis=0)) > self.jump * depth[1:]
         across = np.abs(np.diff(depth, axis=1)) > self.jump * depth[:, 1:]
-        found[1:] |= down
-        found[:-1] |= down
-        found[:, 1:] |= across
-        found[:, :-1] |= across
-        return found
+        edges[1:] |= down
+        edges[:-1] |= down
+        edges[:, 1:] |= across
+        edges[:, :-1] |= across
+        return edges

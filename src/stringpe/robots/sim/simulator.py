@@ -44,10 +44,10 @@ def load_mujoco() -> ModuleType:
     if backend:
         os.environ["MUJOCO_GL"] = backend
     try:
-        found = importlib.import_module("mujoco")
+        module = importlib.import_module("mujoco")
         if late:
             importlib.reload(importlib.import_module(CONTEXT))
-        return found
+        return module
     except (ImportError, AttributeError, OSError, RuntimeError) as broken:  # how the bindings of GL fail to load
         raise OSError(f"{NO_RENDERING} (MUJOCO_GL={backend}: {broken})") from broken
 

@@ -1,4 +1,4 @@
-"""Things on the table, built from primitives: a thing is a name and a tuple of parts."""
+"""Things on the table: rigid bodies built from primitives, with the ways in which a hand can grasp them."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,7 +58,7 @@ class Thing:
     grasps: tuple[Grasp, ...] = ()
 
 
-LOW = 0.018  # height of the grip point of a hand whose finger tips are just above the table
+LOW = 0.018  # metres: height of the grip point of a hand whose finger tips are just above the table
 
 
 def across(sides: int, height: float, opening: float = 1.0) -> tuple[Grasp, ...]:

@@ -1,4 +1,4 @@
-"""Questions to the state of a simulation: where things are, what touches what, which arm holds what."""
+"""The state of a simulation in terms of things and arms: where they are, what touches what, which arm holds what."""
 
 from typing import Any
 
@@ -7,6 +7,8 @@ import numpy as np
 from .poses import Pose
 from .robot_model import Arm, Robot
 from .simulator import mujoco
+
+_TOUCHING = 5e-4  # metres between two surfaces in contact, at most
 
 
 class World:
@@ -45,10 +47,10 @@ class World:
         return float(max(np.linalg.norm(velocity[3:]), 0.05 * np.linalg.norm(velocity[:3])))
 
     def observe_contacts(self) -> None:
-        """Read the current contacts, from which the methods below answer."""
+        """Read the current contacts, on which the methods below are based."""
         contact = self.data.contact
-        found = zip(contact.geom1, contact.geom2, contact.dist, strict=True)
-        names = [(self._owner[a], self._owner[b]) for a, b, distance in found if distance < 5e-4]
+        contacts = zip(contact.geom1, contact.geom2, contact.dist, strict=True)
+        names = [(self._owner[a], self._owner[b]) for a, b, distance in contacts if distance < _TOUCHING]
         self._pairs = {pair for a, b in names for pair in _name_pairs(a, b)}
 
     def touching(self, a: str, b: str) -> bool:
