@@ -121,7 +121,7 @@ def test_what_stringpe_wrote_before_is_read_and_migrated(old, tmp_path, monkeypa
     check(data, range(2))
     assert [(e.seed, e.task) for e in data.episodes] == [(10, "pick"), (11, "pick")]
     assert data.info["codebase_version"] == "v3.0"
-    before, after = Dataset(old).read_encoded(0), data.encoded(0)
+    before, after = Dataset(old).read_encoded(0), data.read_encoded(0)
     for key in ("observation.images.top", "observation.depth.top"):
         assert before[key] == after[key]  # byte by byte
     stats = json.loads((new / "meta/stats.json").read_text())["observation.images.top_depth"]
