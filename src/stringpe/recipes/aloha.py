@@ -8,19 +8,18 @@ policy for all twelve simulated tasks.
     stringpe compare aloha policy.encoder=siglip:siglip-base-patch16-256 --out runs/rows \\
         --encodings absolute rope cayley
 
-data.train is the twelve folders data/TASK that the first command writes; data.train=data/MugOnPlate trains one task
-alone, and `aloha_finetune` goes on from this policy on one task. All pictures are held in memory, 0.8 MB per look at
+Data: the twelve folders data/TASK that the first command writes; data.train=data/MugOnPlate trains on one task alone,
+and `aloha_finetune` continues from this policy on one task. All pictures are held in memory, 0.8 MB per time step with
 four cameras; policy.stride=5 keeps every fifth.
-As the paper and ALOHA Unleashed state it: chunks of 50 absolute joint targets, noise prediction, an encoder-decoder
-transformer, a million steps, and success over ten trials per task every 10,000 steps (policy.simulate=MugOnPlate,…, all
-twelve with commas, draws that curve during training; in one process, which simulates meanwhile). Rows are absolute
-(SigLIP as it is), rope and cayley, attached so that they start as the same function. All frequencies are learned, those
-of RoPE too.
-Not stated there and set here: T = 100 with a squared-cosine schedule and 16 DDIM steps, AdamW 1e-4 (0.95, 0.999) with
-decay 1e-6, EMA power 0.75, batches of 256. Unlike there, demonstrations come from scripted experts at 10 actions per
-second, so a chunk is 5 s and not 1 s long, and the scenes are rebuilt from primitives.
-Expected, from the paper, mean success over the twelve tasks: ViT 0.37, RoPE 0.42, Cayley-STRING 0.46. No full run of
-this file has been made, so its time and its number are not known; `aloha_small` has measured ones.
+As in the paper and ALOHA Unleashed: chunks of 50 absolute joint targets, noise prediction, an encoder-decoder
+transformer, a million steps, and success over ten trials per task every 10,000 steps. policy.simulate=MugOnPlate,…,
+with all twelve names, measures that curve during training, in one process. The rows are absolute (SigLIP as it is),
+rope and cayley, attached so that they start as the same function. All frequencies are learned, also those of RoPE.
+Not stated there, and chosen here: T = 100 with a squared-cosine schedule and 16 DDIM steps, AdamW 1e-4 (0.95, 0.999)
+with decay 1e-6, EMA power 0.75, batches of 256. Unlike there, demonstrations come from scripted experts at 10 actions
+per second, so a chunk is 5 s and not 1 s long, and the scenes are rebuilt from primitives.
+Expected, from the paper, mean success over the twelve tasks: ViT 0.37, RoPE 0.42, Cayley-STRING 0.46.
+Time and number of this recipe: not known, because it has not been run in full; those of `aloha_small` are measured.
 """
 
 from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe

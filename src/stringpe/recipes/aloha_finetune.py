@@ -1,14 +1,15 @@
-"""ALOHA, the second half of the paper's training on real robots: a policy of many tasks, tuned on one of them.
+"""ALOHA, the second stage of the paper's training on real robots: a policy for many tasks, fine-tuned on one of them.
 
     stringpe train aloha policy.encoder=siglip:siglip-base-patch16-256 --out runs/aloha
     stringpe train aloha_finetune data.train=data/MugOnPlate --out runs/mug
     stringpe eval runs/aloha runs/mug --env MugOnPlate --trials 50              # before and after, on the same states
 
-The policy starts from model.start=runs/aloha, all of it, image encoder included; with data that was trained on before,
-the first step sees exactly that policy. The paper pre-trains on 300 real tasks and tunes on ten of them; which rate and
-how many steps it does not say: 20,000 steps at a tenth of the rate are a choice of ours. For a small one, set
-model.start to a run of `aloha_small` and its model.* and policy.* as there.
-Time and expected number: no full run has been made.
+All of the policy, its image encoder included, starts from model.start=runs/aloha. On data that it was trained on
+before, the first step sees exactly that policy. The paper trains on 300 real tasks and fine-tunes on ten of them; it
+does not say at which rate and for how many steps. Ours are 20,000 steps at a tenth of the rate. For a small policy, set
+model.start to a run of `aloha_small`, and model.* and policy.* as in that recipe.
+Data: the folder of one task, as `stringpe data demos` writes it.
+Time and expected number: not known, because the recipe has not been run in full.
 """
 
 from dataclasses import replace

@@ -6,9 +6,10 @@
     stringpe eval runs/multi/runs/*/seed* --trials 50 --out runs/multi/trials \\
         --env BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate
 
-The text of the task says which one is meant. The policy is that of `aloha_small`, trained six times as long on six
-tasks. How many steps it needs is not known.
-Time and expected number: the recipe has not been run.
+The text of a task tells the policy which task is meant. The policy is that of `aloha_small`, trained six times as long
+on six tasks. How many steps it needs is not known.
+Data: the six folders data/TASK that the first command writes.
+Time and expected number: not known, because the recipe has not been run.
 """
 
 from dataclasses import replace

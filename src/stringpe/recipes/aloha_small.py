@@ -5,14 +5,18 @@
     stringpe compare aloha_small data.train=mug.safetensors --encodings absolute rope cayley --seeds 1 --out runs/aloha
     stringpe eval runs/aloha/runs/*/seed0 --env MugOnPlate --trials 50 --out results/aloha
 
-Several data sets with commas give a multi-task policy; the text of the task says which one is meant. Registers stand at
-the origin of the image encoder's coordinates, so that a translation-invariant encoding can express where in the image a
-patch is. The decoder predicts the clean chunk, a quarter of each batch are first frames, and the encoder begins with
-convolutions, so that the policy learns to use its cameras: docs/policies.md. policy.simulate=MugOnPlate adds success in
-simulation to every evaluation during training.
-Time: one H200, sixteen such policies side by side, sixteen minutes. Expected in simulation, absolute / RoPE / Cayley:
-MugOnPlate 48 / 80 / 94, HandOverPen 26 / 38 / 50, BowlOnRack 36 / 18 / 28 %; results/2026-11-16-aloha. The paper's
-large policies, over ten trials each: 70 / 90 / 80, 100 / 100 / 100 and 90 / 80 / 100 %.
+Data: demonstrations as the first command records them. Several data sets, with commas between them, give a policy for
+several tasks; the text of a task tells it which one is meant. Registers stand at the origin of the image encoder's
+coordinates, so that a translation-invariant encoding can express where in the image a patch is. The decoder predicts
+the clean chunk, a quarter of each batch are first frames, and the encoder begins with convolutions, so that the policy
+learns to use its cameras: docs/policies.md. policy.simulate=MugOnPlate adds success in simulation to every evaluation
+during training.
+Time: sixteen minutes on one H200 for sixteen such policies side by side.
+Expected success in simulation, absolute / RoPE / Cayley: MugOnPlate 48 / 80 / 94, HandOverPen 26 / 38 / 50, BowlOnRack
+36 / 18 / 28 % (results/2026-11-16-aloha). The paper's large policies, over ten trials each: 70 / 90 / 80, 100 / 100 /
+100 and 90 / 80 / 100 %.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe

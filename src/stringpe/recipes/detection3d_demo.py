@@ -1,13 +1,13 @@
-"""A detector in 3D to watch work, on any machine: one object of six kinds in an empty room, with depth.
+"""A detector in 3D that any machine can train: one object of six kinds in an empty room, with depth.
 
     stringpe train detection3d_demo --out runs/demo
     stringpe eval runs/demo --html              # runs/demo/eval/003000/scenes.html: turn the rooms and their boxes
 
 Data: 2,000 + 100 frames at 64 px, rendered on the first run and kept in the user's cache folder.
-Time: 153 s with one thread of a CPU that others used as well.
+Time: 153 s on one CPU thread, on a machine with other work.
 Expected (Cayley, seeds 0 to 2, torch 2.13.0): mean 3D IoU 81.2, 83.1 and 82.6 %, AP3D at 0.5 of 88.7, 92.7 and 95.2 %.
-With absolute centres, as in the paper, 65.2, 64.3 and 58.2 %, and 21.4, 32.2 and 17.5 %: docs/detection3d.md. The model
-of seed 0 is in models/detection3d-demo.
+With absolute centres, as in the paper, IoU is 65.2, 64.3 and 58.2 %, and AP3D 21.4, 32.2 and 17.5 %
+(docs/detection3d.md). The model of seed 0 is in models/detection3d-demo.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

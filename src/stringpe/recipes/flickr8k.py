@@ -7,10 +7,13 @@
 
 Data: WebDataset layout, NNNNNN.webp + NNNNNN.json with {"captions": [five]}, decoded once into memory and augmented
 on the device: crops, flips (left and right change places in the caption), colour, and one of the five captions at
-random. The tokeniser is trained on the training captions. Gallery: the 1,000 test images and their 5,000 captions. So
-few images are learnt by heart within a few tens of epochs: dropout and weight decay are high for that reason.
-(Stochastic depth has another rate in every layer, so that each would be compiled by itself.) Fifteen runs
-side by side took 250 s on one H200. Expected mean recall: 3.5 to 4.5 %, results/2026-11-16-flickr8k.
+random. The tokeniser is trained on the training captions. Gallery: the 1,000 test images and their 5,000 captions.
+So few images are memorised within a few tens of epochs, which is why dropout and weight decay are high. There is no
+stochastic depth: its rate differs from layer to layer, so every layer would be compiled on its own.
+Time: 250 s on one H200 for fifteen runs side by side.
+Expected mean recall: 3.5 to 4.5 % (results/2026-11-16-flickr8k).
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

@@ -1,10 +1,14 @@
-"""`flickr8k` for a CPU: 1,000 images at 64 px and a tiny ViT, to see that all works.
+"""`flickr8k` for a CPU: 1,000 images at 64 px and a tiny ViT, to see that everything works.
 
     stringpe compare flickr8k_small data.train=flickr8k-train.tar data.val=flickr8k-test.tar \\
         --encodings absolute rope cayley
 
-Gallery: the first 200 images of data.val and their captions. Expected: Cayley, one seed, torch 2.13.0 on a CPU: 6.3 %
-mean recall, where guessing gives 2.7; 300 steps are a beginning. Time: not measured on an idle machine.
+Data: the files of `flickr8k`; the gallery is the first 200 images of data.val and their captions.
+Time: not measured on an idle machine.
+Expected (Cayley, one seed, torch 2.13.0 on a CPU): 6.3 % mean recall, where guessing gives 2.7 %. 300 steps are only a
+beginning.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

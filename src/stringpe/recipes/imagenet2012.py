@@ -3,13 +3,13 @@
     accelerate launch --num_processes 8 -m stringpe train imagenet2012 data.train=/data/imagenet/train \\
         data.val=/data/imagenet/val model.encoding=cayley --out runs/imagenet-cayley
 
-Data: folders (one per class), shards (data.source=shards 'data.train=/data/train-{0000..1023}.tar'), shards
-read as a stream (data.source=stream, data.train_size=1281167; docs/scale.md) or Hugging Face (data.source=huggingface
+Data: one folder per class; or shards (data.source=shards 'data.train=/data/train-{0000..1023}.tar'); or shards read as
+a stream (data.source=stream data.train_size=1281167; docs/scale.md); or Hugging Face (data.source=huggingface
 data.train=ILSVRC/imagenet-1k:train data.val=ILSVRC/imagenet-1k:validation).
-What the paper leaves open is scenic's public ViT recipe: weight decay 0.1, clip 1.0, dropout 0.1, stochastic depth 0.1,
-RandAugment(2, 15), mixup 0.5, inception crop, values in [−1, 1], sigmoid loss with head bias −6.9.
-Expected, from the paper: ViT 80.04, RoPE 80.18, RoPE-Mixed 80.86, Circulant 81.22, Cayley 81.09 % top-1. No full run of
-this file has been made yet, so its time and its number are not known.
+What the paper does not state follows scenic's public ViT recipe: weight decay 0.1, clip 1.0, dropout 0.1, stochastic
+depth 0.1, RandAugment(2, 15), mixup 0.5, inception crop, values in [−1, 1], sigmoid loss with head bias −6.9.
+Expected, from the paper: ViT 80.04, RoPE 80.18, RoPE-Mixed 80.86, Circulant 81.22, Cayley 81.09 % top-1.
+Time and number of this recipe: not known, because it has not been run in full.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe

@@ -8,18 +8,17 @@
                     circulant circulant:model.depth=lift+normals
     stringpe eval runs/rows/runs/*/seed0 --env KukaPick --shifts --trials 50 --out results/kuka
 
-As in the paper, one policy learns three tasks, pick, place and hand-over (data.train is the three folders data/TASK
-that the first command writes), and is tried at picking. As the paper states it: Adam with lr 1e-4 and decay 1e-4,
-10,000 warm-up steps and no decay of the rate after them, 500,000 steps of 256, depth as surface normals through the
-same embedding, or as mean depth of a patch through a learned linear layer, third coordinate of Circulant-STRING;
-ranking NCE with a learned proposal and Langevin steps; encoders that start from 2D weights.
-policy.encoder=paligemma:FOLDER is the vision tower of a PaliGemma in transformers' format (siglip:FOLDER a SigLIP),
-whose image size must be data.image_size, and which takes depth by lift or not at all; without it a ViT-B/16 of our own,
-which takes normals too and should start from a run (policy.encoder=RUN). Different here: AdamW, which takes the decay
-out of the gradient; scripted experts in simulation. Published PaliGemmas have patches of 14 at 224 px; the one with
-patches of 16 at 256 px that the paper names is not public. Expected, from the paper, picks of a real robot: 2D 65 %,
-with normals 42 %, lifted 74 %, both 53 %. No full run of this file has been made, so its time and its number are not
-known; `kuka_small` has measured ones.
+Data: the three folders data/TASK that the first command writes. As in the paper, one policy learns three tasks, pick,
+place and hand-over, and is evaluated on picking; Adam with lr 1e-4 and decay 1e-4, 10,000 warm-up steps and then a
+constant rate, 500,000 steps of 256; depth as surface normals through the same embedding, or as the mean depth of a
+patch through a learned linear layer, the third coordinate of Circulant-STRING; ranking NCE with a learned proposal and
+Langevin steps; encoders that start from 2D weights. policy.encoder=paligemma:FOLDER is the vision tower of a PaliGemma
+in transformers' format (siglip:FOLDER a SigLIP), whose image size must be data.image_size, and which takes depth by
+lift or not at all. Without policy.encoder it is our own ViT-B/16, which also takes normals and should start from a run
+(policy.encoder=RUN). Different from the paper: AdamW, whose decay does not go through the gradient; scripted experts in
+simulation. Published PaliGemmas have patches of 14 at 224 px; the one with patches of 16 at 256 px that the paper names
+is not public. Expected, from the paper, picks of a real robot: 2D 65 %, with normals 42 %, lifted 74 %, both 53 %.
+Time and number of this recipe: not known, because it has not been run in full; those of `kuka_small` are measured.
 """
 
 from .schema import Augment, Data, Loop, Model, Optim, Policy, Recipe

@@ -7,30 +7,32 @@
                     circulant circulant:model.depth=lift+normals
     stringpe eval runs/kuka/runs/*/seed0 depth_noise=true --env KukaPick --shifts --trials 50 --out results/kuka
 
-The rows: 2D, 2D with surface normals, depth lifted to the third coordinate, and both. policy.kind=energy is the paper's
-kind of policy, which learns more slowly (docs/policies.md). Registers stand at the origin of the coordinates, so that a
-lifted patch expresses its own depth and not only how it differs from others. The decoder predicts the clean chunk, a
-quarter of each batch are first frames, and the encoder begins with convolutions, so that the policy learns to use its
-cameras: docs/policies.md.
+Data: demonstrations as the first command records them. The rows: 2D, 2D with surface normals, depth lifted to the third
+coordinate, and both. policy.kind=energy is the paper's kind of policy, which learns more slowly (docs/policies.md).
+Registers stand at the origin of the coordinates, so that a lifted patch expresses its own depth, and not only its
+difference from other patches. The decoder predicts the clean chunk, a quarter of each batch are first frames, and the
+encoder begins with convolutions, so that the policy learns to use its cameras: docs/policies.md.
 
-To ask whether depth helps where heights differ, vary them in training, test beyond, and leave out the wrist camera,
-from which a block looks alike at every height:
+To test whether depth helps where heights differ, vary them in training, test beyond the range of training, and leave
+out the wrist camera, from which a block looks the same at every height:
 
     stringpe data demos KukaPick table_height=-0.03..0.03 pedestal_height=-0.03..0.03 depth_noise=true \\
         --cameras front --episodes 1200 --depth --out data/heights
     stringpe eval … depth_noise=true --env KukaPick --shifts       # table and pedestal at ± 6 cm among the shifts
 
-lighting=random and distractors=0..3 vary light and clutter in the same way. Recorded with both cameras, that is,
-without --cameras front, such demonstrations can also ask whether policies meet other heights better in the robot's
-frame than in the cameras' (docs/policies.md):
+lighting=random and distractors=0..3 vary light and clutter in the same way. Such demonstrations, recorded with both
+cameras (without --cameras front), can also test whether policies generalise to other heights better in the robot's
+frame than in the frames of the cameras (docs/policies.md):
 
     stringpe compare kuka_small data.train=data/heights --seeds 3 --baseline circulant --out runs/frames \\
         --encodings circulant circulant:policy.frame=world
 
-Time: one H200, sixteen such policies side by side, sixteen minutes. Expected: 92 to 94 % of picks in simulation, with
-depth or without; results/2026-11-16-kuka-pick has the shifts. Those runs saw the arm of another model file: this
-version draws it from primitives, with the same kinematics. The paper's real robot: 65 % in 2D, 42 with normals, 74
-lifted, 53 with both.
+Time: sixteen minutes on one H200 for sixteen such policies side by side.
+Expected: 92 to 94 % of picks succeed in simulation, with depth or without (results/2026-11-16-kuka-pick, which also has
+the shifts). In those runs the arm was drawn from another model file; today it is drawn from primitives, with the same
+kinematics. The paper's real robot: 65 % in 2D, 42 % with normals, 74 % lifted, 53 % with both.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from dataclasses import replace

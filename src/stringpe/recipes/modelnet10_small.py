@@ -3,9 +3,9 @@
     stringpe compare modelnet10_small data.train=modelnet10.npz data.cache=cache --no-costs --out runs/modelnet10-small
     stringpe train modelnet10_small data.train=modelnet10.npz model.encoding=cayley --out runs/modelnet10-cayley
 
-Data: the file of `modelnet10`, whose shapes stand in arbitrary poses. To learn all poses takes a GPU; here every cloud,
-of training and of test, is turned to its principal axes first (data.pose=principal), which needs no label. Training
-adds half turns about the axes, whose signs are not always certain, and stretches each axis by up to 15 %.
+Data: the file of `modelnet10`, whose shapes have arbitrary poses. Learning all poses takes a GPU; here every cloud, of
+training and of test, is first turned to its principal axes (data.pose=principal), which needs no label. Training adds
+half turns about the axes, whose signs are not always certain, and stretches each axis by up to 15 %.
 Time: 90 s of one CPU core per run.
 Expected (five seeds, each ± 0.6, torch 2.13.0 on a CPU): 79.2 % without positions, 86.1 % sine-cosine, 80.9 % RoPE,
 82.5 % RoPE at base 100, 82.9 % RoPE-Mixed, 82.5 % Circulant, 82.7 % Cayley; results/2026-11-18-modelnet10. The recipe

@@ -4,15 +4,17 @@
         'model.start=runs/webli3d/{encoding}' --out runs/owlvit3d-cayley
     stringpe compare owlvit3d 'model.start=runs/webli3d/{encoding}' --seeds 3 --metrics iou_monte_carlo iou --best
 
-With model.depth=none, and towers that were trained so, it is the paper's ViT, else its ViTD. Data: the paper renders
-four sets of a million images with Unity and holds out 20 of each; here they are procedural scenes, in memory, or an
-Omni3D file: data.source=omni3d data.train=images/ data.train_boxes=train.json data.val=images/ data.val_boxes=val.json.
-As in the paper: 12 objects an image in training, all in evaluation, Hungarian matching, class + L1 + corners with equal
-weights; IoU by 100,000 points per box (iou_monte_carlo), beside the exact one. From OWL-ViT, whose training method the
-paper takes over: Adam, clip 1.0, 1,000 warm-up steps, cosine, stochastic depth 0.2 and 0.1, a text tower that learns at
-1/25 of the rate. Expected, from the paper (mean 3D IoU, the best of three seeds): ViT 49.8, RoPE 58.1, RoPE-Mixed 57.2,
-Circulant 58.9, Cayley 58.8; with depth 67.6, 71.2, 70.9, 72.4, 72.7. No full run of this file has been made, so its
-time and its number are not known; its 200,000 frames are a twentieth of the paper's.
+With model.depth=none, and towers trained in that way, the model is the paper's ViT, else its ViTD.
+Data: the paper renders four sets of a million images with Unity and holds out 20 of each; here they are procedural
+scenes, in memory, or an Omni3D file: data.source=omni3d data.train=images/ data.train_boxes=train.json data.val=images/
+data.val_boxes=val.json.
+As in the paper: 12 objects per image in training, all in evaluation, Hungarian matching, class + L1 + corners with
+equal weights; IoU by 100,000 points per box (iou_monte_carlo), beside the exact one. From OWL-ViT, whose training
+method the paper takes over: Adam, clip 1.0, 1,000 warm-up steps, cosine, stochastic depth 0.2 and 0.1, a text tower
+that learns at 1/25 of the rate. Expected, from the paper (mean 3D IoU, the best of three seeds): ViT 49.8, RoPE 58.1,
+RoPE-Mixed 57.2, Circulant 58.9, Cayley 58.8; with depth 67.6, 71.2, 70.9, 72.4, 72.7.
+Time and number of this recipe: not known, because it has not been run in full. Its 200,000 frames are a twentieth of
+the paper's.
 """
 
 from dataclasses import replace

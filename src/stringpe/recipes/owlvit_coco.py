@@ -8,8 +8,8 @@
 Data: pictures in folders, zips or tars, and COCO or LVIS annotation files; LVIS takes pictures of both COCO splits, so
 its data.train and data.val are a folder that holds train2017 and val2017.
 Towers: those of the recipe webli3d on RGB, or model.start=FOLDER of an OWL-ViT or OWLv2 that transformers wrote.
-The paper's own setting, B/32 on towers with CLIP's loss, is `owlvit_paper`, and its numbers are there.
-Time and expected number: no full run of this file has been made.
+The paper's own setting, B/32 on towers with CLIP's loss, and its numbers are in `owlvit_paper`.
+Time and expected number: not known, because the recipe has not been run in full.
 """
 
 from dataclasses import replace

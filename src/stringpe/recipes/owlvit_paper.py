@@ -8,19 +8,19 @@
     stringpe eval runs/owlvit-cayley                                                    # LVIS: AP, APr, APc, APf
     stringpe eval runs/owlvit-cayley data.val=val2017 data.val_boxes=instances_val2017.json                   # COCO
 
-Data sets are folders, zips or tars of pictures with a COCO or LVIS file each, with " + " between; data.mix is their
-shares of the training. Classes of the same name are one class; an image is asked about classes of its own data set, and
-mosaics are made of pictures of one set. LVIS takes pictures of both COCO splits, so its folder holds train2017 and
+Data: folders, zips or tars of pictures with a COCO or LVIS file each, with " + " between them; data.mix holds their
+shares of the training. Classes of the same name are one class; the queries of an image are classes of its own data set,
+and a mosaic holds pictures of one set. LVIS takes pictures of both COCO splits, so its folder holds train2017 and
 val2017. As in OWL-ViT's public configuration for B/32 with CLIP towers: 140,000 steps of 256, Adam 0.9, 0.999, lr 5e-5
 (text 2e-6), 1,000 warm-up steps, cosine, clip 1.0, stochastic depth 0.2 and 0.1, crops down to 60 % of the area,
 mosaics of 1×1, 2×2 and 3×3 with shares 0.4, 0.3, 0.3, 50 negatives, seven prompts, patches multiplied by the class
-token; data.without leaves LVIS's rare names out of training, as there. What differs from it: gradients are clipped for
-the batch and not per example; boxes that almost coincide (IoU 0.9) are not merged into one with several names; pictures
-that are also in a validation set stay; and the list of data sets is yours: that configuration trains on LVIS alone,
-OWL-ViT's paper on Objects365 and Visual Genome, and this paper does not say.
+token; data.without leaves LVIS's rare names out of training, as there. Differences: gradients are clipped per batch and
+not per example; boxes that almost coincide (IoU 0.9) are not merged into one with several names; pictures that are also
+in a validation set stay; and the list of data sets is yours: that configuration trains on LVIS alone, OWL-ViT's paper
+on Objects365 and Visual Genome, and this paper does not say.
 Expected, from the paper (AP): COCO baseline 32.44, RoPE 33.66, RoPE-Mixed 32.74, Circulant 33.24, Cayley 33.47;
-LVIS 21.98, 22.71, 22.43, 22.60, 23.01. No full run of this file has been made, so its time and its number are not
-known.
+LVIS 21.98, 22.71, 22.43, 22.60, 23.01.
+Time and number of this recipe: not known, because it has not been run in full.
 """
 
 from dataclasses import replace

@@ -4,12 +4,13 @@
         data.val=pairs-val.tar text.tokenizer=tokenizer.json model.encoding=cayley --out runs/towers/cayley
     … loss.kind=siglip                                      # with the other loss
 
-RGB at 224 px, a class token, text of 12 layers × 512. The paper says only that it followed OWL-ViT's pipeline for B/32
-with the CLIP loss, in which the towers are CLIP's: these are CLIP's published settings (batch 32,768, 32 epochs of 400
-million pairs, Adam 0.9, 0.98, lr 5e-4, 2,000 warm-up steps, decay 0.2). An encoding other than CLIP's learned table
-needs towers that were trained with it, so every row of a comparison has its own. Different from CLIP: texts of 64
-tokens that attend in both directions, GELU and not its approximation, a scale that starts at 10.
-Time and expected number: no full run has been made.
+Data: a stream of captioned images (docs/howto/streams.md). RGB at 224 px, a class token, text of 12 layers × 512. The
+paper says only that it followed OWL-ViT's pipeline for B/32 with the CLIP loss, in which the towers are CLIP's: these
+are CLIP's published settings (batch 32,768, 32 epochs of 400 million pairs, Adam 0.9, 0.98, lr 5e-4, 2,000 warm-up
+steps, decay 0.2). An encoding other than CLIP's learned table needs towers that were trained with it, so every row of a
+comparison has its own. Different from CLIP: texts of 64 tokens that attend in both directions, GELU and not its
+approximation, a scale that starts at 10.
+Time and expected number: not known, because the recipe has not been run in full.
 """
 
 from .design import Design

@@ -3,16 +3,16 @@
     stringpe compare                        # this recipe: seven rows, five seeds, four columns
     stringpe train relations model.encoding=cayley --out runs/relations-cayley
 
-Data: 16 labelled points per set, drawn anew in every step; nothing is read or rendered. The task was chosen for what it
-can decide: where STRING must win, and where theory says that it must not.
-Time: 64 seconds for the whole comparison on two idle cores, two processes with one thread each (`make compare` in a new
-clone, installation apart).
+Data: 16 labelled points per set, drawn anew in every step; nothing is read or rendered. The task was chosen because
+theory says where STRING must win on it, and where it must not.
+Time: 64 s for the whole comparison on two idle cores, two processes with one thread each (`make compare` in a new
+clone, without the installation).
 Expected (seeds 0 to 4, torch 2.13.0 on a CPU, % of neighbours named, ± half of the 95 % interval over seeds; as
 trained, W_q and W_k frozen, linear attention): absolute 43.5 ± 5.0, 27.0 ± 0.3, 28.6 ± 0.7; RoPE 38.9 ± 0.2,
 32.8 ± 1.4, 35.1 ± 0.7; RoPE at base 100 62.8 ± 2.9, 36.6 ± 2.3, 36.9 ± 0.6, its frequencies learned 70.0 ± 1.0,
 55.6 ± 4.9, 48.1 ± 0.8; RoPE-Mixed 76.5 ± 0.8, 61.2 ± 6.3, 61.4 ± 1.5; Circulant 76.0 ± 1.5, 55.4 ± 12.3,
 40.5 ± 3.5; Cayley 76.6 ± 0.9, 68.2 ± 1.9, 65.9 ± 0.8. With coordinates moved, absolute falls to 24.4 ± 2.1
-and the others stay. Cayley − RoPE-Mixed: +0.10 ± 0.24 as trained (equal within 0.5), +7.00 ± 5.85 frozen,
+and the others do not change. Cayley − RoPE-Mixed: +0.10 ± 0.24 as trained (equal within 0.5), +7.00 ± 5.85 frozen,
 +4.53 ± 1.22 with linear attention. The batch of 32 was chosen for its cost, on the seeds 100 to 102.
 """
 

@@ -3,14 +3,17 @@
     stringpe compare scenes                 # eight rows, five seeds
     stringpe train scenes model.encoding=cayley --out runs/scenes-cayley
 
-Every row gets depth as a channel, and as third coordinate where it has coordinates: a lift alone tells only differences
-of depth, and these objects differ in metric size. Data: 3,000 + 600 frames at 64 px, rendered on the first run and kept
-in the user's cache folder; one first run took 171 s, one with the frames there 100 s.
-Time: 1 min 59 s for six encodings and two seeds on two CPU cores with the frames there.
+Every row gets depth as a channel, and as third coordinate where its encoding has coordinates: a lift alone shows only
+differences of depth, and these objects differ in metric size.
+Data: 3,000 + 600 frames at 64 px, rendered on the first run and kept in the user's cache folder. One run that rendered
+them took 171 s, one that found them there 100 s.
+Time: 1 min 59 s for six encodings and two seeds on two CPU cores, once the frames are rendered.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): none 18.85 ± 4.10, absolute 21.58 ± 1.06, RoPE
 20.45 ± 0.73, RoPE-Mixed 20.36 ± 0.86, Circulant 20.72 ± 3.04, Cayley 20.92 ± 2.18 % of objects named; always saying
-"table" gives 11.7. No learning rate was tuned for any row. Six hundred steps show that everything works and who starts
-fast, not who is best: training is far from its end. For evidence run `scenes_objects`.
+"table" gives 11.7. No learning rate was tuned for any row. Six hundred steps show that everything works and which row
+starts fast, not which is best: training is far from its end. For evidence run `scenes_objects`.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .design import Design

@@ -3,12 +3,14 @@
     stringpe compare scenes_detection2d --encodings absolute rope cayley
     stringpe train scenes_detection2d model.encoding=cayley --out runs/scenes-detection2d
 
-Data: 3,000 + 600 frames at 64 px, the ones of the recipe scenes, rendered on the first run and kept in the user's cache
-folder. 57 classes, each frame asked about those it shows and 20 others.
-Time: the six runs of the first command took 1,345 s on two CPU cores with much else running on them.
+Data: 3,000 + 600 frames at 64 px, those of the recipe `scenes`, rendered on the first run and kept in the user's cache
+folder. The queries of a frame are the classes that it shows and 20 others, of 57.
+Time: the six runs of the first command took 1,345 s on two CPU cores that were busy with other work.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): absolute 0.16 ± 0.02, RoPE 0.14 ± 0.10, Cayley
 0.13 ± 0.45 % AP; about 0.5 % AP50. It shows that everything works. 400 steps from random towers do not train a
 detector, and these numbers say nothing about encodings.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

@@ -7,14 +7,18 @@
     stringpe train scenes_detection3d 'model.start=runs/scenes-retrieval/runs/{encoding}/seed{seed}' --out runs/d3
 
 Rows with model.depth=none are the ViT on RGB; the others are the ViTD, with depth as a channel (boxes are metric and
-absolute, and a lift alone tells only differences of depth) and as third coordinate. The text tower learns along; with
-model.start both towers come from a run of `scenes_retrieval`, whose sizes they have, as in the paper. Queries are the
-names of all 57 kinds, in seven templates. Data: 40,000 + 1,000 frames at 120 px in 100 patches, rendered on the first
-run and kept in data.cache (3.0 GB); validation rooms are of another seed. 2,400 steps show every frame 7.7 times; more
-(loop.steps=6000) are worth their time. For a CPU there is `scenes_detection3d_small`.
-Time and expected number: with loop.steps=1300, thirty runs took seven minutes beside another comparison on one H200;
-mean 3D IoU 4.4 % on RGB, 9 to 11 % with depth, still rising (results/2026-11-16-scenes-detection3d). The
-paper's, of far longer runs on other scenes, are in `owlvit3d`: 49.8 to 58.9 % and 67.6 to 72.7 %.
+absolute, and a lift alone shows only differences of depth) and as third coordinate. The text tower is trained as well;
+with model.start both towers come from a run of `scenes_retrieval`, whose sizes they have, as in the paper. Queries are
+the names of all 57 kinds, in seven templates.
+Data: 40,000 + 1,000 frames at 120 px in 100 patches, rendered on the first run and kept in data.cache (3.0 GB);
+validation rooms have another seed. 2,400 steps show every frame 7.7 times; more (loop.steps=6000) still help. For a CPU
+there is `scenes_detection3d_small`.
+Time: seven minutes for thirty runs with loop.steps=1300, beside another comparison on one H200.
+Expected from these: mean 3D IoU 4.4 % on RGB, 9 to 11 % with depth, still rising
+(results/2026-11-16-scenes-detection3d).
+The paper's numbers, of far longer runs on other scenes, are in `owlvit3d`: 49.8 to 58.9 % and 67.6 to 72.7 %.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

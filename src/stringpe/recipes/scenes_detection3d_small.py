@@ -7,7 +7,9 @@ Data: 3,000 + 200 frames at 64 px, rendered on the first run (40 s of one CPU co
 Time: 60 ms of one CPU core per step, so 90 s per row; two rows run side by side on two cores.
 Expected, mean 3D IoU (one seed, torch 2.13.0 on a CPU): absolute 6.40, Cayley 5.37 %; AP3D is 0.3 %. Absolute boxes
 learn slowly, and a row sees 24,000 images where the paper's saw 256 million: this shows that everything works, and is
-no evidence about encodings. For that run `scenes_detection3d`.
+no evidence about encodings. For evidence run `scenes_detection3d`.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

@@ -1,16 +1,17 @@
-"""A frozen RGB model learns depth: only Θ, S, gates, the scale of depth and the classifier are trained.
+"""A frozen RGB model is extended to depth: only Θ, S, gates, the scale of depth and the classifier are trained.
 
     stringpe compare scenes_frozen data.cache=cache --jobs 8 --out runs/frozen      # trains the RGB model first, once
 
-The setting of those who attach an encoding to a ViT that they have. The RGB model is one run of `scenes_rgb`, kept in
-data.cache; all rows and seeds start from it, and at first compute what it computes. Seeds differ in the encoding's
-start and in the order of the data. Every patch gets the depth seen in it as third coordinate. Frozen W_q and W_k do
-not absorb a basis, so Cayley-STRING should beat RoPE-Mixed. Controls: no encoding at all (the classifier alone learns),
-a basis that is random and fixed, and LoRA of rank 8 on W_q and W_k beside RoPE-Mixed, with 6,144 numbers per layer
-where S has 6,048. The encodings learn at four times the rate, since a gate has to travel from 0 to about 1, and Adam
-moves it by no more than the sum of the rates. For a CPU there is `scenes_frozen_small`.
-Time and expected number: not run yet. On points, with frozen projections, `relations` finds Cayley 7.0 ± 5.9 points
-above RoPE-Mixed.
+This is the situation of someone who attaches an encoding to an existing ViT. The RGB model is one run of `scenes_rgb`,
+kept in data.cache; all rows and seeds start from it, and at first compute what it computes. Seeds differ in how the
+encoding starts and in the order of the data. The mean depth of a patch is its third coordinate. Frozen W_q and W_k do
+not absorb a basis, so Cayley-STRING should beat RoPE-Mixed. Controls: no encoding at all (only the classifier is
+trained), a basis that is random and fixed, and LoRA of rank 8 on W_q and W_k beside RoPE-Mixed, with 6,144 numbers per
+layer where S has 6,048. The encodings learn at four times the rate, because a gate has to move from 0 to about 1, and
+Adam moves it by no more than the sum of the rates. For a CPU there is `scenes_frozen_small`.
+Data: as `scenes_objects`.
+Time and expected number: not known, because the recipe has not been run. On points, with frozen projections,
+`relations` finds Cayley 7.0 ± 5.9 points above RoPE-Mixed.
 """
 
 from .design import MORE, Column, Contrast, Design

@@ -3,7 +3,7 @@
     stringpe compare scenes_frozen_small
 
 Data: the frames of `scenes`. LoRA of rank 2 has 512 numbers per layer, S of Cayley-STRING 480.
-Time and expected number: not run at full length.
+Time and expected number: not known, because the recipe has not been run in full.
 """
 
 from dataclasses import replace

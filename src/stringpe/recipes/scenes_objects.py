@@ -1,4 +1,4 @@
-"""Naming the object at a queried place in 40,000 RGB-D scenes: what depth and positions are worth.
+"""Naming the object at a queried place in 40,000 RGB-D scenes: how much depth and positions help.
 
     stringpe compare scenes_objects data.cache=cache --seeds 3 --jobs 11 --rates 1e-3 2e-3 4e-3 --rates-share 0.4 \\
         --baseline absolute --out runs/objects --encodings absolute rope rope_mixed circulant cayley \\
@@ -7,10 +7,12 @@
 
 Rows with model.depth=none are the ViT on RGB; the others are the ViTD, with depth as fourth channel and as third
 coordinate. Data: 64 px, rendered on the first run by the GPU and kept in data.cache (1.1 GB).
-Time: one H200, 6 minutes for all 72 runs, those that choose learning rates included, 11 side by side.
+Time: 6 minutes on one H200 for all 72 runs, 11 side by side, including those that choose learning rates.
 Expected (three seeds, ± half of the 95 % interval): RGB-D absolute 43.59 ± 2.29, RoPE 48.83 ± 2.05, RoPE-Mixed
 48.24 ± 2.65, Circulant 48.68 ± 0.85, Cayley 47.65 ± 1.78; RGB 27.94 ± 1.50, 30.63 ± 1.32, 29.77 ± 1.22, 30.83 ± 2.79,
-31.12 ± 2.34 % of objects named. More in results/2026-11-15-scenes-objects.
+31.12 ± 2.34 % of objects named (results/2026-11-15-scenes-objects).
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Model, Optim, Recipe

@@ -1,11 +1,13 @@
-"""`scenes_retrieval` for a CPU: a tiny ViTD on 64 px, to see that all works.
+"""`scenes_retrieval` for a CPU: a tiny ViTD at 64 px, to see that everything works.
 
     stringpe compare scenes_retrieval_small --encodings absolute rope cayley cayley:model.depth=none
 
 Data: 3,000 + 400 frames, rendered on the first run and kept in the user's cache folder.
-Time: not measured on an idle machine; rendering goes through four rooms for one that is kept.
-Expected: one seed, torch 2.13.0 on a CPU: absolute on RGB 2.94, Cayley on RGB-D 5.29 % mean recall (guessing: about
-1.5); of 482 captions 49 and 55 % choose the right one of two views, where guessing has 50.
+Time: not measured on an idle machine; about four rooms are rendered for each that is kept.
+Expected (one seed, torch 2.13.0 on a CPU): absolute on RGB 2.94, Cayley on RGB-D 5.29 % mean recall, where guessing
+gives about 1.5 %; of 482 captions 49 and 55 % choose the right one of two views, where guessing gives 50 %.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text

@@ -2,9 +2,10 @@
 
     stringpe train scenes_rgb --out runs/scenes-rgb
 
-`stringpe compare scenes_frozen` trains it by itself, once. A learned table of absolute embeddings, no depth, as most
-ViTs that people have. Data: as `scenes_objects`.
-Time and expected number: not run yet.
+`stringpe compare scenes_frozen` trains it on its own, once. The model has a learned table of absolute embeddings and
+no depth, as most existing ViTs.
+Data: as `scenes_objects`.
+Time and expected number: not known, because the recipe has not been run.
 """
 
 from .schema import Augment, Data, Loop, Model, Optim, Recipe

@@ -2,7 +2,8 @@
 
     stringpe train scenes_rgb_small --out runs/scenes-rgb-small
 
-Time and expected number: not run at full length.
+Data: the frames of `scenes`.
+Time and expected number: not known, because the recipe has not been run in full.
 """
 
 from dataclasses import replace

@@ -10,10 +10,12 @@ Data: pictures of 224 px on the long side in a tar, boxes beside them as COCO JS
 objects are crowds), 3,961 / 991 pictures. Decoded once at 112 px, kept on the device.
 Towers: an image tower like that of the recipe tiny_imagenet100, with random weights unless model.start names runs of
 it; {encoding} and {seed} give every row the tower of its own encoding and seed. The text tower starts at random.
-Time: one H200, 886 s for 15 runs side by side. It learns late: AP is near 1 % after a quarter of the steps.
+Time: 886 s on one H200 for 15 runs side by side. Most is learned late: AP is near 1 % after a quarter of the steps.
 Expected (three seeds, ± half of the 95 % interval): AP 3.13 ± 0.96 absolute, 4.42 ± 0.89 RoPE, 2.32 ± 2.43 RoPE-Mixed,
 2.43 ± 2.12 Circulant, 2.23 ± 0.69 % Cayley; after 2,000 steps from random towers 1.3 to 1.5 %, one seed. What this
-says and what not: results/2026-11-16-voc2007.
+shows and what it does not: results/2026-11-16-voc2007.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Optim, Recipe, Text

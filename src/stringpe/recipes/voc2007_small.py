@@ -1,14 +1,17 @@
-"""`voc2007` for a CPU: the same pictures at 64 px and a tiny OWL-ViT, to see that all works.
+"""`voc2007` for a CPU: the same pictures at 64 px and a tiny OWL-ViT, to see that everything works.
 
     stringpe compare voc2007_small data.train=voc2007-train.tar data.val=voc2007-val.tar --seeds 2 \\
         --no-costs --encodings absolute rope cayley
     stringpe compare voc2007_small … 'model.start=runs/flickr8k-small/runs/{encoding}/seed{seed}' --encodings …
 
-Towers are those of `flickr8k_small`, with random weights unless model.start names runs of it.
-Time: 105 s of one CPU core per run; side by side on two cores.
+Data: the files of `voc2007`. The towers are those of `flickr8k_small`, with random weights unless model.start names
+runs of it.
+Time: 105 s of one CPU core per run, two runs side by side on two cores.
 Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): AP absolute 0.31 ± 0.33, RoPE 0.14 ± 0.11,
 Cayley 0.25 ± 0.61 %; AP50 0.5 to 1 %. It shows that everything works. 600 steps from random towers do not train a
 detector, and these numbers say nothing about encodings.
+These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
+numbers.
 """
 
 from .flickr8k_small import RECIPE as TOWERS

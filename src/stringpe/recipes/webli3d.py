@@ -7,11 +7,12 @@
     python -m stringpe compare webli3d … --encodings 'circulant:block_size={4,8,16,32,64}'            # its sweep
 
 The baseline (absolute, model.depth=none) sees RGB, the others RGB-D with depth as third coordinate. Blocks of
-Circulant-STRING have 32 channels, as the paper found best for retrieval. WebLI is not public: any captioned images will
-do. Data: a stream of shards (data.source=shards reads a set that fits in memory); data.train_size is what the paper's
-155k steps take. The text tower is SigLIP's B: 12 layers, 768 wide, 64 tokens, 32,000 words; weight decay is SigLIP's
-1e-4. Expected, from the paper, mean recall: ViT 68.77, RoPE 69.86, RoPE-Mixed 69.85, Circulant 70.21, Cayley 70.48 %.
-No full run of this file has been made, so its time and its number are not known.
+Circulant-STRING have 32 channels, as the paper found best for retrieval. WebLI is not public; any captioned images can
+replace it. Data: a stream of shards (data.source=shards reads a set that fits in memory); data.train_size is what the
+paper's 155k steps take. The text tower is SigLIP's B: 12 layers, 768 wide, 64 tokens, 32,000 words; weight decay is
+SigLIP's 1e-4.
+Expected, from the paper, mean recall: ViT 68.77, RoPE 69.86, RoPE-Mixed 69.85, Circulant 70.21, Cayley 70.48 %.
+Time and number of this recipe: not known, because it has not been run in full.
 """
 
 from .design import ROTARY, STRING, Contrast, Design
