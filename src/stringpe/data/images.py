@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.files import MAX_BYTES, read_bytes
-from ..io.pictures import BadSample, decode_picture
+from ..io.pictures import BadSample, decode_picture, to_pixels
 from ..io.problems import Problems
 from .sources import expand
 from .tars import Member, read_members
@@ -46,12 +46,6 @@ def stack_ragged(images: Sequence[Tensor]) -> Ragged:
     size = torch.tensor([image.shape[:2] for image in images])
     area = size.prod(1)
     return Ragged(torch.cat([image.reshape(-1, 3) for image in images]), area.cumsum(0) - area, size)
-
-
-def to_pixels(image: "Image") -> Tensor:
-    """uint8 (H, W, 3) of an RGB image."""
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(image.height, image.width, 3)
 
 
 def to_tensor(image: "Image") -> Tensor:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..io.pictures import decode_picture
+from ..io.pictures import decode_picture, to_pixels
 from ..io.problems import Problems
 from ..recipes.schema import Data, Recipe
 from .cache import digest, file_marks, load_or_make, remember
-from .images import Ragged, reduce_image, stack_ragged, to_pixels
+from .images import Ragged, reduce_image, stack_ragged
 from .labelled_images import ImageSet, ShardSet, open_image_set, read_label
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_batches
 from .order import Batch, Order, Place

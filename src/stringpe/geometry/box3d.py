@@ -41,8 +41,8 @@ def from_parts(centre: Tensor, rotation: Tensor, size: Tensor) -> Tensor:
 def rotation(box: Tensor) -> Tensor:
     """R (…, 3, 3) in SO(3): the first column normalised, the second made orthogonal to it, the third their product.
 
-    ValueError for columns that name no rotation: a first one that is zero, a second one that is parallel to the first
-    up to rounding, or numbers that are not finite. However oblique the columns, what is returned is orthonormal."""
+    ValueError for columns that define no rotation: a first one that is zero, a second one that is parallel to the first
+    up to rounding, or numbers that are not finite. The result is orthonormal however oblique the columns are."""
     first, second = _check_shape(box)[..., 3:6], box[..., 6:9]
     length = first.norm(dim=-1, keepdim=True)
     _refuse((length == 0) | ~length.isfinite(), "the first column of a rotation is zero or not finite")
@@ -58,9 +58,9 @@ def rotation(box: Tensor) -> Tensor:
 
 
 def complete(box: Tensor) -> Tensor:
-    """The boxes with orthonormal columns whatever theirs were, for predictions, which nothing keeps from degenerating:
-    a first column without direction becomes an axis, and so does a second one along the first. Never raises; gradients
-    are those of `rotation`, and zero through what was replaced."""
+    """The boxes with orthonormal columns, whatever theirs were: for predictions, which may degenerate. A first column
+    without direction is replaced by an axis, and so is a second one that is parallel to the first. Never raises;
+    gradients are those of `rotation`, and zero through replaced columns."""
     columns = _check_shape(box)[..., 3:9].nan_to_num(0.0, 0.0, 0.0)
     first, second = columns[..., :3], columns[..., 3:]
     axes = _AXES(box.dtype, box.device)
@@ -77,10 +77,10 @@ def complete(box: Tensor) -> Tensor:
 
 
 def complete_corners(box: Tensor) -> Tensor:
-    """`corners` of boxes that `complete` has mended: never raises, and waits for no device."""
-    whole = complete(box)
-    x, y = whole[..., 3:6], whole[..., 6:9]
-    return _place_corners(whole, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
+    """`corners` of the boxes that `complete` returns: never raises, and does not wait for the device."""
+    completed = complete(box)
+    x, y = completed[..., 3:6], completed[..., 6:9]
+    return _place_corners(completed, torch.stack([x, y, torch.linalg.cross(x, y)], dim=-1))
 
 
 def corners(box: Tensor) -> Tensor:
@@ -91,8 +91,8 @@ def corners(box: Tensor) -> Tensor:
 def project_edges(box: Tensor, intrinsics: Tensor, near: float = 0.05) -> Tensor:
     """The edges of boxes (k, 12) in the camera frame as segments (s, 2, 2) in pixels, in float64 on the CPU.
 
-    intrinsics: K (3, 3). Edges are cut `near` metres before the camera; those wholly nearer or behind it are left out,
-    so s is at most 12 k. Degenerate rotations are mended as by `complete`."""
+    intrinsics: K (3, 3). Edges are cut `near` metres in front of the camera; those that lie nearer or behind it as a
+    whole are left out, so s is at most 12 k. Degenerate rotations are replaced as in `complete`."""
     check_floats("box", box, ("k", None), ("12", 12))
     check_floats("intrinsics", intrinsics, ("3", 3), ("3", 3))
     if check_number("near", near) <= 0:
@@ -126,7 +126,7 @@ def intersection(a: Tensor, b: Tensor) -> Tensor:
 
 
 def iou(a: Tensor, b: Tensor, *, method: str = "exact", points: int = 100_000, seed: int = 0) -> Tensor:
-    """Intersection over union of boxes (…, 12), in [0, 1]; leading shapes broadcast. Boxes without volume share 0.
+    """Intersection over union of boxes (…, 12), in [0, 1]; leading shapes broadcast. It is 0 for boxes without volume.
 
     method: "exact", or "monte_carlo" as in the paper (see `monte_carlo_iou` for its standard error).
     """
@@ -178,7 +178,7 @@ def _check_solid(box: Tensor) -> Tensor:
 
 
 def _refuse(wrong: Tensor, message: str) -> None:
-    """ValueError if anything is wrong; while tracing there are no values to judge."""
+    """ValueError if any entry of `wrong` is true; not while tracing, where there are no values to check."""
     if not wrong.is_meta and not torch.compiler.is_compiling() and bool(wrong.any()):
         raise ValueError(f"{message} ({int(wrong.sum())} of {wrong.numel()} boxes)")
 
@@ -186,7 +186,7 @@ def _refuse(wrong: Tensor, message: str) -> None:
 def _place_corners(box: Tensor, frame: Tensor) -> Tensor:
     """Corners (…, 8, 3) of boxes whose rotations are `frame` (…, 3, 3)."""
     offsets = CORNER_SIGNS(box.dtype, box.device) * (box[..., None, 9:] / 2)  # (…, 8, 3)
-    # No matrix product: under autocast it would be one of bf16, with errors of centimetres.
+    # Not a matrix product: autocast would compute it in bf16, with errors of centimetres.
     return box[..., None, :3] + (offsets[..., None, :] * frame[..., None, :, :]).sum(-1)
 
 
@@ -196,6 +196,7 @@ def _reject(v: Tensor, x: Tensor) -> Tensor:
 
 
 def _orthogonalise_again(y: Tensor, x: Tensor, oblique: Tensor) -> Tensor:
-    """Unit vectors y at right angles to x; those that came from `oblique` columns lost digits, and twice is enough."""
+    """Unit vectors y at right angles to x. Those of `oblique` columns are orthogonalised twice: they lost digits the
+    first time, and twice is enough."""
     again = _reject(y, x)
     return torch.where(oblique, again / again.norm(dim=-1, keepdim=True).clamp_min(0.5), y)

@@ -1,4 +1,4 @@
-"""How much of one box lies in another, without asking whether any of their planes are parallel.
+"""How much of one box lies in another, computed without a special case for parallel planes.
 
 An affine map takes box a to the unit cube [0, 1]³ and box b to a parallelepiped. The share of a that lies in b is the
 integral over y, z in [0, 1] of the length of their intersection along x, which is a sum over the faces of b:

@@ -25,7 +25,7 @@ def area(box: Tensor) -> Tensor:
 
 
 def clip(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
-    """Corners (…, 4) moved into an image. width and height: numbers, or tensors (…)."""
+    """Corners (…, 4) clipped to an image. width and height: numbers, or tensors (…)."""
     width, height = (torch.as_tensor(side, dtype=box.dtype, device=box.device) for side in (width, height))
     x, y = box[..., 0::2], box[..., 1::2]
     zero = torch.zeros((), dtype=box.dtype, device=box.device)
@@ -57,7 +57,8 @@ def giou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nms(box: Tensor, score: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes (n, 4) to keep, best first: no better one kept overlaps them by more than `threshold`."""
+    """Non-maximum suppression: indices of the boxes (n, 4) to keep, best first. A box is dropped if its IoU with a
+    better one that is kept exceeds `threshold`."""
     order = score.argsort(descending=True, stable=True)
     overlaps = (iou(box[order][:, None], box[order][None]) > threshold).triu(1).cpu()
     dropped = torch.zeros(len(order), dtype=torch.bool)

@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
+
+from ..io.pictures import to_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
 
-# Colours that differ in hue and lightness, visible on light and dark ground (Tol's bright and vibrant schemes).
 COLOURS = ("#ee6677", "#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#0077bb", "#cc3311")
+"""Colours that differ in hue and lightness, visible on light and dark pictures (Tol's bright and vibrant schemes)."""
 
 
 def outline_boxes(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
-    """An image, uint8 (3, h, w), with boxes (corners x0, y0, x1, y1 in pixels) outlined: uint8 (h, w, 3)."""
+    """An image, uint8 (3, h, w), with the outlines of boxes (corners x0, y0, x1, y1 in pixels): uint8 (h, w, 3)."""
     from PIL import Image, ImageDraw
 
     pixels = image.permute(1, 2, 0).contiguous().cpu()
@@ -23,29 +24,29 @@ def outline_boxes(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
     draw = ImageDraw.Draw(picture)
     for i, box in enumerate(boxes):
         draw.rectangle(list(box), outline=COLOURS[i % len(COLOURS)])
-    flat = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-    return flat.view(picture.height, picture.width, 3)
+    return to_pixels(picture)
 
 
 def draw_detections(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-    """A copy of the picture with detections, best first, {"box": corners in pixels, "text", "score"}, outlined and
-    labelled in one colour per text."""
+    """A copy of the picture with the outlines and labels of detections, in one colour per text.
+
+    found: best first, {"box": corners in pixels, "text": …, "score": …}."""
     from PIL import ImageDraw
 
     picture = image.convert("RGB")
     draw = ImageDraw.Draw(picture)
     texts = list(dict.fromkeys(str(f["text"]) for f in found))
     width = max(1, round(max(picture.size) / 250))
-    for one in reversed(found):  # the best on top
-        colour = COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
-        x0, y0, x1, y1 = one["box"]
+    for detection in reversed(found):  # the best on top
+        colour = COLOURS[texts.index(str(detection["text"])) % len(COLOURS)]
+        x0, y0, x1, y1 = detection["box"]
         draw.rectangle([x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)], outline=colour, width=width)
-        write_label(draw, (x0 + width, y0), f"{one['text']} {one['score']:.2f}", colour)
+        write_label(draw, (x0 + width, y0), f"{detection['text']} {detection['score']:.2f}", colour)
     return picture
 
 
 def write_label(draw: "ImageDraw", corner: tuple[float, float], label: str, colour: str) -> None:
-    """A label in white on its colour above the corner (x, y) of a box, and inside the picture."""
+    """Write a label in white on a colour, above the corner (x, y) of a box, moved so that it lies in the picture."""
     picture = draw.im.size
     size = max(10, round(max(picture) / 40))
     left, top, right, bottom = draw.textbbox((0, 0), label, font_size=size)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..io.pictures import to_pixels
 from . import box3d
 
 GREEN, BLUE = (38, 222, 89), (48, 97, 255)
@@ -20,9 +21,9 @@ _GAP, _HEAD = 6, 22
 
 
 def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]], *, scale: int = 3) -> Tensor:
-    """An image with boxes drawn in, enlarged: uint8 (scale · h, scale · w, 3).
+    """An enlarged image with boxes drawn into it: uint8 (scale · h, scale · w, 3).
 
-    rgb: uint8 (3, h, w). intrinsics: K (3, 3) in pixels of `rgb`. layers: boxes (k, 12) in the camera frame and their
+    rgb: uint8 (3, h, w). intrinsics: K (3, 3) in pixels of `rgb`. layers: boxes (k, 12) in the camera frame with their
     colour; later layers lie on top."""
     from PIL import Image, ImageDraw
 
@@ -38,8 +39,7 @@ def draw(rgb: Tensor, intrinsics: Tensor, layers: Sequence[tuple[Tensor, Colour]
         for ends in (box3d.project_edges(boxes, intrinsics) * factor).clamp(-limit, limit).tolist():
             pen.line([tuple(end) for end in ends], fill=colour, width=factor // 2 or 1)
     image = image.resize((width * scale, height * scale), Image.Resampling.BOX)
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(height * scale, width * scale, 3)
+    return to_pixels(image)
 
 
 def sheet(
@@ -51,8 +51,8 @@ def sheet(
     abreast: int = 4,
 ) -> Path:
     """Write a table of pictures to one picture file, with the names of the columns above and those of the rows at the
-    left. pictures: rows of uint8 (h, w, 3), one per column. abreast: columns side by side; more go below, so that
-    pictures stay large enough to see."""
+    left. pictures: rows of uint8 (h, w, 3), one per column. abreast: how many columns stand side by side; further ones
+    are placed below, so that pictures stay large enough to see."""
     from PIL import Image, ImageDraw, ImageFont
 
     wrong = [len(row) for row in pictures if len(row) != len(columns)]

@@ -1,7 +1,7 @@
 """Images padded to squares, and boxes mapped back to the images.
 
-An image keeps its aspect: it lies at the top left of a grey square whose side is the image's long side, and the square
-is resized. A box on the square is in units of that long side in x *and* y, never of width and height.
+An image keeps its aspect ratio: it lies at the top left of a grey square whose side is the image's long side, and the
+square is resized. A box on the square is in units of that long side in x *and* y, not of width and height.
 """
 
 from typing import TYPE_CHECKING
@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..io.pictures import to_pixels
 from .boxes import clip, to_corners
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = 128
-"""The padding: half of 255, zero in [−1, 1]. Black or white would be an edge to look at."""
+"""The padding: half of 255, zero in [−1, 1]. Black or white would add an edge to the picture."""
 
 
 def to_square(image: "Image", size: int) -> Tensor:
@@ -31,8 +32,7 @@ def to_square(image: "Image", size: int) -> Tensor:
         image = square
     if side != size:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(size, size, 3).permute(2, 0, 1).contiguous()
+    return to_pixels(image).permute(2, 0, 1).contiguous()
 
 
 def depth_to_square(depth: Tensor, size: int) -> Tensor:

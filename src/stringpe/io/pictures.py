@@ -79,6 +79,12 @@ def convert_picture(image: "Image", name: str) -> "Image":
         raise BadSample(f"{name}: {error}") from error
 
 
+def to_pixels(image: "Image") -> Tensor:
+    """uint8 (H, W, 3) of an RGB image."""
+    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return flat.view(image.height, image.width, 3)
+
+
 def _decode(
     content: bytes, name: str, convert: Callable[["Image"], "Image"], formats: tuple[str, ...] = FORMATS
 ) -> "Image":
