@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_tensor
 from ..packing import Packing
 from .blocks import run_blocks
 
@@ -134,12 +135,17 @@ def _check_sequences(
     if not len(images):
         raise ValueError("there must be at least one image")
     for name, given in (("depths", depths), ("patch masks", patch_mask)):
+        if given is not None and not isinstance(given, (list, tuple, Tensor)):
+            raise TypeError(f"{name} must be a list with one per image, got {type(given).__name__}")
         if given is not None and len(given) != len(images):
             raise ValueError(f"there must be one per image: got {len(given)} {name} for {len(images)} images")
     for i, image in enumerate(images):
         if not isinstance(image, Tensor) or image.ndim != 3:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             raise ValueError(f"images must be tensors (3, H, W), but number {i} is {got}")
+        for name, given in (("depth", depths), ("patch mask", patch_mask)):
+            if given is not None:
+                check_tensor(f"{name} {i}", given[i])
         if depths is not None and depths[i].shape != image.shape[1:]:
             sizes = f"{tuple(depths[i].shape)} and its image {tuple(image.shape)}"
             raise ValueError(f"depth must be (H, W) like its image, but number {i} is {sizes}")
