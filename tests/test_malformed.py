@@ -7,8 +7,10 @@ from call_targets import targets
 from tally import ACCIDENT
 
 import stringpe
+from captioned_files import picture
 from stringpe import coords, testing
 from stringpe.catalogue import find, option_names
+from stringpe.cli.main import main
 
 BAD = [
     None, "x", b"x", 0, -1, 2.5, float("nan"), float("inf"), True, [], [1], (2, 3), {}, np.zeros(3), np.float32(2),
@@ -132,3 +134,73 @@ def test_functions(name):
 def test_numbers_that_are_not_finite_are_refused_in_words(option, value):
     with pytest.raises(ValueError, match=rf"{option} must be a finite number, got (1000|nan|inf)"):
         stringpe.cayley(**SIZES, **{option: value})
+
+
+# What the first attack found and listed by name: N14 and W3 of docs/reliability.md.
+
+ENCODING = stringpe.cayley(**SIZES)
+LAYER = stringpe.Attention(16, 2, encoding=stringpe.cayley(**SIZES))
+Q, R, X = torch.randn(1, 2, 3, 8), torch.randn(3, 2), torch.randn(1, 3, 16)
+CALLS = {
+    "arrays": (lambda: ENCODING(Q.numpy(), Q, R), "q must be a torch tensor, got ndarray"),
+    "an encoding by name": (lambda: stringpe.Attention(32, 2, "cayley"), "build it with stringpe.create"),
+    "no heads": (lambda: stringpe.Attention(32, 0), "num_heads must be at least 1, got 0"),
+    "no key heads": (lambda: stringpe.Attention(16, 2, num_kv_heads=0), "num_kv_heads must be at least 1, got 0"),
+    "shape of a mask": (lambda: LAYER(X, R, mask=torch.ones(7, 5).bool()), r"mask must be \(b, m\) = \(1, 3\)"),
+    "shape of a context": (lambda: LAYER(X, R, X.repeat(2, 1, 1), R), "context has a batch of 2 and x of 1"),
+    "float64 tokens": (lambda: LAYER(X.double(), R), r"x is torch\.float64 and the weights are torch\.float32"),
+    "no name": (lambda: stringpe.create(None), "an encoding is named by a string, got NoneType"),
+    "nested tokens": (lambda: LAYER(torch.nested.nested_tensor([X[0]]), R), "x is a nested tensor"),
+    "whole numbers": (lambda: ENCODING(Q.long(), Q, R), r"must be floating point, got torch\.int64"),
+    "two devices": (lambda: ENCODING(Q.to("meta"), Q, R), "x is on meta but coords are on cpu"),
+    "a mask of numbers": (lambda: LAYER(X, R, mask=torch.ones(1, 3)), r"mask must be boolean.*got torch\.float32"),
+    "no positions": (lambda: stringpe.vit("vit_test_patch16", encoding=None), "encoding='none'"),
+    "coordinates that would be ignored": (
+        lambda: stringpe.vit("vit_test_patch16", encoding="absolute").features(torch.zeros(1, 3, 32, 32), coords=R),
+        "would ignore coords",
+    ),
+    "everything dropped": (lambda: stringpe.vit("vit_test_patch16", drop_path=1.0), "drop_path is a rate"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_the_first_attack_found(call):
+    with pytest.raises((ValueError, TypeError), match=CALLS[call][1]):
+        CALLS[call][0]()
+
+
+def test_nothing_to_transform_is_no_accident():
+    encoding = stringpe.circulant(**SIZES, method="fft")
+    assert encoding.rotate(torch.randn(1, 2, 0, 8), torch.randn(0, 2)).shape == (1, 2, 0, 8)
+
+
+INVOCATIONS = {
+    "train relations loop.batch_size=-4": "batch_size must be at least 1, got -4",
+    "train relations loop.accumulate=0": "accumulate must be at least 1, got 0",
+    "train relations loop.log_every=0": "log_every must be at least 1, got 0",
+    "train relations loop.save_every=0": "save_every must be at least 1, got 0",
+    "train relations loop.steps=-3": "steps must be at least 0, got -3",
+    "train relations model.layers=0": "layers must be at least 1, got 0",
+    "train relations optim.warmup_steps=-5": "warmup_steps must be at least 0, got -5",
+    "train relations model.encoding_options.nothing=3": "'cayley' has no option 'nothing'",
+    "train scenes model.encoding=cayleyy": "did you mean 'cayley'",
+    "train imagenet2012 data.source=shards data.train=p.png data.val=p.png": "p.png",
+    "compare properties --tokens -1": "--tokens: must be at least 1, got -1",
+    "bench op --modes foo": "there is no mode 'foo'",
+    "bench op --device cuda:99": "cuda:99",
+    "data pack x y --size 0": "--size: must be at least 1, got 0",
+    "export x --size -1": "--size: must be at least 0, got -1",
+}
+
+
+@pytest.mark.parametrize("words", INVOCATIONS)
+def test_invocations_that_the_first_attack_found(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.png").write_bytes(picture())
+    with pytest.raises(SystemExit) as stopped:
+        main(words.split())
+    said = str(stopped.value) if isinstance(stopped.value.code, str) else capsys.readouterr().err
+    assert INVOCATIONS[words] in said
+    assert len(said.strip().splitlines()) == 1
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"p.png", ".lock"}

@@ -66,7 +66,7 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
             raise ValueError(f"{folder} does not say how its host is built: pass model=, or save it with build=")
         try:
             model = build_host(config["host"])
-        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
                 f"{folder / 'config.json'} describes a host that {config['host']['library']} does not build "
                 f"({error}): pass model=, a host built as the saved one was"
@@ -75,7 +75,7 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
     try:
         for call, options in config["calls"]:
             _CALLS[call](model, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{folder / 'config.json'} has options that the encoding does not take ({error})") from None
     try:
         model.load_state_dict(_read_weights(folder / "model.safetensors"))
@@ -85,7 +85,10 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
             f"the weights in {folder} are of another model than the one built ({reason}): pass model=, a host built as "
             f"the saved one was, or save it with build="
         ) from None
-    check_finite(model)
+    try:
+        check_finite(model)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'model.safetensors'}: {error}") from None
     return model.eval()
 
 

@@ -181,7 +181,7 @@ def test_weights_are_safetensors_and_finite(folder, tmp_path):
     name = next(n for n in state if n.endswith("weight"))
     state[name].view(-1)[0] = float("nan")
     save_file(state, path)
-    with pytest.raises(ValueError, match=f"not finite numbers: {name}"):
+    with pytest.raises(ValueError, match=rf"model\.safetensors: the weights are not finite numbers: {name}"):
         from_pretrained(tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -68,3 +70,20 @@ def test_a_relative_model_has_no_unit(depth_model):
 def test_folders_without_a_model_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"has no config.json"):
         DepthEstimator(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": {"height": 10**400, "width": 42}}, r"preprocessor_config\.json does not say how images are prepared"),
+        ({"ensure_multiple_of": 1 << 20}, r"preprocessor_config\.json does not say how images are prepared"),
+        ({"image_mean": [1e250, 0.5, 0.5]}, "gives depth that is not finite|does not run"),
+        ({"image_std": [1e-250, 0.5, 0.5]}, "gives depth that is not finite|does not run"),
+    ],
+)
+def test_preparations_that_give_no_depth_are_refused(depth_model, change, words):
+    folder = depth_model()
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | change))
+    with pytest.raises(ValueError, match=words):
+        DepthEstimator(folder)([image(42, 42)])

@@ -201,3 +201,14 @@ def test_a_video_cannot_be_a_list_of_other_files(tmp_path):
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
     with pytest.raises(BrokenEpisode, match=r"list\.mp4 cannot be read as a video"):
         list(read_frames(tmp_path / "list.mp4", 0, 3, 10))
+
+
+def test_a_table_whose_texts_are_no_texts_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    from stringpe.robots.data import parquet
+
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xf3x")])
+    pa.parquet.write_table(pa.table({"task": bad}), tmp_path / "tasks.parquet")
+    with pytest.raises(ValueError, match=r"tasks\.parquet is not a whole Parquet file .*: restore it"):
+        parquet.read_rows(tmp_path / "tasks.parquet")

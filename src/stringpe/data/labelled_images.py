@@ -54,9 +54,10 @@ class ShardSet(ImageSet):
                 problems.add(str(error))
             if len(self.entries) == limit > 0:
                 break
+        total = count if len(problems) <= count else None  # a damaged tar is a problem, and not a sample
         if not self.entries:
-            raise ValueError(f"no sample of {pattern} can be used: {problems.describe(count)}")
-        problems.warn(count)
+            raise ValueError(f"no sample of {pattern} can be used: {problems.describe(total)}")
+        problems.warn(total)
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -33,6 +33,9 @@ _SHAPE = {"size": {"height": int, "width": int}, "ensure_multiple_of": int, "kee
 _SHAPE |= {"image_mean": [float], "image_std": [float]}
 
 
+_LARGEST_SIDE = 1 << 14  # pixels
+
+
 class DepthEstimator:
     """A model that estimates depth from images. metric: whether its numbers are metres.
 
@@ -69,14 +72,17 @@ class DepthEstimator:
         self.preparation = _DEFAULTS | (read_record(path, dict) if path.exists() else {})
         wrong = find_mismatch(self.preparation, _SHAPE)
         if wrong or not self._fits():
-            why = wrong or "sizes and spreads must be above 0, and there are three channels"
+            why = wrong or (
+                f"sizes are from 1 to {_LARGEST_SIDE} pixels, spreads above 0, and there are three channels"
+            )
             raise ValueError(f"{path} does not say how images are prepared ({why}): download it again")
 
     def _fits(self) -> bool:
         """Whether the numbers of the preparation can be used."""
         how = self.preparation
         sizes = (how["size"]["height"], how["size"]["width"], how["ensure_multiple_of"])
-        return min(sizes) > 0 and len(how["image_mean"]) == len(how["image_std"]) == 3 and min(how["image_std"]) > 0
+        three = len(how["image_mean"]) == len(how["image_std"]) == 3
+        return 0 < min(sizes) <= max(sizes) <= _LARGEST_SIDE and three and min(how["image_std"]) > 0
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Tensor]) -> list[Tensor]:
@@ -102,6 +108,11 @@ class DepthEstimator:
             raise ValueError(
                 f"the model in {self.folder} does not run ({reason}): check its config.json, or download it again"
             ) from None
+        if not found.isfinite().all():
+            raise ValueError(
+                f"the model in {self.folder} gives depth that is not finite: check its config.json and "
+                f"preprocessor_config.json, or download it again"
+            )
         return found
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:

@@ -167,7 +167,7 @@ def read_rows(path: Path) -> dict[str, list[Any]]:
         file = pa.parquet.ParquetFile(path)
         wrong = _excess(file.metadata)
         table: dict[str, list[Any]] = {} if wrong else file.read().to_pydict()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise ValueError(f"{path} is not a whole Parquet file ({str(error).splitlines()[0]}): restore it") from None
     if wrong:
         raise ValueError(f"{path} {wrong}: restore it")
