@@ -145,7 +145,7 @@ def test_a_way_without_memory_is_left_out_and_the_others_go_on(tmp_path, monkeyp
     assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
     why = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.02 GiB."
     assert kept["left_out"] == [{"part": "op", "way": "greedy", "where": str(SMALL), "why": why}]
-    assert f"| op | greedy | {SMALL} | {why} |" in (tmp_path / "bench.md").read_text()
+    assert f"| greedy | {SMALL} | {why} |" in (tmp_path / "bench.md").read_text()
 
 
 def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
@@ -196,7 +196,7 @@ def test_an_interrupted_run_leaves_what_it_measured_and_the_next_adds_to_it(tmp_
         bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     kept = json.loads((tmp_path / "bench.json").read_text())
     assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
-    assert "| rotate-half |" in (tmp_path / "bench.md").read_text()
+    assert "| rotate-half " in (tmp_path / "bench.md").read_text()
     monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half})
     again = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
     assert again["op"][:2] == kept["op"]

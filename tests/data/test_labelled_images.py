@@ -73,7 +73,7 @@ def test_folders_number_classes_by_name(tmp_path):
     found = FolderSet(str(tmp_path))
     assert found.classes == ("ant", "cat")
     assert [(found.label(i), found.name(i).split("/")[-2]) for i in range(2)] == [(0, "ant"), (1, "cat")]
-    with pytest.raises(ValueError, match="has no images: it needs one folder per class"):
+    with pytest.raises(ValueError, match="has no images in class folders: it needs one folder per class"):
         FolderSet(str(tmp_path / "cat"))
     (tmp_path / "cat" / "x.png").unlink()
     with pytest.raises(BadSample, match="No such file"):

@@ -152,31 +152,18 @@ def markdown(results: dict[str, Any]) -> str:
     if "train" in results:
         lines += ["## Training", "", TRAIN, "", *_train_table(results["train"])]
     if "growth" in results:
-        lines += [
-            "## Growth (ours)",
-            "",
-            "| axis | value | forward ms (× floor) | both ms (× floor) |",
-            "|---|---|---|---|",
-        ]
-        for item in results["growth"]:
-            row = item["row"]
-            both, floor = row["both"]["median"], row["floor"]
-            lines.append(
-                f"| {item['axis']} | {item['value']:,} | {row['forward']['median']:.3f} "
-                f"({row['forward']['median'] / floor:.2f}) | {both:.3f} ({both / (BOTH * floor):.2f}) |"
-            )
-        lines.append("")
+        lines += ["## Growth (ours)", "", *_growth_table(results["growth"])]
     if "left_out" in results:
-        lines += ["## Left out", "", "| part | way | where | why |", "|---|---|---|---|"]
-        for row in results["left_out"]:
-            why = textwrap.shorten(row["why"].replace("|", "/"), 200, placeholder=" …")
-            lines.append(f"| {row['part']} | {row['way']} | {row['where']} | {why} |")
+        head = ["part", "way", "where", "why"]
+        why = [textwrap.shorten(row["why"], 200, placeholder=" …") for row in results["left_out"]]
+        cells = [[row["part"], row["way"], row["where"], w] for row, w in zip(results["left_out"], why, strict=True)]
+        lines += ["## Left out", "", markdown_table(head, cells, left=4)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _op_table(rows: list[dict[str, Any]]) -> list[str]:
     head = ["shape", "way", "forward", "× floor", "call", "forward + backward", "× floor", "call"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    table = []
     for row in rows:
         forward, both, floor = row["forward"], row["both"], row["floor"]
         name = f"{row['way']} ({row['backend']})" if row["backend"] else row["way"]
@@ -189,21 +176,29 @@ def _op_table(rows: list[dict[str, Any]]) -> list[str]:
         ]
         ratio = f"{both['median'] / (BOTH * floor):.2f}" if both else "–"
         cells += [_show_timing(both) if both else "–", ratio, _median(row["both_call"])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+        table.append(cells)
+    return [markdown_table(head, table, left=2), ""]
+
+
+def _growth_table(items: list[dict[str, Any]]) -> list[str]:
+    cells = []
+    for item in items:
+        row = item["row"]
+        forward, both, floor = row["forward"]["median"], row["both"]["median"], row["floor"]
+        ratios = (f"{forward:.3f} ({forward / floor:.2f})", f"{both:.3f} ({both / (BOTH * floor):.2f})")
+        cells.append((item["axis"], f"{item['value']:,}", *ratios))
+    return [markdown_table(["axis", "value", "forward ms (× floor)", "both ms (× floor)"], cells), ""]
 
 
 def _model_table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| way | mode | train | × | memory × | inference | × |", "|---|---|---|---|---|---|---|"]
+    cells = []
     for row in rows:
         base = next(r for r in rows if r["mode"] == row["mode"])  # the first of its mode
         train, inference = row["train"], row["inference"]
         memory = f"{train['memory'] / base['train']['memory']:.3f}" if train["memory"] else "–"
-        lines.append(
-            f"| {row['way']} | {row['mode']} | {_show_timing(train)} | {_ratio(train, base['train'])} "
-            f"| {memory} | {_show_timing(inference)} | {_ratio(inference, base['inference'])} |"
-        )
-    return [*lines, ""]
+        times = (_show_timing(train), _ratio(train, base["train"]), memory)
+        cells.append((row["way"], row["mode"], *times, _show_timing(inference), _ratio(inference, base["inference"])))
+    return [markdown_table(["way", "mode", "train", "×", "memory ×", "inference", "×"], cells, left=2), ""]
 
 
 def _train_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -81,7 +81,10 @@ class FolderSet(ImageSet):
         files = [(file, i) for i, folder in enumerate(folders) for file in sorted(folder.rglob("*"))]
         self.files = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
         if not self.files:
-            raise ValueError(f"{root} has no images: it needs one folder per class, with {', '.join(SUFFIXES)} files")
+            raise ValueError(
+                f"{root} has no images in class folders: it needs one folder per class, with "
+                f"{', '.join(SUFFIXES)} files"
+            )
 
     def __len__(self) -> int:
         return len(self.files)

@@ -1,12 +1,13 @@
 """How examples reach the device, once for all tasks: from memory, through worker processes, or as a stream.
 
 A set of examples knows how to read example i (`Examples`). `Memory` holds all of it, decoded, on the device; `Workers`
-reads what a step asks for; a `stream.Stream` takes samples as they come. All three hand the examples of a step to one
-function, `prepare`, on the device or in the worker, so that a recipe means the same in all of them.
+reads what a step needs; a `stream.Stream` takes samples in the order of their tars. All three hand the examples of a
+step to one function, `prepare`, on the device or in the worker, so that a recipe means the same in all of them.
 
 `Memory` and `Workers` give equal batches as long as every example can be read. A stream of at most `stream.BUFFER`
 samples is read once and then served by `Workers`, so it gives these batches too. A larger stream has an order of its
-own, but what it makes of an example at a place in the run is what the others would make of it there.
+own, because each of its workers reads its own tars from end to end; but what it makes of an example at a place in the
+run is what the others would make of it there.
 """
 
 import itertools

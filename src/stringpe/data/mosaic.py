@@ -5,7 +5,6 @@ perhaps mirrored, in the tile's top left corner. Every random number comes from 
 global batch, so neither the device nor the number of processes changes anything.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,8 +17,8 @@ from ..geometry.square import GREY
 from ..models.owl_loss import Truth
 from ..recipes.schema import Augment
 from .order import MixedOrder, Order, Place, generator
+from .transforms import draw_crop, flips
 
-_ASPECT = math.log(4 / 3)
 _SEEN = 0.6  # of an object's area: if a crop leaves less of it, it counts as a crowd, neither target nor mistake
 _COLUMNS = 5  # area, aspect, x, y, mirror
 
@@ -108,10 +107,9 @@ def draw_mosaics(pixels: Tensor, pictures: PictureBoxes, plan: Plan, how: Augmen
 
 def _windows(size: Tensor, u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
     """The part of every picture that is shown: x, y, width and height (u, 4) on its square; and whether in a mirror."""
-    share = how.crop + (1 - how.crop) * u[:, 0]
-    aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
+    share, aspect = draw_crop(u, how)
     extent = size * torch.stack([(share * aspect).sqrt(), (share / aspect).sqrt()], -1).clamp(max=1)
-    return torch.cat([(size - extent) * u[:, 2:4], extent], -1), (u[:, 4] < 0.5) & how.flip
+    return torch.cat([(size - extent) * u[:, 2:4], extent], -1), flips(u, how)
 
 
 def _tiles(x: Tensor, window: Tensor, mirrored: Tensor, size: int, finer: int) -> Tensor:

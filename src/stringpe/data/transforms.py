@@ -70,8 +70,8 @@ def draw_windows(size: Tensor, u: Tensor, how: Augment, side: int) -> Windows:
     if how.crop >= 1:
         return middle._replace(mirror=mirror, shift=shift)
     whole = size.float()
-    area = whole.prod(1) * (how.crop + (1 - how.crop) * u[:, 0])
-    aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1))
+    share, aspect = draw_crop(u, how)
+    area = whole.prod(1) * share
     extent = torch.stack([(area / aspect).sqrt(), (area * aspect).sqrt()], -1)
     extent = extent * (whole / extent).amin(1, keepdim=True).clamp(max=1)
     return Windows((whole - extent) * u[:, [3, 2]], extent, mirror, shift, exact=False)
@@ -148,6 +148,12 @@ def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -
     return colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
 
 
+def draw_crop(u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
+    """The share of the image's area that a crop takes, and its width by its height, (b,) each: all of the image and 1
+    where the recipe does not crop."""
+    return how.crop + (1 - how.crop) * u[:, 0], torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
+
+
 def flips(u: Tensor, how: Augment) -> Tensor:
     """(b,) bool: which images are mirrored."""
     return (u[:, 4] < 0.5) & how.flip
@@ -155,8 +161,7 @@ def flips(u: Tensor, how: Augment) -> Tensor:
 
 def _crop_grid(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
     """Where each pixel of a crop is read: (b, H, W, 2)."""
-    area = how.crop + (1 - how.crop) * u[:, 0]
-    aspect = torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
+    area, aspect = draw_crop(u, how)
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
     middle_x, middle_y = (1 - width) * (2 * u[:, 2] - 1), (1 - height) * (2 * u[:, 3] - 1)
     mirror = torch.where(flips(u, how), -1.0, 1.0)

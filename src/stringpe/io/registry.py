@@ -7,11 +7,17 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """'did you mean "cayley"? ' for a near miss, whatever its case, or nothing."""
+def find_near(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one, whatever its case; empty if none is near."""
     by_lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.4)
-    return f"did you mean {by_lower[near[0]]!r}? " if near else ""
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.4)
+    return by_lower[near[0]] if near else ""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """ "did you mean 'cayley'? " for a near miss, or nothing."""
+    near = find_near(name, known)
+    return f"did you mean {near!r}? " if near else ""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> ValueError:

@@ -1,11 +1,11 @@
 """Changes to a recipe from the command line, `model.encoding=cayley optim.lr=3e-4`, and recipes from JSON."""
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..io.registry import find_near
 from .schema import OptionValue, Recipe, check_values
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
@@ -128,11 +128,11 @@ def _as_float(key: str, value: int) -> float:
 
 def _explain_unknown(key: str) -> str:
     known = keys()
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    near = find_near(key, known)
     if not near:  # a right name in a wrong group, or with none
-        near = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]][:1]
+        near = next((k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]), "")
     groups = ", ".join(sorted({k.split(".")[0] for k in known}))
-    hint = f"did you mean {near[0]}?" if near else f"the groups are {groups}"
+    hint = f"did you mean {near}?" if near else f"the groups are {groups}"
     return f"there is no setting {key!r}: {hint}"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...io.registry import unknown
 from . import kuka, things
 from .env import RobotEnv
 from .expert import Script
@@ -158,7 +159,7 @@ def make(
         options: As `RobotEnv`.
     """
     if target not in TARGETS:
-        raise ValueError(f"there is no target named {target!r}: choose one of {', '.join(TARGETS)}")
+        raise unknown("target", target, TARGETS)
     large = tuple(thing.name for thing in large_objects())
     scenery = Scenery(lighting, distractors, table_height, pedestal_height, most=len(large))
     (thing,) = [thing for thing in small_objects() if thing.name == target]
