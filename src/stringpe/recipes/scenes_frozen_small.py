@@ -15,8 +15,8 @@ from .schema import Loop
 RECIPE = replace(
     LARGE,
     name="scenes_frozen_small",
-    model=replace(LARGE.model, dim=64, layers=2, heads=4, start="recipe:scenes_rgb_small"),
-    data=replace(LARGE.data, train_size=3_000, val_size=600),
+    model=replace(LARGE.model, dim=64, layers=2, heads=4, stem="conv", start="recipe:scenes_rgb_small"),
+    data=replace(LARGE.data, train_size=3_000, val_size=600, queries=64),
     optim=replace(LARGE.optim, lr=3e-3, warmup_steps=40),
     loop=Loop(batch_size=16, steps=400, log_every=20, save_every=400, keep=1),
 )

@@ -14,8 +14,8 @@ from .schema import Loop
 RECIPE = replace(
     LARGE,
     name="scenes_rgb_small",
-    model=replace(LARGE.model, dim=64, layers=2, heads=4),
-    data=replace(LARGE.data, train_size=3_000, val_size=600),
+    model=replace(LARGE.model, dim=64, layers=2, heads=4, stem="conv"),
+    data=replace(LARGE.data, train_size=3_000, val_size=600, queries=64),
     optim=replace(LARGE.optim, lr=3e-3, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=600, log_every=20, save_every=600, keep=1),
+    loop=Loop(batch_size=32, steps=1500, log_every=50, eval_every=500, save_every=500, keep=1),
 )
