@@ -1,6 +1,6 @@
 """The contrasts of this page, named before its runs: prints each in every column.
 
-    python contrasts.py relations/results.json
+python contrasts.py relations/results.json
 """
 
 import json
@@ -27,7 +27,9 @@ CONTRASTS = [  # rows, less rows, what theory expects of the columns
 
 def main(path):
     scores = json.loads(Path(path).read_text())["scores"]
-    columns = {name: {row: {int(s): v for s, v in of.items()} for row, of in rows.items()} for name, rows in scores.items()}
+    columns = {
+        name: {row: {int(s): v for s, v in of.items()} for row, of in rows.items()} for name, rows in scores.items()
+    }
     print("| rows | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     for plus, minus, expected in CONTRASTS:
         cells = []

@@ -20,6 +20,9 @@ FAR = 100.0
 FRAMES = ("camera", "world")
 """Where coordinates live: each camera in its own (row, column and perhaps depth), or all cameras in one, in metres."""
 
+CHANNEL_CENTRE, CHANNEL_SPREAD = 2.5, 1.5
+"""Metres. Depth as an image channel is (depth − centre) / spread, so that indoors it is about as large as a colour."""
+
 PER_METRE = 10.0
 """Where the scale of world coordinates starts: 10 cm count as one patch."""
 
@@ -33,6 +36,14 @@ def check_depth(depth: Tensor, shape: tuple[int, int, int]) -> None:
             f"resize it to the image, by the nearest pixel"
         )
     check_metres(depth)
+
+
+def depth_channel(depth: Tensor) -> Tensor:
+    """Depth (…, H, W) in metres as an image channel, centred and scaled; holes count as 0 m.
+
+    In plain metres the channel would be large and of one sign, so that each step of an optimiser moved all tokens in a
+    common direction: `stringpe train scenes` reached 27.0 % in place of 29.4 % (Cayley-STRING, seed 100)."""
+    return (torch.where(valid_depth(depth), depth, 0) - CHANNEL_CENTRE) / CHANNEL_SPREAD
 
 
 @torch.no_grad()

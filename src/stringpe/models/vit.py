@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..baselines import LearnedAbsolute, SinCos
 from ..checks import check_choice, check_count
-from ..coords import UNITS, Calibration, grid, valid_depth, with_prefix
+from ..coords import UNITS, Calibration, grid, with_prefix
 from ..encoding import PositionEncoding
 from ..rotate import product_dtype
 from .blocks import (
@@ -34,12 +34,13 @@ from .depth import (
     WorldLift,
     check_depth,
     check_frame,
+    depth_channel,
     merge_views,
     surface_normals,
     warn_of_millimetres,
     world_normals,
 )
-from .initialise import PATCH_GAIN, draw_by_fan_in, initialise, set_to_zero
+from .initialise import draw_by_fan_in, initialise, set_to_zero
 from .packed import BlockInputs, Features, PackedFeatures, pack_features
 from .stem import build_stem
 
@@ -149,9 +150,7 @@ class ViT(nn.Module):
         if self.fuse is not None:
             draw_by_fan_in(self.fuse, gain=1.0)
         if self.depth_patch is not None:
-            draw_by_fan_in(
-                self.depth_patch, PATCH_GAIN / 2
-            )  # as one of the four channels of a linear embedding of RGB-D
+            draw_by_fan_in(self.depth_patch)
 
     def forward(
         self,
@@ -265,7 +264,8 @@ class ViT(nn.Module):
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
         if "channel" not in self.depth:
             return self.patch(image).flatten(2).mT
-        channel = torch.zeros_like(image[:, :1]) if depth is None else _fill_holes(depth)[:, None].to(image.dtype)
+        metres = torch.zeros_like(image[:, 0]) if depth is None else depth
+        channel = depth_channel(metres)[:, None].to(image.dtype)
         if self.depth_patch is None:
             return self.patch(torch.cat([image, channel], dim=1)).flatten(2).mT
         return (self.patch(image) + self.depth_patch(channel)).flatten(2).mT
@@ -328,11 +328,6 @@ def vit(name: str, **options: Any) -> ViT:
         raise ValueError(f"there is no model {name!r}: names are vit_SIZE_patchP, SIZE one of {', '.join(SIZES)}")
     dim, layers, heads = SIZES[match[1]]
     return ViT(**({"dim": dim, "layers": layers, "num_heads": heads, "patch_size": int(match[2])} | options))
-
-
-def _fill_holes(depth: Tensor) -> Tensor:
-    """Depth with its holes at zero."""
-    return torch.where(valid_depth(depth), depth, 0)
 
 
 def resolve_coordinates(

@@ -22,11 +22,11 @@ from .schema import Augment, Data, Loop, Model, Optim, Recipe
 RECIPE = Recipe(
     name="scenes",
     task="objects",
-    model=Model(dim=64, layers=2, heads=4, patch_size=8, depth="lift+channel"),
-    data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, queries=16),
+    model=Model(dim=64, layers=2, heads=4, patch_size=8, stem="conv", depth="lift+channel"),
+    data=Data(source="scenes", image_size=64, train_size=3000, val_size=600, queries=64),
     augment=Augment(flip=True),
     optim=Optim(lr=3e-3, weight_decay=0.05, warmup_steps=40),
-    loop=Loop(batch_size=16, steps=600, log_every=20, eval_every=150, save_every=600, keep=1),
+    loop=Loop(batch_size=16, steps=600, log_every=20, eval_every=300, save_every=600, keep=1),
 )
 
 DESIGN = Design(seeds=5)

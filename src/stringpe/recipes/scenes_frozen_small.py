@@ -3,7 +3,10 @@
     stringpe compare scenes_frozen_small
 
 Data: the frames of `scenes`. LoRA of rank 2 has 512 numbers per layer, S of Cayley-STRING 480.
-Time and expected number: not known, because the recipe has not been run in full.
+Time: 9 seconds of one core per run, after 75 for the RGB model.
+Expected (seeds 0 to 4, torch 2.13.0 on a CPU, % of objects named, ± half of the 95 % interval): classifier alone
+27.66 ± 0.11, RoPE-Mixed 28.23, Cayley with a random basis 28.23, RoPE-Mixed with LoRA 28.39, Cayley 28.54;
+Cayley − RoPE-Mixed +0.31 ± 0.16, learned − random basis +0.32 ± 0.16. More in results/2026-11-18-frozen-vit.
 """
 
 from dataclasses import replace

@@ -3,7 +3,8 @@
     stringpe train scenes_rgb_small --out runs/scenes-rgb-small
 
 Data: the frames of `scenes`.
-Time and expected number: not known, because the recipe has not been run in full.
+Time: 75 seconds of one core. Expected: 27.5 % of objects named (seed 0, torch 2.13.0 on a CPU), from a classifier that
+started at zero; it now starts at random.
 """
 
 from dataclasses import replace

@@ -20,6 +20,7 @@ from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
+from ..models.initialise import draw_by_fan_in
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
 from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
@@ -39,8 +40,9 @@ class Namer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The classifier starts at zero, with the recipe's bias."""
-        nn.init.zeros_(self.head.weight)
+        """The classifier starts at random, with the recipe's bias: from zero it would pass no gradient to the ViT in the
+        first steps, which costs short trainings several points."""
+        draw_by_fan_in(self.head, gain=1.0)
         nn.init.constant_(self.head.bias, self.head_bias)
 
     def forward(self, image: Tensor, depth: Tensor | None, query: Tensor) -> Tensor:
