@@ -40,8 +40,8 @@ class Namer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The classifier starts at random, with the recipe's bias: from zero it would pass no gradient to the ViT in the
-        first steps, which costs short trainings several points."""
+        """The classifier starts at random, with the recipe's bias: from zero it passes no gradient to the ViT at first,
+        which costs short trainings several points."""
         draw_by_fan_in(self.head, gain=1.0)
         nn.init.constant_(self.head.bias, self.head_bias)
 
