@@ -2,10 +2,12 @@
 
 import copy
 import importlib.util
+import os
 import pkgutil
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,10 +114,36 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(file), target
 
 
+def load_script(path):
+    """A Python file outside of the package, as a module."""
+    module = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location(path.stem, path))
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_link_of_the_site_leads_to_a_page_or_to_the_repository(tmp_path):
+    """The site is built strictly: a relative link to a file that `make docs` does not gather would end the build."""
+    gathered = re.findall(r"^\tcp -?r? ?(.*) build/pages$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    for name in " ".join(gathered).removeprefix("-r ").split():
+        (tmp_path / name).symlink_to(ROOT / name)
+    hook = load_script(ROOT / "docs/site_links.py")
+    replaced = 0
+    for page in LINKED:
+        where = SimpleNamespace(file=SimpleNamespace(src_uri=name_of(page)))
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        shown = hook.on_page_markdown(text, page=where, config=SimpleNamespace(docs_dir=str(tmp_path)), files=None)
+        replaced += shown.count(f"({hook.REPOSITORY}/blob/main/")
+        for target in re.findall(r"\]\(([^)\s:#]+)(?:#[^)\s]*)?\)", shown):
+            inside = os.path.relpath(page.parent / target, ROOT)
+            assert (tmp_path / inside).is_file(), f"{name_of(page)} links to {target}"
+    assert replaced > 0
+    code = "y = layers[0](pyproject) + [a](b.py)"
+    assert hook.on_page_markdown(code, page=where, config=SimpleNamespace(docs_dir=str(tmp_path)), files=None) == code
+
+
 def test_the_generated_reference_is_current():
     path = ROOT / "docs/reference/generate.py"
-    maker = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("generate", path))
-    spec.loader.exec_module(maker)
+    maker = load_script(path)
     for name, text in maker.pages().items():
         assert (path.parent / name).read_text() == text, "run: python docs/reference/generate.py"
 
