@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -114,7 +115,8 @@ def _start(words: Sequence[str]) -> tuple[str, str, list[str]]:
 
 def _made() -> list[str]:
     """What a command left in the current folder, besides a lock; it is removed."""
-    found = [str(path) for path in Path().rglob("*") if str(path) not in ("out", "out/.lock")]
+    others = re.compile(r"out(/\.lock)?|cache(/Microsoft.*)?")  # a lock, and what onnxruntime notes for itself
+    found = [str(path) for path in Path().rglob("*") if not others.fullmatch(str(path))]
     for path in Path().iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return found
@@ -251,9 +253,14 @@ def _interrupt(tally: Tally, dice: random.Random, folder: Path, places: dict[str
 
 def _run_command(words: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended = False
     try:
         cli.main(list(words))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command has ended: what comes now comes too late
+        ended = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        if not ended:  # else it came too late
+            raise
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)

@@ -152,3 +152,11 @@ def test_grey_of_16_bits_is_scaled_and_not_cut_off(kind):
 def test_pictures_of_real_numbers_are_refused():
     with pytest.raises(BadSample, match="x: it has real numbers in place of colours"):
         decode_picture(b"Pf\n1 1\n-1.0\n" + struct.pack("<f", float("nan")), "x")
+
+
+def test_a_sound_picture_of_too_many_pixels_is_refused():
+    file = io.BytesIO()
+    Image.new("1", (8200, 8200)).save(file, "PNG")
+    assert len(file.getvalue()) < 100_000
+    with pytest.raises(BadSample, match="8200 × 8200 pixels are more than the 64 million that are decoded"):
+        decode_picture(file.getvalue(), "x")
