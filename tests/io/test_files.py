@@ -17,6 +17,8 @@ from stringpe.io.files import (
     new_folder,
     read_json,
     read_record,
+    remove_all_stale_drafts,
+    remove_folder,
     write_json,
     write_text,
 )
@@ -186,3 +188,21 @@ def test_what_is_not_an_ordinary_file_is_not_replaced_by_one(tmp_path):
     with pytest.raises(OSError, match="device is there and is not an ordinary file"):
         write_text(tmp_path / "device", "x")
     assert (tmp_path / "device").is_fifo()
+
+
+def test_a_removed_folder_goes_at_once_and_its_rest_with_its_process(tmp_path):
+    """A process that is killed while it removes a folder leaves a draft, and no half of a folder under its name."""
+    script = (
+        "import os, shutil, sys; from pathlib import Path; from stringpe.io import files\n"
+        "files.shutil.rmtree = lambda *_: os._exit(9)\n"
+        "files.remove_folder(Path(sys.argv[1]))"
+    )
+    for name in ("000002", "000004"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").touch()
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "000002")]).returncode == 9
+    assert sorted(path.name for path in tmp_path.glob("[0-9]*")) == ["000004"]
+    assert len(list(tmp_path.glob(".000002.*"))) == 1
+    remove_all_stale_drafts(tmp_path)
+    remove_folder(tmp_path / "000004")
+    assert list(tmp_path.iterdir()) == []

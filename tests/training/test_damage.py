@@ -302,3 +302,10 @@ def test_metrics_that_are_not_finite_are_refused(finished, monkeypatch):
     monkeypatch.setattr(evaluation, "open_run", open_run)
     with pytest.raises(ValueError, match="is nan: the model's outputs are not finite on this data"):
         evaluate(finished[0])
+
+
+def test_a_run_that_was_killed_before_it_pruned_prunes_when_it_goes_on(finished, run, toy):
+    last = checkpoints.found(run)[-1]
+    shutil.copytree(last, last.with_name("000001"))
+    train(toy, run, quiet=True)
+    assert [path.name for path in checkpoints.found(run)] == [path.name for path in checkpoints.found(finished[0])]

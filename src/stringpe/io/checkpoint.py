@@ -7,7 +7,6 @@ checkpoints/000500/
 """
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe, check_values
-from .files import new_folder, read_record, write_json, write_text
+from .files import new_folder, read_record, remove_all_stale_drafts, remove_folder, write_json, write_text
 
 State = dict[str, Tensor]
 
@@ -67,9 +66,15 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         write_json(training / "optimizer.json", plain)
         save_file(_apart(checkpoint.rng), training / "rng.safetensors")
         write_json(training / "progress.json", {"step": checkpoint.step, **checkpoint.progress})
-    for old in found(run)[: -max(keep, 1)]:
-        shutil.rmtree(old)
+    prune(run, keep)
     return path
+
+
+def prune(run: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`, and what killed writers left."""
+    remove_all_stale_drafts(run / "checkpoints")
+    for old in found(run)[: -max(keep, 1)]:
+        remove_folder(old)
 
 
 def read(path: Path) -> Checkpoint:

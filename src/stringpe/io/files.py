@@ -174,9 +174,27 @@ def cache_folder(chosen: str = "") -> Path:
 def remove_stale_drafts(path: Path) -> None:
     """Remove drafts of `path` whose writers, on this machine, no longer run."""
     for draft in path.parent.glob(f".{path.name}.{_HOST}.*"):
-        number = draft.name.removeprefix(f".{path.name}.{_HOST}.").partition(".")[0]
-        if number.isdigit() and not _is_running(int(number)):
-            shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+        _remove_if_stale(draft)
+
+
+def remove_all_stale_drafts(folder: Path) -> None:
+    """`remove_stale_drafts` of every file and folder in a folder: of a killed writer whose file nobody writes again."""
+    for draft in folder.glob(f".*.{_HOST}.*"):
+        _remove_if_stale(draft)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder: at once under its name, and then its files. If the process is killed in between, the rest is a
+    draft."""
+    draft = _draft(path)
+    path.rename(draft)
+    shutil.rmtree(draft)
+
+
+def _remove_if_stale(draft: Path) -> None:
+    number = draft.name.rpartition(f".{_HOST}.")[2].partition(".")[0]
+    if number.isdigit() and not _is_running(int(number)):
+        shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
 
 
 def _as_json(value: Any) -> str:

@@ -274,6 +274,8 @@ class Run:
             raise ValueError(
                 f"{self.out} holds a run of another recipe ({'; '.join(changed)}): choose another folder, or repeat it"
             )
+        if self.accelerator.is_main_process:
+            checkpoints.prune(self.out, self.recipe.loop.keep)  # a kill may have come between writing and removing
         options = StateDictOptions(full_state_dict=True)
         weights = checkpoint.model if checkpoint.weights is None else checkpoint.weights
         if self.ema:

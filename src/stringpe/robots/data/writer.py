@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...io.files import new_file, read_json, write_json
+from ...io.files import new_file, read_json, remove_all_stale_drafts, write_json
 from . import parquet
 from .claims import wait_for_lock
 from .columns import ACTION, DEPTH, Array, check_episode, describe, is_encoded, is_picture, stored_key
@@ -43,6 +43,8 @@ class Writer:
         parquet.arrow()
         self.folder, self.fps, self.robot, self.quality = Path(folder), fps, robot, quality
         self.cameras = cameras or {}
+        for chunk in (self.folder / "data").glob("chunk-*"):
+            remove_all_stale_drafts(chunk)
         self._episodes: list[Episode] = []
         self._check_version()
         self._refresh()
