@@ -99,3 +99,28 @@ def test_ctrl_c_is_one_line_and_leaves_nothing_half_done(words, tmp_path, reques
     assert [line for line in said.splitlines() if line.startswith("stringpe:")] == [LINE]
     assert said.rstrip().endswith(LINE)
     check_whole(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_ends_trials_of_a_policy_in_one_line(tmp_path):
+    pytest.importorskip("mujoco")
+    small = (
+        "data.image_size=16 model.depth=none model.dim=32 model.layers=1 model.heads=2 model.patch_size=8 policy.dim=32"
+    )
+    small += " policy.heads=2 policy.held_out=0.5 loop.steps=1 loop.batch_size=4 loop.compile=false loop.precision=no"
+    for words in (
+        "data demos KukaPick --out demos --episodes 2 --size 16 16 --jobs 1",
+        f"train kuka_small {small} augment.shift=0 data.train=demos data.cache=cache --out run",
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "stringpe", *words.split()], cwd=tmp_path, check=True, capture_output=True
+        )
+    folder = "run/eval/*/KukaPick"
+    status, said = interrupt("eval run --env KukaPick --trials 5000 --jobs 2", tmp_path, f"{folder}/trials.jsonl")
+    assert status == 130
+    assert "Traceback" not in said
+    assert [line for line in said.splitlines() if line.startswith("stringpe:")] == [LINE]
+    check_whole(tmp_path)
+    (trials,) = tmp_path.glob(f"{folder}/trials.jsonl")
+    assert all(json.loads(line)["steps"] for line in trials.read_text().splitlines())
+    assert not list(tmp_path.glob(f"{folder}/eval_info.json"))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for_calls
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_ends
 from types import FrameType
@@ -58,15 +59,27 @@ class WorkerPool:
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait until the end of the block. A process that is started in it waits for `accept_interrupts`, so
-    that its imports are not interrupted, which would print a traceback."""
+    that its imports are not interrupted, which would print a traceback.
+
+    The signal is blocked, which processes inherit, and its handler is replaced, because the kernel may deliver it to
+    another thread, and Python runs the handler in the main thread all the same."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # the first process that is spawned starts it, which would unblock the signal
+    received: list[int] = []
+    handler = None
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if received:
+            signal.raise_signal(signal.SIGINT)
 
 
 def accept_interrupts() -> None:

@@ -64,7 +64,8 @@ class TrialWorkers:
         self._workers = [worker for worker in self._workers if worker.process.is_alive()]
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
         while len(self._workers) < count:
-            self._workers.append(_Worker(threads))
+            with hold_interrupts():  # a process that was started is in the list, which `__exit__` ends
+                self._workers.append(_Worker(threads))
         return self._workers[:count]
 
 
@@ -75,8 +76,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # rendering contexts and thread pools do not survive a fork
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        with hold_interrupts():
-            self.process.start()
+        self.process.start()
         theirs.close()
         self.seeds: list[int] = []
         self.inside: int | None = None
