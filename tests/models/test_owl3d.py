@@ -5,7 +5,7 @@ import torch
 
 from stringpe import box3d
 from stringpe.coords import Calibration, patch_points
-from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Found, assign, detection3d_loss, detections
+from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Predictions3D, assign, best_boxes, detection3d_loss
 from stringpe.models.text import TextTower
 from stringpe.models.vit import ViT
 
@@ -145,7 +145,7 @@ def perfect(labels, target, queries=4, tokens=6):
             if labels[i, j] >= 0:
                 logits[i, j + 1, labels[i, j]] = 12.0
                 said[i, j + 1] = target[i, j]
-    return Found(logits, said)
+    return Predictions3D(logits, said)
 
 
 class TestLoss:
@@ -179,14 +179,14 @@ class TestLoss:
         said = found.boxes.clone().requires_grad_()
         strange = target.clone()
         strange[0, 2] = torch.nan
-        out = detection3d_loss(Found(found.logits, said), self.labels, strange)
+        out = detection3d_loss(Predictions3D(found.logits, said), self.labels, strange)
         out.total.backward()
         assert out.total.isfinite()
         assert (said.grad[:, [0, 4, 5]] == 0).all()
 
     def test_images_without_objects(self):
         labels, target = torch.full((2, 3), -1), torch.zeros(2, 3, 12)
-        found = Found(torch.zeros(2, 6, 4, requires_grad=True), boxes(2, 6).requires_grad_())
+        found = Predictions3D(torch.zeros(2, 6, 4, requires_grad=True), boxes(2, 6).requires_grad_())
         out = detection3d_loss(found, labels, target)
         assert out.box.item() == out.corner.item() == 0
         assert out.label.item() > 0
@@ -196,7 +196,7 @@ class TestLoss:
 
     def test_more_objects_than_tokens(self):
         labels, target = torch.zeros(1, 9, dtype=torch.long), boxes(1, 9)
-        out = detection3d_loss(Found(torch.zeros(1, 6, 4), boxes(1, 6)), labels, target)
+        out = detection3d_loss(Predictions3D(torch.zeros(1, 6, 4), boxes(1, 6)), labels, target)
         assert (out.matched >= 0).sum() == 6
         assert out.total.isfinite()
 
@@ -205,7 +205,9 @@ class TestLoss:
         said[0, :, 3:9] = 0
         said[0, 1, 3:9] = torch.tensor([1.0, 0, 0, 2, 0, 0])
         said.requires_grad_()
-        out = detection3d_loss(Found(torch.zeros(1, 6, 4), said), torch.zeros(1, 6, dtype=torch.long), boxes(1, 6))
+        out = detection3d_loss(
+            Predictions3D(torch.zeros(1, 6, 4), said), torch.zeros(1, 6, dtype=torch.long), boxes(1, 6)
+        )
         out.total.backward()
         assert out.total.isfinite()
         assert said.grad.isfinite().all()
@@ -215,9 +217,9 @@ class TestLoss:
         labels, target = torch.tensor([[0]]), boxes(1, 1)
         close, far = target.repeat(1, 2, 1), target.repeat(1, 2, 1)
         logits = torch.tensor([[[-3.0], [3.0]]])
-        assert assign(Found(logits, close), labels, target).item() == 1  # equal boxes: the surer token
+        assert assign(Predictions3D(logits, close), labels, target).item() == 1  # equal boxes: the surer token
         far[0, 1, 0] += 5
-        assert assign(Found(logits, far), labels, target).item() == 0  # 5 m off outweighs it
+        assert assign(Predictions3D(logits, far), labels, target).item() == 0  # 5 m off outweighs it
 
     def test_a_step_of_training_lowers_it(self):
         model = detector(coord_dim=2)
@@ -235,8 +237,8 @@ class TestLoss:
 
 
 def test_detections_are_the_best_pairs_with_proper_rotations():
-    found = Found(torch.randn(2, 6, 4), torch.randn(2, 6, 12))
-    out = detections(found, most=5)
+    found = Predictions3D(torch.randn(2, 6, 4), torch.randn(2, 6, 12))
+    out = best_boxes(found, most=5)
     assert len(out) == 2
     flat = found.logits[0].sigmoid().flatten().sort(descending=True).values
     torch.testing.assert_close(out[0].score, flat[:5])
@@ -245,7 +247,7 @@ def test_detections_are_the_best_pairs_with_proper_rotations():
     torch.testing.assert_close(out[0].box[0, :3], found.boxes[0, i // 4, :3])
     r = box3d.rotation(out[0].box)
     torch.testing.assert_close(r.mT @ r, torch.eye(3).expand(5, 3, 3), atol=1e-5, rtol=0)
-    assert len(detections(found, most=100)[0].score) == 24
+    assert len(best_boxes(found, most=100)[0].score) == 24
 
 
 def test_state_and_copies():

@@ -222,14 +222,14 @@ class Oracle(torch.nn.Module):
         self.images = self.kept.batch(torch.arange(len(self.kept)), torch.device("cpu"))["image"]
 
     def forward(self, image, depth, queries):
-        from stringpe.models.owl3d import Found
+        from stringpe.models.owl3d import Predictions3D
 
         rows = [int((self.images == one).flatten(1).all(1).nonzero()[0, 0]) for one in image]
         label, box = self.kept.label[rows], self.kept.box[rows].clone()
         box[..., 0] += self.noise
         logits = torch.full((len(rows), label.shape[1], len(self.kept.names)), -20.0)
         logits.scatter_(2, label.clamp(min=0)[..., None], torch.where(label >= 0, 20.0, -20.0)[..., None])
-        return Found(logits, box)
+        return Predictions3D(logits, box)
 
 
 def _share(rank, recipe):

@@ -19,7 +19,7 @@ from .tokenizer import Tokenizer
 from .vit import ViT
 
 SCALE, BIAS = math.log(10), -10.0
-"""Where SigLIP starts t and b."""
+"""The values at which SigLIP starts t and b."""
 
 
 class Embeddings(NamedTuple):
@@ -32,22 +32,23 @@ class Embeddings(NamedTuple):
 
 
 def start_bias(bias: float | str, batch: int) -> float:
-    """Where the bias starts: a number, or "auto", −log(B − 1). There the sigmoid loss of a batch of B pairs whose
-    embeddings are all alike is least: one pair in B is a match, so the odds are 1 : B − 1."""
+    """The value at which the bias starts: a number, or "auto" for −log(B − 1), which minimises the sigmoid loss of a
+    batch of B pairs while all embeddings are alike: of the B texts of an image one is a match, with odds 1 : B − 1."""
     if bias != "auto":
         try:
             return float(bias)
         except ValueError:
-            raise ValueError(f"the bias of pairs must be a number or 'auto', got {bias!r}") from None
+            raise ValueError(f"the bias must be a number or 'auto', got {bias!r}") from None
     if batch < 2:
         raise ValueError(f"the bias 'auto' is −log(B − 1) and needs a batch of at least 2, got {batch}")
     return -math.log(batch - 1)
 
 
 class Contrastive(nn.Module):
-    """A ViT (or ViTD) and a text tower of the same embedding width, with the scale and bias of their logits.
+    """A ViT (or ViTD) and a text tower, with a projection to the width of the text embeddings, and scale and bias of
+    the logits e^t s + b, where s is the scalar product of two embeddings.
 
-    scale: the start of t; logits are e^t s + b. bias: the start of b; see `start_bias` for small batches.
+    scale: the value at which t starts. bias: the value at which b starts; see `start_bias` for small batches.
     """
 
     def __init__(self, image: ViT, text: TextTower, *, scale: float = SCALE, bias: float = BIAS):
@@ -59,7 +60,7 @@ class Contrastive(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Projection, scale and bias; the towers start themselves."""
+        """Reset projection, scale and bias; the towers reset themselves."""
         draw_by_fan_in(self.projection, gain=1.0)
         nn.init.constant_(self.scale, self.start[0])
         nn.init.constant_(self.bias, self.start[1])
@@ -75,10 +76,11 @@ class Contrastive(nn.Module):
         depth: Tensor | None = None,
         calibration: Calibration | None = None,
     ) -> Embeddings:
-        """image (b, 3, H, W), tokens (k, n) and depth (b, H, W) in metres or None. For an image tower in the world
-        frame also calibration, and perhaps several views per sample: image (b, v, 3, H, W), depth (b, v, H, W)."""
-        seen = self.embed_image(image, depth, calibration)
-        return Embeddings(seen, self.embed_text(tokens), self.scale.exp(), self.bias)
+        """image (b, 3, H, W), tokens (k, n) and depth (b, H, W) in metres or None. An image tower in the world frame
+        also takes calibration, and may take several views per sample: image (b, v, 3, H, W), depth (b, v, H, W)."""
+        return Embeddings(
+            self.embed_image(image, depth, calibration), self.embed_text(tokens), self.scale.exp(), self.bias
+        )
 
     def embed_image(self, image: Tensor, depth: Tensor | None = None, calibration: Calibration | None = None) -> Tensor:
         """Unit vectors (b, width), float32."""
@@ -102,5 +104,5 @@ def class_embeddings(
         )
     texts = [template.replace("{}", name) for name in names for template in templates]
     tokens = tokenizer.encode(texts, model.text.context).to(model.scale.device)
-    each = torch.cat([model.embed_text(part) for part in tokens.split(256)])
-    return F.normalize(each.unflatten(0, (len(names), len(templates))).mean(1), dim=-1)
+    embeddings = torch.cat([model.embed_text(part) for part in tokens.split(256)])
+    return F.normalize(embeddings.unflatten(0, (len(names), len(templates))).mean(1), dim=-1)

@@ -1,10 +1,11 @@
 """Losses over all pairs of a batch: SigLIP's sigmoid loss and CLIP's softmax loss, each dense, chunked or distributed.
 
-All forms are the same number with the same gradients. Chunked: only `chunk` rows of logits exist at a time, and the
-backward pass makes them again. Distributed: every process holds its own pairs (b of a global batch of B = b · world)
-and compares its images with the texts of all. Each process's loss is the mean over its own images, so that the mean
-over processes, which is how data-parallel training combines gradients, is the loss of the global batch.
-`within` is a third loss, to be added to one of them, which compares only pairs of one group.
+The dense, chunked and distributed forms have the same value and the same gradients. Chunked: only `chunk` rows of
+logits exist at a time, and the backward pass computes them again. Distributed: every process holds b pairs of a global
+batch of B = b · world, and compares its images with the texts of all processes. The loss of a process is the mean over
+its own images, so that the mean over processes, which is how data-parallel training combines gradients, is the loss of
+the global batch. `clip_within_groups` is a third loss, to be added to one of them, which compares only pairs of one
+group.
 """
 
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def clip(
     group: Any = None,
 ) -> Tensor:
     """Half of the cross-entropy of each image over all texts and half of that of each text over all images, the mean
-    over pairs (Radford et al.). A bias changes nothing in a softmax: it is accepted so that both losses are called in
+    over pairs (Radford et al.). A bias cancels in a softmax: it is accepted so that both losses are called in
     the same way, and multiplied by zero so that it has a gradient."""
     _check(image, text)
     with full_precision(image):
@@ -92,12 +93,12 @@ def clip_within_groups(image: Tensor, text: Tensor, scale: Tensor, group: int) -
 
 
 def _in_chunks(part: Callable[[Tensor, Tensor], Tensor], rows: Tensor, wanted: Tensor, chunk: int) -> Tensor:
-    """The sum of `part` over chunks of rows. The logits of a chunk are dropped before the next are formed."""
+    """The sum of `part` over chunks of rows. The logits of one chunk are freed before those of the next are formed."""
     if not 0 < chunk < len(rows):
         return part(rows, wanted)
     total = rows.new_zeros(())
-    for some, theirs in zip(rows.split(chunk), wanted.split(chunk), strict=True):
-        total = total + checkpoint(part, some, theirs, use_reentrant=False)
+    for some_rows, their_wanted in zip(rows.split(chunk), wanted.split(chunk), strict=True):
+        total = total + checkpoint(part, some_rows, their_wanted, use_reentrant=False)
     return total
 
 
@@ -110,7 +111,7 @@ def _check(image: Tensor, text: Tensor) -> None:
 
 
 def _gather(rows: Tensor, group: Any) -> tuple[Tensor, int]:
-    """The rows of all processes of the group, and where this process's begin."""
+    """The rows of all processes of the group, and the index at which those of this process begin."""
     if group is None or dist.get_world_size(group) == 1:
         return rows, 0
     gathered: Tensor = _GatherRows.apply(rows, group)
@@ -118,8 +119,8 @@ def _gather(rows: Tensor, group: Any) -> tuple[Tensor, int]:
 
 
 class _GatherRows(torch.autograd.Function):
-    """Rows (b, width) of all processes, in order of rank. All processes used a process's rows, so their gradient is the
-    sum over processes."""
+    """Rows (b, width) of all processes, in order of rank. Every process uses the rows of all, so the gradient of a
+    process's rows is a sum over processes."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, group: Any) -> Tensor:

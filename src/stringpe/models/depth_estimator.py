@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..io.files import digest_file, find_mismatch, read_record
 from ..io.imports import explain_torchvision
-from .transformers_folder import load_transformers
+from .transformers_folder import describe_weights, load_transformers, normalise_pixels, resize_pixels
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -37,11 +37,11 @@ _LARGEST_SIDE = 1 << 14  # pixels
 
 
 class DepthEstimator:
-    """A model that estimates depth from images. metric: whether its numbers are metres.
+    """A model that estimates depth from images. metric: whether its outputs are metres.
 
-    A relative model gives disparity without a unit. It is refused, unless `made_up` = (near, far) says to which
-    distances in metres the disparity of every image is to be stretched: the order of distances is then right, their
-    values are made up.
+    A relative model gives disparity without a unit. It is refused unless `made_up` = (near, far) gives the distances in
+    metres to which the disparity of every image is stretched: then the order of distances is right, and their values
+    are made up.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DepthEstimator:
         if not self.metric and made_up is None:
             raise ValueError(
                 f"{folder} is a {kind} model: it gives disparity without a unit, not metres. Use a metric one "
-                f"(Depth-Anything-V2-Metric-Indoor), or say to which distances to stretch it: --made-up 0.5 10"
+                f"(Depth-Anything-V2-Metric-Indoor), or give the distances to stretch it to: --made-up 0.5 10"
             )
         if made_up is not None and (self.metric or not 0 < made_up[0] < made_up[1]):
             raise ValueError(
@@ -71,14 +71,14 @@ class DepthEstimator:
         path = self.folder / "preprocessor_config.json"
         self.preparation = _DEFAULTS | (read_record(path, dict) if path.exists() else {})
         wrong = find_mismatch(self.preparation, _SHAPE)
-        if wrong or not self._fits():
+        if wrong or not self._can_prepare():
             why = wrong or (
                 f"sizes are from 1 to {_LARGEST_SIDE} pixels, spreads above 0, and there are three channels"
             )
             raise ValueError(f"{path} does not say how images are prepared ({why}): download it again")
 
-    def _fits(self) -> bool:
-        """Whether the numbers of the preparation can be used."""
+    def _can_prepare(self) -> bool:
+        """Whether images can be prepared with these numbers."""
         how = self.preparation
         sizes = (how["size"]["height"], how["size"]["width"], how["ensure_multiple_of"])
         three = len(how["image_mean"]) == len(how["image_std"]) == 3
@@ -94,13 +94,13 @@ class DepthEstimator:
                 f"images of one size together"
             )
         batch = torch.cat([self._prepare(image.to(self.device), next(iter(sizes))) for image in images])
-        found = self._run(batch)
-        return [self._to_metres(depth, image.shape[1:]).cpu() for depth, image in zip(found, images, strict=True)]
+        outputs = self._run(batch)
+        return [self._to_metres(output, image.shape[1:]).cpu() for output, image in zip(outputs, images, strict=True)]
 
     def _run(self, batch: Tensor) -> Tensor:
         """The model's output (b, h, w); ValueError that names its folder if its config.json does not fit its layers."""
         try:
-            found: Tensor = self.model(pixel_values=batch).predicted_depth.float()
+            output: Tensor = self.model(pixel_values=batch).predicted_depth.float()
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -108,12 +108,12 @@ class DepthEstimator:
             raise ValueError(
                 f"the model in {self.folder} does not run ({reason}): check its config.json, or download it again"
             ) from None
-        if not found.isfinite().all():
+        if not output.isfinite().all():
             raise ValueError(
                 f"the model in {self.folder} gives depth that is not finite: check its config.json and "
                 f"preprocessor_config.json, or download it again"
             )
-        return found
+        return output
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width in the model: scaled as the side that changes less, rounded to whole patches."""
@@ -128,12 +128,10 @@ class DepthEstimator:
         """What the depth depends on: the model's name and hashes, versions, and the unit."""
         import transformers
 
-        weights = sorted(p for p in self.folder.iterdir() if p.suffix in (".safetensors", ".bin"))
         unit = "metres" if self.metric else f"made up: disparity stretched to {self.made_up} metres in every image"
         return {
-            "model": self.folder.resolve().name,
+            **describe_weights(self.folder),
             "config_sha256": digest_file(self.folder / "config.json"),
-            "weights_sha256": {p.name: digest_file(p) for p in weights},
             "estimate": unit,
             "max_depth": self.max_depth,
             "torch": torch.__version__,
@@ -142,15 +140,11 @@ class DepthEstimator:
 
     def _prepare(self, image: Tensor, size: tuple[int, int]) -> Tensor:
         """Normalised floats (1, 3, h, w)."""
-        x = image[None].float()
-        if x.shape[2:] != size:
-            x = F.interpolate(x, size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 255)
-        mean, std = (x.new_tensor(self.preparation[name]).view(1, 3, 1, 1) for name in ("image_mean", "image_std"))
-        return (x / 255 - mean) / std
+        return normalise_pixels(resize_pixels(image, size), self.preparation)
 
-    def _to_metres(self, found: Tensor, size: Sequence[int]) -> Tensor:
+    def _to_metres(self, output: Tensor, size: Sequence[int]) -> Tensor:
         """The model's output (h, w) to metres at the image's size."""
-        depth = F.interpolate(found[None, None], tuple(size), mode="bilinear", align_corners=False)[0, 0]
+        depth = F.interpolate(output[None, None], tuple(size), mode="bilinear", align_corners=False)[0, 0]
         if self.metric:
             return depth.clamp(min=0)
         assert self.made_up is not None

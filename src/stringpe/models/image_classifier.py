@@ -1,10 +1,10 @@
-"""What a picture shows, by an image–text model (CLIP, SigLIP) that transformers loads from a local folder.
+"""Classes of pictures by an image–text model (CLIP, SigLIP) that transformers loads from a local folder.
 
     classify = ImageClassifier("clip-vit-base-patch32", {KEEP: ["a photo of a room"], "optical illusion": ["…"]})
     reasons = classify([image, …])         # uint8 (3, H, W) each, to the name of a class each, "" for KEEP
 
-Every class is a list of texts. The model gives every text a probability, a softmax over all of them, and a picture
-belongs to the class, other than KEEP, whose texts have more than half of it together. The folder holds config.json,
+Every class is a list of texts. The model gives each text a probability, a softmax over all texts. A picture belongs to
+the class whose texts together have more than half, and to KEEP if no class has. The folder holds config.json,
 weights, preprocessor_config.json and a tokeniser, as models are published; pictures are prepared here, with torch
 alone, as preprocessor_config.json says.
 """
@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import digest_file, read_json
+from ..io.files import read_json
 from ..io.imports import explain_torchvision
 from .owl_checkpoints import load_owl_tokenizer
-from .transformers_folder import load_transformers
+from .transformers_folder import describe_weights, load_transformers, normalise_pixels, resize_pixels
 
 KEEP = "keep"
 """The class of pictures that are kept."""
@@ -30,7 +30,7 @@ SURE = 0.5
 
 
 class ImageClassifier:
-    """A classifier by texts. classes: texts by class; one class is called KEEP."""
+    """Pictures to classes, each of which is described by texts. classes: texts by class; one class is called KEEP."""
 
     def __init__(self, folder: str | Path, classes: Mapping[str, Sequence[str]], *, device: str | torch.device = "cpu"):
         self.folder, self.device = Path(folder), torch.device(device)
@@ -53,22 +53,17 @@ class ImageClassifier:
     def __call__(self, images: Sequence[Tensor]) -> list[str]:
         """The class of each picture, uint8 (3, H, W); "" for those that are kept."""
         pixels = torch.cat([self._prepare(image.to(self.device)) for image in images])
-        seen = _unit(self.model.get_image_features(pixel_values=pixels))
-        shares = (self.model.logit_scale.float().exp() * seen @ self._texts.mT).softmax(-1)  # (b, texts)
+        embeddings = _unit(self.model.get_image_features(pixel_values=pixels))
+        shares = (self.model.logit_scale.float().exp() * embeddings @ self._texts.mT).softmax(-1)  # (b, texts)
         counts = [len(texts) for texts in self.classes.values()]
         by_class = torch.stack([part.sum(-1) for part in shares.split(counts, dim=-1)], -1).cpu()  # (b, classes)
         names = list(self.classes)
-        found = [names[i] if row[i] > SURE else KEEP for row, i in zip(by_class, by_class.argmax(-1), strict=True)]
-        return ["" if name == KEEP else name for name in found]
+        likeliest = [names[i] if row[i] > SURE else KEEP for row, i in zip(by_class, by_class.argmax(-1), strict=True)]
+        return ["" if name == KEEP else name for name in likeliest]
 
     def provenance(self) -> dict[str, Any]:
         """What the classes depend on: the model's name and hashes, and the texts."""
-        weights = sorted(p for p in self.folder.iterdir() if p.suffix in (".safetensors", ".bin"))
-        return {
-            "model": self.folder.resolve().name,
-            "weights_sha256": {p.name: digest_file(p) for p in weights},
-            "classes": {name: list(texts) for name, texts in self.classes.items()},
-        }
+        return describe_weights(self.folder) | {"classes": {name: list(texts) for name, texts in self.classes.items()}}
 
     @torch.no_grad()
     def _read_texts(self) -> Tensor:
@@ -79,24 +74,21 @@ class ImageClassifier:
         return _unit(self.model.get_text_features(input_ids=tokens))
 
     def _prepare(self, image: Tensor) -> Tensor:
-        """Normalised floats (1, 3, S, S): stretched to a square, or, if the model was trained so, its middle square."""
-        how, side = self.preparation, int(self.model.config.vision_config.image_size)
-        x = image[None].float()
-        height, width = x.shape[2:]
+        """Normalised floats (1, 3, S, S) of the image stretched to a square, or of its middle square, as
+        preprocessor_config.json says."""
+        side = int(self.model.config.vision_config.image_size)
+        height, width = image.shape[1:]
         size = (side, side)
-        if how.get("do_center_crop", False):
+        if self.preparation.get("do_center_crop", False):
             scale = side / min(height, width)
             size = (max(side, round(height * scale)), max(side, round(width * scale)))
-        if (height, width) != size:
-            x = F.interpolate(x, size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 255)
         top, left = (size[0] - side) // 2, (size[1] - side) // 2
-        x = x[:, :, top : top + side, left : left + side]
-        mean, std = (x.new_tensor(how[name]).view(1, 3, 1, 1) for name in ("image_mean", "image_std"))
-        return (x / 255 - mean) / std
+        x = resize_pixels(image, size)[:, :, top : top + side, left : left + side]
+        return normalise_pixels(x, self.preparation)
 
 
 def check_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """The classes, if they are texts by name with one class called KEEP."""
+    """The classes, once they are known to be lists of texts by name, one of them called KEEP."""
     lists = isinstance(classes, Mapping) and all(not isinstance(texts, str) and texts for texts in classes.values())
     if not lists or KEEP not in classes or len(classes) < 2:
         raise ValueError(
@@ -106,7 +98,7 @@ def check_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, 
     return {str(name): tuple(map(str, texts)) for name, texts in classes.items()}
 
 
-def _unit(found: Any) -> Tensor:
-    """Unit vectors of what a model returned: a tensor, or its `pooler_output`."""
-    vectors: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+def _unit(output: Any) -> Tensor:
+    """Unit vectors from the output of a model: a tensor, or something with a `pooler_output`."""
+    vectors: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return F.normalize(vectors.float(), dim=-1)

@@ -1,7 +1,7 @@
 """OWL-ViT: open-vocabulary detection. Every image token predicts one box and is compared with every query.
 
     detector = OwlViT(vit("vit_base_patch16", encoding="cayley"), TextTower(vocab=32000, width=768))
-    found = detector(images, tokens)         # images (b, 3, S, S) padded squares in [−1, 1], tokens (q, n) of texts
+    detections = detector(images, tokens)    # images (b, 3, S, S) padded squares in [−1, 1], tokens (q, n) of texts
 
 Boxes are (cx, cy, w, h) in [0, 1] on the padded square; `square.from_square` brings them back to the image.
 """
@@ -21,11 +21,11 @@ from .text import TextTower
 from .vit import ViT
 
 PRIOR = 0.01
-"""Probability that a token shows a query, before anything is learned: most tokens show none."""
+"""The probability that a token shows a query before anything is learned: most tokens show none."""
 
 ANCHORS = {"centre": 0.5, "corner": 1.0}
-"""Where in its patch a token's box starts. "corner" (right, bottom) is how OWL-ViT was trained; at the last row and
-column it saturates the sigmoid, so new models start from the centre."""
+"""The point of its patch at which a token's box starts. OWL-ViT was trained with "corner" (right, bottom), which at the
+last row and column saturates the sigmoid, so new models start from the centre."""
 
 _UNIT_EPS = 1e-6
 _LOGIT_EPS = 1e-4
@@ -44,7 +44,7 @@ class Detections(NamedTuple):
     queries: Tensor | None = None
 
 
-class Named(NamedTuple):
+class ClassScores(NamedTuple):
     """What a class head returns: logits (b, n, q), and the tokens' unit embeddings (b, n, e), which can be queries."""
 
     logits: Tensor
@@ -83,7 +83,7 @@ class ClassHead(nn.Module):
 
     def forward(
         self, tokens: Tensor, queries: Tensor, mask: Tensor | None = None, *, normalised: bool = False
-    ) -> Named:
+    ) -> ClassScores:
         """queries: (q, e), the same for every image, or (b, q, e). mask: (q,) or (b, q), true where there is a query;
         the others get the lowest logit of the dtype. normalised: queries are used as they are, unit vectors or means of
         unit vectors: the logit of a mean is the mean of the logits, which is how prompt templates are averaged."""
@@ -95,7 +95,7 @@ class ClassHead(nn.Module):
             logits = (cosine + self.shift(tokens)) * (F.elu(self.scale(tokens)) + 1)
         if mask is not None:
             logits = logits.masked_fill(~mask[..., None, :], torch.finfo(logits.dtype).min)
-        return Named(logits, embeddings)
+        return ClassScores(logits, embeddings)
 
     def _check(self, tokens: Tensor, queries: Tensor, mask: Tensor | None) -> None:
         good = queries.ndim in (2, 3) and queries.shape[-1] == self.query_dim and queries.shape[-2] > 0
@@ -132,7 +132,7 @@ class BoxHead(nn.Module):
 
 
 def patch_bias(size: tuple[int, int], anchor: str = "centre", device: torch.device | None = None) -> Tensor:
-    """The logits (n, 4) of every patch's position and size (cx, cy, w, h) on a grid of `size` rows and columns."""
+    """The logits (n, 4) of the position and size (cx, cy, w, h) of every patch on a grid of `size` (rows, columns)."""
     rows, columns = size
     inside = ANCHORS[anchor]
     y = (torch.arange(rows, device=device) + inside) / rows
@@ -197,9 +197,9 @@ class Detector(nn.Module, ABC):
             assert text is not None
             queries = self.queries(text)
         tokens, size = self.encode_image(image, depth, calibration)
-        named = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
+        scores = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
         boxes, objectness = self._boxes(tokens, size), self._objectness(tokens)
-        return Detections(named.logits, boxes, named.embeddings, objectness, queries)
+        return Detections(scores.logits, boxes, scores.embeddings, objectness, queries)
 
     def queries(self, text: Tensor) -> Tensor:
         """Unit query embeddings (q, e) of token numbers (q, n)."""
@@ -224,10 +224,10 @@ class Detector(nn.Module, ABC):
         return unit(embeddings[torch.arange(len(best), device=best.device), best])
 
     def _boxes(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        with torch.autocast(tokens.device.type, enabled=False):  # bf16 would move a box by half a percent
-            moved = self.box_head(tokens.to(self.class_head.project.weight.dtype))
+        with torch.autocast(tokens.device.type, enabled=False):  # bf16 would shift a box by half a percent
+            offsets = self.box_head(tokens.to(self.class_head.project.weight.dtype))
             bias = patch_bias(size, self.anchor, tokens.device)
-            return (moved + bias.repeat(tokens.shape[1] // len(bias), 1)).sigmoid()  # the same in every view
+            return (offsets + bias.repeat(tokens.shape[1] // len(bias), 1)).sigmoid()  # the same in every view
 
     def _objectness(self, tokens: Tensor) -> Tensor | None:
         if self.objectness_head is None:
@@ -239,9 +239,9 @@ class Detector(nn.Module, ABC):
 class OwlViT(Detector):
     """Our ViT (or ViTD) and text tower with the heads of OWL-ViT. Query embeddings have the text tower's width.
 
-    image: read through its `trunk`, so that it keeps its classifier and its pooling. Where it pools by a class token,
-    patches are multiplied by that token and normalised, as OWL-ViT does with CLIP's. factor: where the factor of the
-    class logits starts, as in `ClassHead`.
+    image: its `trunk` is used, so that the model itself keeps its classifier and its pooling. If it pools by a class
+        token, patches are multiplied by that token and normalised, as OWL-ViT does with CLIP's.
+    factor: the value at which the factor of the class logits starts, as in `ClassHead`.
     """
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0):
@@ -269,11 +269,11 @@ class OwlViT(Detector):
         return self.text(text)
 
 
-def _choose_token(found: Tensor, embeddings: Tensor, box: Tensor) -> Tensor:
+def _choose_token(boxes: Tensor, embeddings: Tensor, box: Tensor) -> Tensor:
     """The token (b,) that stands for a box (b, 4), from boxes (b, n, 4) as corners and embeddings (b, n, e)."""
-    overlap = iou(found, box[:, None])
-    none = (overlap == 0).all(1, keepdim=True)
-    overlap = torch.where(none, giou(found, box[:, None]), overlap)
+    overlap = iou(boxes, box[:, None])
+    disjoint = (overlap == 0).all(1, keepdim=True)
+    overlap = torch.where(disjoint, giou(boxes, box[:, None]), overlap)
     good = overlap >= overlap.amax(1, keepdim=True) * _NEARLY_BEST
     alike = (embeddings * embeddings.mean(1, keepdim=True)).sum(-1)
     return torch.where(good, alike, torch.inf).argmin(1)

@@ -1,13 +1,13 @@
 """Open-vocabulary detection in 3D, the paper's section 4.2: OWL-ViT whose tokens each predict an oriented box.
 
     detector = Detector3D(vit, text)
-    found = detector(image, depth, queries)       # logits (b, n, q) and boxes (b, n, 12), in the camera frame
-    loss = detection3d_loss(found, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
+    predictions = detector(image, depth, queries)         # logits (b, n, q) and boxes (b, n, 12), in the camera frame
+    loss = detection3d_loss(predictions, labels, boxes)   # labels (b, m), −1 where there is no object; boxes (b, m, 12)
 
 A box is 12 numbers as in `box3d`: centre in metres, two columns of the rotation, size in metres. In the paper all are
 absolute: no offset to the patch is added, and the model does not know the camera. With centre="point" a centre is
 predicted relative to the point where its patch lies in space, which depth and the camera's intrinsics give. What is
-left to learn is then the same wherever an object stands, and boxes become far better (docs/detection3d.md).
+left to learn does not depend on where an object stands, and boxes become far better (docs/detection3d.md).
 
 A ViT in the world frame (frame="world") takes calibrated cameras, one view or several per sample. Its boxes are in the
 world frame, and their centres relative to the tokens' points: moving the world moves the boxes with it.
@@ -32,10 +32,10 @@ from .text import TextTower
 from .vit import ViT
 
 START = (0.0, 0.0, 2.5, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.4, 0.4, 0.4)
-"""Nearly the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, its own z up."""
+"""About the box that every token predicts before anything is learned: 40 cm wide, 2.5 m ahead, with its z axis up."""
 
 START_AT_POINT = (0.0, 0.0, 0.0, *START[3:])
-"""The same at the token's own point."""
+"""The same box at the point of the token's patch."""
 
 CENTRES = ("absolute", "point")
 """What the centre of a box is predicted relative to: the origin of the frame, or the point where the patch lies."""
@@ -43,7 +43,7 @@ CENTRES = ("absolute", "point")
 _ELEMENTS = 2**26  # differences between predictions and objects that are formed at a time
 
 
-class Found(NamedTuple):
+class Predictions3D(NamedTuple):
     """What a detector predicts for b images with n tokens and q queries: logits (b, n, q) and boxes (b, n, 12)."""
 
     logits: Tensor
@@ -66,8 +66,8 @@ class Losses(NamedTuple):
 class BoxHead3D(nn.Module):
     """A three-layer MLP with GELU: one box (…, 12) per token (…, dim).
 
-    Centre and columns are the last layer's outputs; sizes go through a softplus, so that they are positive. The bias of
-    the last layer starts at `start` and its weights small: tokens differ, but all begin in front of the camera.
+    Centre and columns are outputs of the last layer; sizes go through a softplus, so that they are positive. The bias
+    of the last layer starts at `start`, with small weights: tokens differ, but all boxes start in front of the camera.
     """
 
     def __init__(self, dim: int, *, start: tuple[float, ...] = START):
@@ -97,10 +97,11 @@ class BoxHead3D(nn.Module):
 class Detector3D(nn.Module):
     """A ViT or ViTD, a text tower, and the class and box heads on every patch token.
 
-    image: read through its `trunk`, so that it keeps its classifier and its pooling. factor: where the factor of the
-    class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are not pretrained learn names much faster from
-    10, where SigLIP's temperature starts. centre: "absolute", as in the paper, or "point", relative to where the
-    patch lies; by default absolute in the frame of the camera, and always "point" in that of the world.
+    image: its `trunk` is used, so that the model itself keeps its classifier and its pooling.
+    factor: the value at which the factor of the class logits starts, see `ClassHead`. OWL-ViT's is 1; towers that are
+        not pretrained learn names much faster from 10, where SigLIP's temperature starts.
+    centre: "absolute", as in the paper, or "point", relative to where the patch lies; by default "absolute" in the
+        frame of the camera, and always "point" in that of the world.
     """
 
     def __init__(self, image: ViT, text: TextTower, *, factor: float = 1.0, centre: str | None = None):
@@ -117,14 +118,14 @@ class Detector3D(nn.Module):
 
     def forward(
         self, image: Tensor, depth: Tensor | None, queries: Tensor, calibration: Calibration | None = None
-    ) -> Found:
+    ) -> Predictions3D:
         """image (b, 3, H, W), depth (b, H, W) in metres or None; queries: tokens of text (q, n), or (q, t, n) in t
         templates, over which logits are averaged; or embeddings (q, e), as `embed` returns them. calibration: for
         centre="point", where the boxes are in the frame of its pose (of the camera, for the identity); and in the world
         frame, where image and depth may also be (b, v, 3, H, W) and (b, v, H, W)."""
         _check_queries(queries)
-        seen = None if self.image.frame == "camera" and self.centre == "point" else calibration
-        tokens = self.image.features(image, depth, calibration=seen).tokens
+        of_tower = None if self.image.frame == "camera" and self.centre == "point" else calibration
+        tokens = self.image.features(image, depth, calibration=of_tower).tokens
         embeddings = queries if queries.is_floating_point() else self.embed(queries)
         boxes = self.box_head(tokens)
         if self.centre == "point":
@@ -135,7 +136,7 @@ class Detector3D(nn.Module):
                 )
             points = world_points(depth, calibration, self.image.patch_size)
             boxes = torch.cat([boxes[..., :3] + points, boxes[..., 3:]], dim=-1)
-        return Found(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
+        return Predictions3D(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
 
     def embed(self, queries: Tensor) -> Tensor:
         """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,
@@ -159,9 +160,8 @@ def _check_queries(queries: Tensor) -> None:
 
 def _choose_centre(centre: str | None, image: ViT) -> str:
     """What centres are relative to, once it fits the image tower."""
-    usual = "absolute" if image.frame == "camera" else "point"
     if centre is None:
-        return usual
+        return "absolute" if image.frame == "camera" else "point"
     check_choice("centre", centre, CENTRES)
     if image.frame == "world" and centre == "absolute":
         raise ValueError("in the world frame centres are relative to the tokens' points: leave centre='absolute' out")
@@ -171,35 +171,35 @@ def _choose_centre(centre: str | None, image: ViT) -> str:
 
 
 @torch.no_grad()
-def assign(found: Found, labels: Tensor, boxes: Tensor) -> Tensor:
+def assign(predictions: Predictions3D, labels: Tensor, boxes: Tensor) -> Tensor:
     """The token of every object, (b, m): the Hungarian matching whose cost is class + L1 + corners, as in the loss.
 
     labels: (b, m), −1 where there is no object. An object without a token, where there are more objects than tokens,
     gets −1 too."""
-    return _match(found.logits, _numbers(found.boxes), labels, _numbers(boxes))
+    return _match(predictions.logits, _numbers(predictions.boxes), labels, _numbers(boxes))
 
 
-def detection3d_loss(found: Found, labels: Tensor, boxes: Tensor) -> Losses:
+def detection3d_loss(predictions: Predictions3D, labels: Tensor, boxes: Tensor) -> Losses:
     """The paper's loss for objects with labels (b, m), −1 where there is none, and boxes (b, m, 12).
 
     Focal over all tokens and queries, L1 over the 12 numbers, and L1 over the 24 coordinates of the corners, in their
     fixed order, in place of OWL-ViT's GIoU; each a sum divided by the image's number of matched objects (at least 1),
     weighed 1, 1, 1, and a mean over images.
     """
-    predicted, wanted = _numbers(found.boxes), _numbers(boxes)
-    matched = _match(found.logits, predicted, labels, wanted)  # (b, m)
-    there = matched >= 0
-    positives = there.sum(1).clamp(min=1)
-    label = focal(found.logits, class_target(found.logits, matched, labels)).sum((1, 2)) / positives
-    # Objects without a match stay in, as zeros: counting them would wait for the device.
-    apart = (take(predicted, matched) - wanted).masked_fill(~there[..., None], 0).abs().sum(1)  # (b, 36)
-    apart = (apart / positives[:, None]).mean(0)
-    return Losses(label.mean(), apart[:12].sum(), apart[12:].sum(), matched)
+    predicted, wanted = _numbers(predictions.boxes), _numbers(boxes)
+    matched = _match(predictions.logits, predicted, labels, wanted)  # (b, m)
+    is_matched = matched >= 0
+    positives = is_matched.sum(1).clamp(min=1)
+    label = focal(predictions.logits, class_target(predictions.logits, matched, labels)).sum((1, 2)) / positives
+    # Objects without a match count as zeros: to leave them out, the host would have to wait for the device.
+    distances = (take(predicted, matched) - wanted).masked_fill(~is_matched[..., None], 0).abs().sum(1)  # (b, 36)
+    distances = (distances / positives[:, None]).mean(0)
+    return Losses(label.mean(), distances[:12].sum(), distances[12:].sum(), matched)
 
 
 @torch.no_grad()
 def _match(logits: Tensor, predicted: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
-    return match(focal_cost(logits, labels) + _apart(predicted, objects), labels >= 0)
+    return match(focal_cost(logits, labels) + _distances(predicted, objects), labels >= 0)
 
 
 def _numbers(boxes: Tensor) -> Tensor:
@@ -208,19 +208,20 @@ def _numbers(boxes: Tensor) -> Tensor:
     return torch.cat([boxes, box3d.complete_corners(boxes).flatten(-2)], dim=-1)
 
 
-def _apart(predicted: Tensor, objects: Tensor) -> Tensor:
+def _distances(predicted: Tensor, objects: Tensor) -> Tensor:
     """L1 distances (b, n, m) of vectors (b, n, c) and (b, m, c), a few images at a time to bound memory; `cdist` takes
     a hundred times as long on a GPU."""
-    each = max(1, _ELEMENTS // max(1, predicted[0].numel() * objects.shape[1]))
-    pieces = zip(predicted.split(each), objects.split(each), strict=True)
+    images = max(1, _ELEMENTS // max(1, predicted[0].numel() * objects.shape[1]))
+    pieces = zip(predicted.split(images), objects.split(images), strict=True)
     return torch.cat([(p[:, :, None] - o[:, None]).abs().sum(-1) for p, o in pieces])
 
 
 @torch.no_grad()
-def detections(found: Found, most: int = 100) -> list[ScoredBoxes]:
-    """The `most` best pairs of token and query per image, with probabilities as scores and proper rotations."""
-    scores = found.logits.float().sigmoid().flatten(1)  # (b, n q)
+def best_boxes(predictions: Predictions3D, most: int = 100) -> list[ScoredBoxes]:
+    """The boxes of the `most` best pairs of token and query per image, with probabilities as scores and orthonormal
+    rotations."""
+    scores = predictions.logits.float().sigmoid().flatten(1)  # (b, n q)
     best = scores.topk(min(most, scores.shape[1]), dim=1)
-    token, label = best.indices // found.logits.shape[2], best.indices % found.logits.shape[2]
-    boxes = box3d.complete(take(found.boxes.float(), token))
+    token, label = best.indices // predictions.logits.shape[2], best.indices % predictions.logits.shape[2]
+    boxes = box3d.complete(take(predictions.boxes.float(), token))
     return [ScoredBoxes(*rows) for rows in zip(boxes, label, best.values, strict=True)]

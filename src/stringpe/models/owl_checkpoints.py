@@ -1,4 +1,4 @@
-"""OWL-ViT and OWLv2 checkpoints in transformers' format, from a local folder, with our heads: to run and to train.
+"""OWL-ViT and OWLv2 checkpoints of transformers, from a local folder, as detectors to run and to train.
 
     detector = load_owl("owlv2-base-patch16-ensemble")        # a folder with config.json and model.safetensors
 
@@ -26,8 +26,8 @@ _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27
 
 
 class TransformersOwl(Detector):
-    """A detector with the towers and heads of a transformers OwlViTForObjectDetection or Owlv2ForObjectDetection. The
-    towers are those of the model itself, not copies."""
+    """A detector with the towers of an OwlViTForObjectDetection or Owlv2ForObjectDetection of transformers, which are
+    not copied, and copies of its heads."""
 
     anchor = "corner"
     mean: Tensor
@@ -74,9 +74,9 @@ class TransformersOwl(Detector):
         size = (image.shape[2] // patch, image.shape[3] // patch)
         pixels = ((image + 1) / 2 - self.mean) / self.std
         other = image.shape[2:] != (self.image_size, self.image_size)
-        seen = self.vision(pixel_values=pixels, interpolate_pos_encoding=other).last_hidden_state
-        seen = self.vision.post_layernorm(seen)
-        return self.layer_norm(seen[:, 1:] * seen[:, :1]), size  # patches times the class token, as it was trained
+        tokens = self.vision(pixel_values=pixels, interpolate_pos_encoding=other).last_hidden_state
+        tokens = self.vision.post_layernorm(tokens)
+        return self.layer_norm(tokens[:, 1:] * tokens[:, :1]), size  # patches times the class token, as in training
 
     def encode_text(self, text: Tensor) -> Tensor:
         return self.text_projection(self.text(input_ids=text).pooler_output)
@@ -91,8 +91,8 @@ def load_owl(folder: str | Path) -> TransformersOwl:
 def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
     """The detector of a transformers configuration (its config.json), with random weights."""
     transformers, kind = _package(), config["model_type"]
-    made = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
-    return TransformersOwl(getattr(transformers, _MODELS[kind])(made))
+    built = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
+    return TransformersOwl(getattr(transformers, _MODELS[kind])(built))
 
 
 def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
@@ -101,10 +101,10 @@ def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
     if path.exists():
         return Tokenizer.load(path)
     try:
-        found = _package().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        loaded = _package().AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} has no tokeniser: it needs tokenizer.json, or vocab.json and merges.txt") from error
-    return Tokenizer.from_json(found.backend_tokenizer.to_str(), where=str(folder))
+    return Tokenizer.from_json(loaded.backend_tokenizer.to_str(), where=str(folder))
 
 
 def owl_kind(folder: str | Path) -> str:

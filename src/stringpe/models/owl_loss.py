@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 ALPHA, GAMMA = 0.3, 2.0
 
-_REPEATED = 1e3  # added to the costs of repetitions, which changes no choice but which objects go without
+_REPEATED = 1e3  # added to the costs of repetitions, so that they go unmatched first where tokens are too few
 _IN_A_CROWD = 0.5  # of a box's area, as in COCO's evaluation
 
 
 class Truth(NamedTuple):
     """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), numbers of queries;
-    valid (b, m), false for padding; crowd (b, m), true for regions without separate annotations (COCO's iscrowd, VOC's
-    difficult, objects mostly cut off): they are not targets, and tokens in them are not counted as wrong."""
+    valid (b, m), false for padding; crowd (b, m), true for regions whose objects are not annotated separately (COCO's
+    iscrowd, VOC's difficult, objects mostly cut off): these are no targets, and tokens in them do not count as
+    wrong."""
 
     boxes: Tensor
     labels: Tensor
@@ -75,8 +76,8 @@ def detection_loss(
 
 @torch.no_grad()
 def match_repeatedly(cost: Tensor, valid: Tensor, times: int) -> Tensor:
-    """The predictions (b, times · m) of every object, first one for each, then the second for each, and so on: `match`
-    of objects that are there several times. Where an image has too few predictions, repetitions go without first."""
+    """The predictions (b, times · m) of every object: the first of each object, then the second of each, and so on. It
+    is `match` with every object repeated. Where an image has too few predictions, repetitions go unmatched first."""
     extra = torch.arange(times, device=cost.device).clamp(max=1).repeat_interleave(cost.shape[2])
     return match(cost.repeat(1, 1, times) + _REPEATED * extra, valid.repeat(1, times))
 
@@ -92,7 +93,7 @@ def matching_cost(found: Detections, truth: Truth) -> Tensor:
 def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
     """(b, n, q), 1 where token index (b, m) is matched to an object of query labels (b, m), else 0."""
     b, n, q = logits.shape
-    # Objects without a match go to a place beyond the last: counting the matches would wait for the device.
+    # Objects without a match write to a place beyond the last: to leave them out, the host would wait for the device.
     place = torch.where(index >= 0, index * q + labels, n * q)
     target = torch.zeros(b, n * q + 1, device=logits.device).scatter_(1, place, 1.0)
     return target[:, :-1].unflatten(1, (n, q))
@@ -100,7 +101,7 @@ def class_target(logits: Tensor, index: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _mark_known_negatives(found: Detections, truth: Truth, mask: Tensor | None, exhaustive: Tensor | None) -> Tensor:
-    """(b, n, q): whether an unmatched token is known not to show a query."""
+    """(b, n, q): whether a token, if it is not matched, is known not to show a query."""
     known = torch.ones_like(found.logits, dtype=torch.bool)
     for good in (mask, exhaustive):
         if good is not None:
@@ -117,9 +118,9 @@ def _mark_known_negatives(found: Detections, truth: Truth, mask: Tensor | None, 
 def focal(logits: Tensor, target: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
     """Focal sigmoid cross-entropy of every logit, for targets of the same shape that are 0 or 1: with p the probability
     given to the target, −w (1 − p)^γ log p, w = α for 1 and 1 − α for 0."""
-    there = target > 0.5
-    wrong = torch.where(there, -logits.float(), logits.float())  # the logit of what the target is not
-    return torch.where(there, alpha, 1 - alpha) * wrong.sigmoid() ** gamma * F.softplus(wrong)
+    positive = target > 0.5
+    wrong = torch.where(positive, -logits.float(), logits.float())  # the logit of the other outcome than the target
+    return torch.where(positive, alpha, 1 - alpha) * wrong.sigmoid() ** gamma * F.softplus(wrong)
 
 
 def focal_cost(logits: Tensor, labels: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
@@ -145,7 +146,7 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
             f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} and "
             f"{valid.dtype} {tuple(valid.shape)}"
         )
-    # One transfer from the GPU for all. Padding is 0 here, so that whatever is not finite belongs to an object.
+    # All costs leave the GPU in one transfer. Padding is 0, so that a cost that is not finite belongs to an object.
     table = cost.masked_fill(~valid[:, None], 0).float().cpu()
     objects = valid.cpu()
     if not bool(table.isfinite().all()):
@@ -189,5 +190,5 @@ def _assign(costs: "NDArray[Any]", valid: "NDArray[Any]", found: "NDArray[Any]")
 
 @lru_cache(maxsize=1)
 def _threads(threads: int) -> ThreadPoolExecutor:
-    """Threads, as many as torch may use, kept between steps; scipy releases the interpreter's lock while it assigns."""
+    """As many threads as torch may use, kept between steps: scipy releases the interpreter's lock while it assigns."""
     return ThreadPoolExecutor(threads, "matching")

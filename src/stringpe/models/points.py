@@ -3,8 +3,8 @@
     model = PointTransformer(dim=128, layers=4, num_heads=4, encoding="cayley", num_classes=10)
     logits = model(points, centres)       # points (b, g, k, 3), centres (b, g, 3), in metres or any other unit
 
-A token is made from the offsets of its points from their centre alone. With an encoding of STRING form and softmax
-attention nothing in the model sees where the cloud lies as a whole: moving it changes no output.
+A token is computed from the offsets of its points from their centre alone. With an encoding of the form of STRING and
+softmax attention, outputs do not depend on where the cloud lies as a whole: moving it changes nothing.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ POOLS = ("mean", "mean+max")
 class PointTransformer(nn.Module):
     """Groups of points to class logits.
 
-    scale: coordinates are centres times this, so that distances that matter are of the order of the wavelengths; 8
-        suits clouds within [−1, 1].
+    scale: coordinates are this times the centres, so that the distances that matter are of the order of the
+        wavelengths; 8 suits clouds within [−1, 1].
     pool: "mean" of the tokens, or "mean+max", the mean beside the largest value of every channel.
     encoding, encoding_options, share_layers, attention, mlp_ratio, dropout, drop_path: as in `stringpe.ViT`. Absolute
         embeddings are "sincos": a learned table has no grid to stand on here.
@@ -70,7 +70,7 @@ class PointTransformer(nn.Module):
         initialise(self)
 
     def reset_parameters(self) -> None:
-        """The classifier starts at zero, and what reads offsets at torch's own start, which suits three inputs."""
+        """Start the classifier at zero, and the layers on offsets as torch does, which suits three inputs."""
         set_to_zero(self.head)
         for layer in (*self.inner, *self.outer):
             if isinstance(layer, nn.Linear):
@@ -97,7 +97,7 @@ def group_points(points: Tensor, groups: int, size: int) -> tuple[Tensor, Tensor
     """Indices (b, groups) of centres and (b, groups, size) of their nearest points, in clouds (b, n, 3).
 
     Centres are chosen by farthest-point sampling: first the point farthest from the cloud's mean, then each time the
-    point farthest from all chosen so far. The choice follows the cloud when it is moved or turned.
+    point farthest from all those chosen so far. The same points are chosen when the cloud is moved or turned.
     """
     check_floats("points", points, ("b", None), ("n", None), ("3", 3))
     check_count("groups", groups)

@@ -1,7 +1,7 @@
 """The text tower: token numbers become vectors, go through blocks of bidirectional attention, and are pooled.
 
 tower = TextTower(vocab=8000, dim=256, layers=4, num_heads=4, width=256)
-embedding = tower(tokens)             # tokens (b, n) as `Tokenizer.encode` gives them; (b, width)
+embedding = tower(tokens)             # tokens (b, n) as `Tokenizer.encode` returns them, to (b, width)
 """
 
 from collections.abc import Mapping
@@ -61,9 +61,9 @@ class TextTower(nn.Module):
         self.embedding = nn.Embedding(vocab, dim)
         self.absolute = absolute_embedding(encoding, dim, [context], coord_dim=1)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 1}
-        each = build_encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
+        encodings = build_encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
         mlp_dim = int(dim * mlp_ratio)
-        heads = (Attention(dim, num_heads, encoding=e) for e in each)
+        heads = (Attention(dim, num_heads, encoding=e) for e in encodings)
         self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
@@ -82,7 +82,7 @@ class TextTower(nn.Module):
         """The vector of every token, the pooled one, and which tokens are text."""
         self._check_input(tokens)
         mask = tokens != self.padding
-        # A row of nothing but padding, such as an unused query, attends to its first token: softmax needs one.
+        # A row of nothing but padding, such as an unused query, attends to its first token: softmax needs at least one.
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
         coords = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)[:, None]  # (n, 1)
         x = self.embedding(tokens)

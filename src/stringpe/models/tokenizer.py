@@ -19,15 +19,15 @@ _OTHER_PADDINGS = ("<pad>", "<|pad|>", "<|endoftext|>", "</s>", "[SEP]")  # name
 
 
 class Tokenizer:
-    """Turns texts into rows of token numbers. padding: the number that fills up short texts. len() is the size of the
-    vocabulary; `truncated` counts the texts so far that did not fit their context."""
+    """Texts to rows of token numbers. padding: the number that fills up short texts. truncated: how many texts have
+    been cut to their context so far. len() is the size of the vocabulary."""
 
     def __init__(self, inner: Any, padding: int):
         self.inner, self.padding, self.truncated = inner, padding, 0
 
     @classmethod
     def train(cls, captions: Iterable[str], vocab: int = 8000) -> "Tokenizer":
-        """A BPE of at most `vocab` tokens, trained on lower-cased captions. It works on bytes, so that it can encode
+        """A BPE of at most `vocab` tokens, trained on captions in lower case. It works on bytes, so that it can encode
         any text; every text ends with the token [END]."""
         package = _package()
         inner = package.Tokenizer(package.models.BPE())
@@ -46,7 +46,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
-        """The tokeniser in a tokenizer.json of ours or of another model; the padding token is found by its name."""
+        """The tokeniser in a tokenizer.json, of this package or of another model; padding is found by its name."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no tokeniser file {path}: give the path of a tokenizer.json")
@@ -84,8 +84,8 @@ class Tokenizer:
         return size
 
     def encode(self, texts: Sequence[str], context: int = 64) -> Tensor:
-        """Token numbers (b, context). Texts that are longer than the context are cut, keep their end token and are
-        counted; empty ones are refused."""
+        """Token numbers (b, context). Texts longer than the context are cut, but keep their end token, and are counted
+        in `truncated`. Empty texts are refused."""
         if isinstance(texts, str):
             raise ValueError(f"encode takes a list of texts, got the single text {texts!r}: put it into a list")
         if context < 1:

@@ -1,19 +1,25 @@
-"""Models of transformers from local folders that others may have written: safetensors only, and one line for damage."""
+"""Models of transformers from local folders that others may have written: safetensors only, errors that name the
+folder, the hashes of the weights, and images prepared with torch alone."""
 
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..io.files import digest_file
+
 
 def load_transformers(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """kind.from_pretrained(folder): a model that lies in a local folder as config.json and model.safetensors. Nothing
-    is downloaded or unpickled. ValueError that names the folder if it is damaged or lacks weights."""
+    """kind.from_pretrained(folder), for a local folder with config.json and model.safetensors. Nothing is downloaded or
+    unpickled. ValueError that names the folder if it is damaged or lacks weights."""
     try:
         with _quiet():
-            model, told = kind.from_pretrained(
+            model, report = kind.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
             )
     except Exception as error:  # of transformers, safetensors and huggingface_hub, which have no common ancestor
@@ -22,7 +28,7 @@ def load_transformers(kind: Any, folder: str | Path, **options: Any) -> Any:
             f"{folder} does not hold a model that transformers can load ({reason}): check its config.json and "
             f"model.safetensors, or download it again"
         ) from None
-    missing = sorted(told["missing_keys"])
+    missing = sorted(report["missing_keys"])
     if missing:
         raise ValueError(
             f"{folder} lacks weights that its config.json describes ({missing[0]}, {len(missing)} in all): "
@@ -34,9 +40,32 @@ def load_transformers(kind: Any, folder: str | Path, **options: Any) -> Any:
     return model
 
 
+def describe_weights(folder: Path) -> dict[str, Any]:
+    """The name of a folder and the hashes of the weights in it."""
+    weights = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    return {
+        "model": folder.resolve().name,
+        "weights_sha256": {path.name: digest_file(path) for path in weights},
+    }
+
+
+def resize_pixels(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """An image uint8 (3, H, W) as floats from 0 to 255 (1, 3, h, w), by bicubic interpolation as in transformers."""
+    x = image[None].float()
+    if x.shape[2:] != size:
+        x = F.interpolate(x, size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 255)
+    return x
+
+
+def normalise_pixels(x: Tensor, preparation: Mapping[str, Any]) -> Tensor:
+    """Floats from 0 to 255 (b, 3, h, w) less the mean and divided by the spread that preprocessor_config.json says."""
+    mean, std = (x.new_tensor(preparation[name]).view(1, 3, 1, 1) for name in ("image_mean", "image_std"))
+    return (x / 255 - mean) / std
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bar and the report of transformers: what matters of it is an error here."""
+    """Without the progress bar and the report of transformers, of which the important part is an error here."""
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.CRITICAL)

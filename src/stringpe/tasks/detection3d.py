@@ -20,7 +20,7 @@ from ..data.transforms import augment, uniforms
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
-from ..models.owl3d import CENTRES, Detector3D, Found, assign, detection3d_loss, detections
+from ..models.owl3d import CENTRES, Detector3D, Predictions3D, assign, best_boxes, detection3d_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, add_up
@@ -139,7 +139,7 @@ class Detection3D(TextTask):
             for name, value in self._sums(found, batch, counted).items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
-            best = detections(found)[:real]
+            best = best_boxes(found)[:real]
             matched += zip(index.tolist(), ap3d.match(best, split_truths(batch)[:real]), strict=False)
             if self.results is not None:
                 entries += kept.results(best, index)
@@ -177,7 +177,7 @@ class Detection3D(TextTask):
         problems = len(self.train_set.problems)
         return {"problems": float(problems)} if problems else {}
 
-    def predict(self, model: nn.Module, batch: Batch) -> Found:
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions3D:
         """What the model finds in a batch of images when it is asked for every name of the set."""
         return find_boxes(model, self.recipe, batch, self._queries(batch["image"].device))
 
@@ -186,7 +186,7 @@ class Detection3D(TextTask):
             self.queries = self.queries.to(device)
         return self.queries
 
-    def _sums(self, found: Found, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
+    def _sums(self, found: Predictions3D, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
         """Sums of IoU over objects, of all and of each group, and the "count" of objects."""
         label = batch["label"].masked_fill(~counted, -1)
         matched = assign(found, label, batch["box"])
@@ -215,13 +215,13 @@ NAMES = "names.json"
 _COLUMNS = 10  # template, 8 for colour, flip
 
 
-def find_boxes(model: nn.Module, recipe: Recipe, batch: Batch, queries: Tensor) -> Found:
+def find_boxes(model: nn.Module, recipe: Recipe, batch: Batch, queries: Tensor) -> Predictions3D:
     """What a model of this recipe finds in frames with depth and, where centres are relative to points, cameras."""
     camera = {}
     if recipe.model.box_centre == "point":
         camera["calibration"] = Calibration(batch["intrinsics"], torch.eye(4, device=batch["intrinsics"].device))
     depth = None if recipe.model.depth == "none" else batch["depth"]
-    found: Found = model(batch["image"], depth, queries, **camera)
+    found: Predictions3D = model(batch["image"], depth, queries, **camera)
     return found
 
 

@@ -16,7 +16,7 @@ from ..data.queries import prompt_tokens
 from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
 from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import ScoredBoxes, paired_iou
-from ..models.owl3d import assign, detections
+from ..models.owl3d import assign, best_boxes
 from ..recipes.overrides import override
 from .detection3d import Detection3D, find_boxes
 from .load import load_run, open_run
@@ -79,7 +79,7 @@ def predict_frames(
     wanted = torch.cat([batch["box"][b, row >= 0] for b, row in enumerate(matched)])
     iou = float(paired_iou(torch.cat(boxes), wanted).sum() / (label >= 0).sum().clamp(min=1))
     if threshold:
-        boxes = [one.box[one.score >= threshold] for one in detections(found)]
+        boxes = [one.box[one.score >= threshold] for one in best_boxes(found)]
     return boxes, iou
 
 
@@ -120,7 +120,7 @@ def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batch = kept.batch(index, device)
     with torch.no_grad():
-        found = detections(task.predict(model.to(device).eval(), batch))
+        found = best_boxes(task.predict(model.to(device).eval(), batch))
     return [_frame(kept, int(i), best) for i, best in zip(index, found, strict=True)]
 
 

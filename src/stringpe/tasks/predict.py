@@ -23,7 +23,7 @@ from ..io.files import new_file, write_json
 from ..io.pictures import BadSample, decode_picture
 from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl import Detector
-from ..models.owl3d import Detector3D, detections
+from ..models.owl3d import Detector3D, best_boxes
 from ..viewer import Box, Frame, record_frames, save, show_frames
 from .load import LoadedRun, load_run
 
@@ -231,7 +231,7 @@ class Predictor3D(Predictor):
         queries = torch.cat([self.model.embed(part) for part in text.split(256)])
         camera = camera_matrix(image, wanted)
         found = self.model(pixels, self._depth(image, wanted), queries, self._calibration(image, wanted, camera))
-        best = suppress(detections(found, most=4 * wanted.top)[0], wanted.nms)
+        best = suppress(best_boxes(found, most=4 * wanted.top)[0], wanted.nms)
         chosen = [i for i, score in enumerate(best.score.tolist()) if score >= wanted.threshold][: wanted.top]
         kept = ScoredBoxes(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
         entries = omni3d.results(kept, 0, camera, range(len(wanted.texts)))
