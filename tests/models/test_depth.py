@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from stringpe.models.depth import DepthLift, looks_like_millimetres, surface_normals
+from stringpe.models.depth import DepthChannel, DepthLift, looks_like_millimetres, surface_normals
+from stringpe.models.vit import ViT
+from stringpe.tasks.warm_start import load_weights
 
 
 def plane(normal, distance, height=24, width=32):
@@ -74,3 +76,28 @@ def test_without_depth_the_lift_has_a_gradient_of_zero():
     assert not places[:, 2].any()
     places.sum().backward()
     assert lift.scale.grad.item() == lift.offset.grad.item() == 0
+
+
+def test_the_depth_channel_is_centred_and_scaled_and_holes_count_as_zero_metres():
+    depth = torch.tensor(
+        [
+            [[4.0, 2.5], [1.0, 0.0]],
+            [
+                [
+                    float("nan"),
+                    float("inf"),
+                ],
+                [-1.0, 2.5],
+            ],
+        ]
+    )
+    expected = torch.tensor([[[1.0, 0.0], [-1.0, -5 / 3]], [[-5 / 3, -5 / 3], [-5 / 3, 0.0]]])
+    torch.testing.assert_close(DepthChannel()(depth), expected[:, None])
+    assert DepthChannel().half()(depth).dtype == depth.dtype
+
+
+def test_weights_of_a_depth_channel_in_plain_metres_are_refused():
+    model = ViT(dim=32, layers=1, num_heads=2, patch_size=8, depth="lift+channel")
+    weights = {name: tensor for name, tensor in model.state_dict().items() if "depth_channel" not in name}
+    with pytest.raises(ValueError, match=r"they lack depth_channel\.scale: another version may have written them"):
+        load_weights(model, weights, "runs/old")

@@ -152,7 +152,7 @@ def test_weights_of_another_shape_are_refused_in_words(retrieval):
         load_weights(other, model.state_dict(), "there")
     weights = model.state_dict()
     del weights["projection.bias"]
-    with pytest.raises(ValueError, match=r"only one of them has projection.bias"):
+    with pytest.raises(ValueError, match=r"they lack projection.bias"):
         load_weights(model, weights, "there")
 
 

@@ -21,7 +21,7 @@ FRAMES = ("camera", "world")
 """Where coordinates live: each camera in its own (row, column and perhaps depth), or all cameras in one, in metres."""
 
 CHANNEL_CENTRE, CHANNEL_SPREAD = 2.5, 1.5
-"""Metres. Depth as an image channel is (depth − centre) / spread, so that indoors it is about as large as a colour."""
+"""Metres: see `DepthChannel`."""
 
 PER_METRE = 10.0
 """Where the scale of world coordinates starts: 10 cm count as one patch."""
@@ -36,14 +36,6 @@ def check_depth(depth: Tensor, shape: tuple[int, int, int]) -> None:
             f"resize it to the image, by the nearest pixel"
         )
     check_metres(depth)
-
-
-def depth_channel(depth: Tensor) -> Tensor:
-    """Depth (…, H, W) in metres as an image channel, centred and scaled; holes count as 0 m.
-
-    In plain metres the channel would be large and of one sign, so that each step of an optimiser moved all tokens in a
-    common direction: `stringpe train scenes` reached 27.0 % in place of 29.4 % (Cayley-STRING, seed 100)."""
-    return (torch.where(valid_depth(depth), depth, 0) - CHANNEL_CENTRE) / CHANNEL_SPREAD
 
 
 @torch.no_grad()
@@ -68,6 +60,33 @@ def warn_of_millimetres(model: nn.Module, depth: Tensor) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+class DepthChannel(nn.Module):
+    """Depth (b, H, W) in metres as an image channel (b, 1, H, W): (depth − centre) / spread, which indoors is about as
+    large as a colour. Holes count as 0 m.
+
+    In plain metres the channel would be large and of one sign, so that each step of an optimiser moved all tokens in a
+    common direction: `stringpe train scenes` reached 27.0 % in place of 29.4 % (Cayley-STRING, seed 100).
+
+    scale: centre and spread. They belong to a model's weights, so that weights which were trained with other units are
+    not loaded without a word.
+    """
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.empty(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.scale[0], self.scale[1] = CHANNEL_CENTRE, CHANNEL_SPREAD
+
+    def forward(self, depth: Tensor) -> Tensor:
+        centre, spread = self.scale.to(depth.dtype)
+        return ((torch.where(valid_depth(depth), depth, 0) - centre) / spread)[:, None]
 
 
 class DepthLift(nn.Module):

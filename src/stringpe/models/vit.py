@@ -30,11 +30,11 @@ from .blocks import (
 )
 from .depth import (
     FRAMES,
+    DepthChannel,
     DepthLift,
     WorldLift,
     check_depth,
     check_frame,
-    depth_channel,
     merge_views,
     surface_normals,
     warn_of_millimetres,
@@ -124,6 +124,7 @@ class ViT(nn.Module):
         self.depth, self.frame, self.pool, self.units, self.head_bias = depth, frame, pool, units, head_bias
         self.front = (pool == "cls") + registers  # tokens before the patches, at the origin
         self.patch, self.depth_patch = build_stem(stem, dim, patch_size, depth="channel" in depth)
+        self.depth_channel = DepthChannel() if "channel" in depth else None
         lift = WorldLift(patch_size) if frame == "world" else DepthLift(patch_size, units)
         self.lift = lift if "lift" in depth else None
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
@@ -262,10 +263,10 @@ class ViT(nn.Module):
         return trunk
 
     def _embed(self, image: Tensor, depth: Tensor | None) -> Tensor:
-        if "channel" not in self.depth:
+        if self.depth_channel is None:
             return self.patch(image).flatten(2).mT
         metres = torch.zeros_like(image[:, 0]) if depth is None else depth
-        channel = depth_channel(metres)[:, None].to(image.dtype)
+        channel = self.depth_channel(metres).to(image.dtype)
         if self.depth_patch is None:
             return self.patch(torch.cat([image, channel], dim=1)).flatten(2).mT
         return (self.patch(image) + self.depth_patch(channel)).flatten(2).mT

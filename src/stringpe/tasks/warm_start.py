@@ -143,7 +143,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
         name = misshapen[0]
         reason = f"{name} is {tuple(fitted[name].shape)} there, {tuple(needed[name].shape)} by the recipe"
     elif unmatched:
-        reason = f"only one of them has {unmatched[0]}"
+        name = unmatched[0]
+        reason = (
+            f"they lack {name}: another version may have written them" if name in needed else f"they have {name} too"
+        )
     else:
         model.load_state_dict(fitted)
         return
