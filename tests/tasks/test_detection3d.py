@@ -192,7 +192,7 @@ class TestTask:
         short = replace(recipe, loop=replace(recipe.loop, steps=1))
         found = compare(short, ["absolute", "rope:model.depth=none"], 1, tmp_path, jobs=1, quiet=True)
         assert (tmp_path / "figure.png").exists()
-        assert "What the models predict" in found.report.read_text()
+        assert "<h2>Predictions</h2>" in found.report.read_text()
         assert "mean 3D IoU" in found.text
 
     def test_samples_and_counters(self, recipe):

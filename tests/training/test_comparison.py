@@ -57,7 +57,7 @@ def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
     assert [list(s.cells) for s in found.summaries] == [["top1", "top5"]] * 4
     assert "| best of 1 seed" in found.text
     assert "best of 1 seed" in found.report.read_text()
-    with pytest.raises(ValueError, match=r"runs of .* have not measured 'iou': they have .*top1"):
+    with pytest.raises(ValueError, match=r"runs of .* did not measure 'iou': they have .*top1"):
         compare(recipe, rows, 1, tmp_path, jobs=1, costs=False, quiet=True, metrics=["iou"])
 
 
@@ -301,4 +301,4 @@ def test_the_report_opens_with_the_question_and_whether_it_was_answered(related)
     assert page.count("<table>") == 3
     assert "<li>as trained: all weights are trained" in page
     assert "step (ms)" not in page  # was not measured
-    assert "What the models see" not in page
+    assert "<h2>Samples of the data</h2>" not in page

@@ -1,6 +1,6 @@
-"""Curves of a comparison: means over seeds, and one look per row."""
+"""Curves of a comparison: means over seeds, and one style per row."""
 
-from stringpe.training.comparison_figures import line_looks, mean_curve, read_curve
+from stringpe.training.comparison_figures import line_styles, mean_curve, read_curve
 
 
 def test_curves_are_means_over_common_steps(tmp_path):
@@ -11,7 +11,7 @@ def test_curves_are_means_over_common_steps(tmp_path):
 
 
 def test_rows_of_one_encoding_share_a_colour_and_equal_changes_their_dashes():
-    looks = line_looks(["rope", "cayley", "rope:model.depth=none", "cayley:model.depth=none"])
-    assert len(set(looks.values())) == 4
-    assert looks["rope"][0] == looks["rope:model.depth=none"][0] != looks["cayley"][0]
-    assert looks["rope:model.depth=none"][1] == looks["cayley:model.depth=none"][1] != looks["rope"][1]
+    styles = line_styles(["rope", "cayley", "rope:model.depth=none", "cayley:model.depth=none"])
+    assert len(set(styles.values())) == 4
+    assert styles["rope"][0] == styles["rope:model.depth=none"][0] != styles["cayley"][0]
+    assert styles["rope:model.depth=none"][1] == styles["cayley:model.depth=none"][1] != styles["rope"][1]

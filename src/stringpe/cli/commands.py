@@ -1,6 +1,6 @@
 """The commands of `stringpe`, one function each; `parse.py` makes their command lines from these signatures.
 
-In a docstring, RECIPES and ENCODINGS stand for the names that there are.
+In a docstring, RECIPES, ENCODINGS and ROTARY stand for lists of names, which `main.py` fills in.
 """
 
 import os
@@ -29,25 +29,27 @@ def compare(
 ) -> None:
     """Train every encoding under one recipe and the same seeds: a table with intervals, curves, an HTML report.
 
+    Written to the folder: report.html, table.md, table.csv, results.json (scores of every run), metrics.jsonl (curves),
+    scores.svg and curves.svg, design.json (what was asked), costs.json, and one folder per run.
     Changes of the recipe are key=value words anywhere: optim.lr=3e-4 data.train=train.tar.
     A row is an encoding, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none; or a
-    function of your own, my_module:factory. A list in braces is a row per value: "circulant:block_size={4,8,16}".
+    function of your own, my_module:factory. A list in braces is one row per value: "circulant:block_size={4,8,16}".
     Encodings: ENCODINGS.
-    `stringpe compare properties` is the other comparison: invariance, exactness and cost, without training.
+    `stringpe compare properties` compares without training: invariance, exactness and cost.
 
     Args:
-        recipe: RECIPES. `stringpe recipes` says what they are. relations, the default, takes about a minute on two
+        recipe: RECIPES. `stringpe recipes` says what they are. The default, relations, takes about a minute on two
             CPU cores.
-        encodings: Rows; by default those of the recipe's design.
-        seeds: Runs per row; 0 is what the recipe's design says, 5 for relations.
-        out: Folder of the runs, the table and report.html; run the command again to resume.
-        baseline: Row that all others are compared with; absolute if it is among the rows, else the first.
+        encodings: The rows; by default those that the recipe names.
+        seeds: Seeds per row; 0 takes as many as the recipe says, 5 for relations.
+        out: Folder to write to; run the command again to resume.
+        baseline: The row that all others are compared with; by default absolute if it is a row, else the first.
         jobs: Runs side by side; 0 is one on a GPU, and one per core on a CPU.
-        rates: Learning rates to choose from for every row, on a seed of its own, before the runs that are reported.
-        rates_share: Length of the runs that choose a rate, as a share of the recipe's.
+        rates: Learning rates to choose from for every row, on a seed that is not reported, before all other runs.
+        rates_share: Length of the runs that choose a rate, as a share of the recipe's steps.
         costs: Measure step time and memory of all rows in turns, after training.
         metrics: Metrics of the task to show, one column each, in place of the recipe's columns: iou iou_monte_carlo.
-        best: Show the maximum over seeds, too, as the paper does for detection in 3D.
+        best: Also show the maximum over seeds, as the paper does for detection in 3D.
     """
     from .. import recipes
     from ..training.comparison import compare as run
@@ -71,7 +73,7 @@ def compare(
 
 
 def list_recipes(name: str = "", /) -> None:
-    """List the recipes, one per line; or show everything about one: commands, data, time, expected number, settings.
+    """List the recipes, one per line; or show one in full: commands, data, time, expected number, settings.
 
     Args:
         name: RECIPES.
@@ -91,15 +93,16 @@ def list_recipes(name: str = "", /) -> None:
 
 
 def train(recipe: str, /, out: Path = Path("runs/train"), changes: Changes = ()) -> None:
-    """Train a recipe; run the command again to resume.
+    """Train a recipe: checkpoints, curves and the metrics of its validation set. Run the command again to resume.
 
+    Written to the folder: recipe.json, checkpoints/, metrics.jsonl (curves), summary.csv and result.json.
     Changes of the recipe are key=value words anywhere: model.encoding=cayley optim.lr=3e-4.
-    Many GPUs: accelerate launch -m stringpe train …
+    Several GPUs: `accelerate launch -m stringpe train RECIPE`, docs/howto/many-gpus.md.
     Encodings: ENCODINGS; or a function of your own, model.encoding=my_module:factory.
 
     Args:
-        recipe: RECIPES.
-        out: Folder of the run: checkpoints, metrics.jsonl, summary.csv.
+        recipe: RECIPES. `stringpe recipes` says what they are.
+        out: Folder to write to.
     """
     from .. import recipes
     from ..training.launch import train as run
@@ -131,7 +134,7 @@ def predict(
     html: bool = False,
     rrd: bool = False,
 ) -> None:
-    """Find what texts name, or what a query image shows, in a picture: a JSON file, and the picture with boxes.
+    """Find in a picture what texts name or a query image shows: a JSON file, and the picture with boxes.
 
     Args:
         checkpoint: Folder of a detection run or one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers.
@@ -141,13 +144,13 @@ def predict(
         query_box: Corners x0 y0 x1 y1, in pixels, of what to find in the query image.
         depth: The picture's depth map, 16-bit, for models that take one.
         depth_step: Metres per step of the map; by default what the JSON file beside the map says, or the run's recipe.
-        out: Where to write, without suffix: out.json and out.png.
-        threshold: The lowest score that is kept.
-        top: How many are kept at most.
-        nms: Of two boxes of one query that overlap by more than this IoU, only the better is kept; 1 keeps both.
-        intrinsics: Of the camera, fx fy cx cy in pixels, to place and draw boxes in 3D with.
-        html: Write out.html as well, a page to turn the scene in; for boxes in 3D, with --depth.
-        rrd: Write out.rrd as well, the same for rerun.
+        out: The files to write, without suffix: prediction.json has the boxes, prediction.png shows them.
+        threshold: The lowest score of a box that is kept.
+        top: How many boxes are kept at most.
+        nms: If two boxes of one query overlap by more than this IoU, only the better one is kept; 1 keeps both.
+        intrinsics: fx fy cx cy of the camera, in pixels, to place and draw boxes in 3D.
+        html: Also write a page on which the scene can be turned (.html); for boxes in 3D, with --depth.
+        rrd: Also write the same for rerun (.rrd).
     """
     from ..tasks import predict as prediction
 
@@ -167,15 +170,15 @@ def figure(
     threshold: float = 0.0,
     overrides: tuple[str, ...] = (),
 ) -> None:
-    """Draw what runs of detection3d predict on the same validation frames, beside each other: the paper's figure.
+    """Draw what runs of detection3d predict on the same validation frames, side by side: the paper's figure.
 
     Args:
-        runs: Folders of runs, each with a name to show before it if you like: absolute=runs/a cayley=runs/b.
+        runs: Folders of runs; a name to show may stand before each: absolute=runs/a cayley=runs/b.
         out: The picture to write.
         rows: Frames to show.
         frames: Which frames, by number; by default some of every family.
-        threshold: Draw everything with at least this score; 0 draws the predictions matched to the objects.
-        overrides: Changes of the runs' recipes, key=value, for data that has moved.
+        threshold: Draw all predictions with at least this score; 0 draws those that are matched to the objects.
+        overrides: key=value changes of the runs' recipes, for data that lies elsewhere now.
     """
     from ..tasks.detection3d_figures import draw_figure, name_run
 
@@ -200,7 +203,7 @@ def compare_properties(
         coord_dim: Coordinates per token.
         tokens: Tokens that are encoded for the cost column.
         shift: Units by which all coordinates move for the invariance column.
-        seed: Of the random queries, keys, coordinates and parameters.
+        seed: Seed of the random queries, keys, coordinates and parameters.
     """
     import torch
 
@@ -247,16 +250,16 @@ def inspect(
 
     Args:
         name: ROTARY; or a function of your own, my_module:factory.
-        out: The picture to write; .png, .svg or .pdf, or .gif for the animation.
+        out: The picture to write: .png, .svg or .pdf, or .gif for the animation.
         head_dim: Channels per head.
         num_heads: Heads of the layer; up to four are drawn.
         coord_dim: Coordinates per token; the first two are drawn.
         extent: Half the width of the score maps, in units of the coordinates.
-        noise: Spread of the random basis parameters, which a model would learn; 0 draws the start, where P = I.
-        seed: Of the encoding, its noise and the token.
+        noise: Standard deviation of random basis parameters, which a model would learn; at 0, their start, P = I.
+        seed: Seed of the encoding, its noise and the token.
         beside: Encodings to show beside it in the animation and on the page.
         image: The picture of the animation and the page; one of the procedural world by default.
-        html: Write a page in place of the picture, with the suffix .html, to choose patches and displacements on.
+        html: Write a page (.html) in place of the picture, on which patches and displacements can be chosen.
     """
     import torch
 
@@ -306,11 +309,11 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Of op, block, vit, growth and train; all by default.
-        out: Folder for bench.json, bench.md and bench.png; results that are there are added to.
+        parts: Any of op, block, vit, growth and train; all by default.
+        out: Folder for bench.json, bench.md and bench.png; new results are added to those that it holds.
         device: cuda or cpu; a GPU if there is one.
-        ways: Rows of the parts vit and train, by name; all by default.
-        modes: Of the vit part: eager, compiled.
+        ways: Names of rows of the parts vit and train; all by default.
+        modes: How the part vit runs: eager, compiled.
         check: A bench.json of an earlier run on the same kind of device. Ratios that grew by more than 5 % are listed,
             and the exit status is 1 if there are any.
     """

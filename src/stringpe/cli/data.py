@@ -1,4 +1,4 @@
-"""The commands `stringpe data …`, which make, lift or import data."""
+"""The commands `stringpe data …`, which make, lift, pack or import data."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..scenes import Frames
 
-_SHOWN = 8  # frames on a page
+_FRAMES_SHOWN = 8  # on a page
 
 Quality = Annotated[int, Least(0)]
 
@@ -37,14 +37,14 @@ def scenes(
         out: Folder for the shards, dataset.json and the contact sheet.
         count: Frames in all.
         size: Height and width in pixels.
-        families: Of living, tabletop, tables and trays; all by default.
-        views: Cameras per scene: so many frames in a row show the same room, with poses in its frame.
+        families: Any of living, tabletop, tables and trays; all by default.
+        views: Cameras per scene: so many consecutive frames show the same room, with poses in the room's frame.
         shard_size: Frames per shard.
-        seed: Of the scenes: the same seed gives the same frames.
-        decorated: Put a few objects on the furniture of living rooms, too; the paper's have none.
+        seed: Seed of the scenes; the same seed gives the same frames.
+        decorated: Also put a few objects on the furniture of living rooms; the paper's have none.
         device: cpu or cuda; a GPU if there is one.
-        html: Write scene.html as well, a page to turn the first frames and their boxes in.
-        rrd: Write scene.rrd as well, the same for rerun.
+        html: Also write scene.html, a page on which the first frames and their boxes can be turned.
+        rrd: Also write scene.rrd, the same for rerun.
     """
     import torch
 
@@ -64,14 +64,14 @@ def scenes(
     )
     print(f"{count:,} frames in {len(shards)} shards under {out}")
     if html or rrd:
-        first, kinds = range(min(count, _SHOWN)), families or scenes.FAMILIES
+        first, kinds = range(min(count, _FRAMES_SHOWN)), families or scenes.FAMILIES
         chosen = scenes.sample(seed, first, families=kinds, views=views, decorated=decorated, device=where)
         for path in _show_frames(scenes.render(chosen, size), out / "scene", html, rrd):
             print(f"wrote {path}")
 
 
 def _show_frames(frames: "Frames", path: Path, html: bool, rrd: bool) -> "Iterator[Path]":
-    """A page, and a file for rerun, with frames and the objects that are seen in them."""
+    """Write a page, or a file for rerun, with frames and the objects that are seen in them; yields their paths."""
     import torch
 
     from .. import scenes, viewer
@@ -115,20 +115,20 @@ def depth(
 ) -> None:
     """Lift images to RGB-D with a Depth-Anything-V2 model from a local folder: shards with 16-bit depth in millimetres.
 
-    Run it again to resume; finished shards stay. The GPUs of a machine: accelerate launch -m stringpe data depth …
-    Many machines: the tasks of a SLURM array share the work, docs/scale.md.
+    Run it again to resume; finished shards stay. `accelerate launch -m stringpe data depth SOURCE OUT` takes all GPUs
+    of a machine, and the tasks of a SLURM array share the work of several machines: docs/scale.md.
 
     Args:
-        source: A folder of images, or shards: a path with * or {000..127}. Captions and all else are passed on.
+        source: A folder of images, or shards: a path with * or {000..127}. Captions and everything else are passed on.
         out: Folder for the shards, provenance.json and summary.json.
         model: Folder of a metric depth model of transformers: config.json and weights.
-        filters: What to leave out: overlay, no_ground, outdoor, by pixels and depth, the default; illusion, optical
-            illusions and pictures of pictures, by --classifier; nothing with an empty list.
+        filters: What to leave out: by default overlay, no_ground and outdoor, by pixels and depth; illusion (optical
+            illusions and pictures of pictures) needs --classifier; an empty list leaves nothing out.
         shard_size: Images per shard, where the source is a folder.
         batch: Images in the model at a time.
-        made_up: NEAR FAR in metres, between which a relative model's disparity is stretched in every image.
+        made_up: NEAR FAR in metres, to which the disparity of a relative model is stretched in every image.
         classifier: Folder of a CLIP or SigLIP model of transformers, for the filter illusion.
-        classes: JSON file with texts by class, of which "keep" stays and all others go, in place of the filter's own.
+        classes: JSON file with texts by class, in place of the filter's own; only images of the class "keep" stay.
         device: cpu or cuda; a GPU if there is one.
     """
     from ..data.depth_lifting import run
@@ -152,9 +152,9 @@ def shards(
     Args:
         source: A folder with one folder of images per class.
         out: Folder for the shards, their indices and dataset.json.
-        captions: The folder holds captioned images: captions.json, captions.csv, or a .txt beside each.
+        captions: The folder holds captioned images: captions.json, captions.csv, or a .txt file beside each image.
         shard_size: Images per shard.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     from ..data.order import read_launch
     from ..data.sharding import write_shards
@@ -165,10 +165,10 @@ def shards(
 
 
 def index(pattern: tuple[str, ...], /) -> None:
-    """Write the offsets of the samples of shards beside them, so that a stream can go on in the middle of them.
+    """Write an index beside every shard, with the offsets of its samples, so that a stream can resume in the middle.
 
-    A stream over a network needs the index to resume without reading what came before. Of local tars the headers do as
-    well, only slower. The format is that of NVIDIA DALI's wds2idx.
+    A stream over a network needs the index to resume without reading what came before; of local tars it can read the
+    headers instead, which is slower. The format is that of NVIDIA DALI's wds2idx.
 
     Args:
         pattern: Shards: paths with * or {000..127}, without compression.
@@ -201,22 +201,22 @@ def demos(
     jobs: Natural = 0,
     changes: Changes = (),
 ) -> None:
-    """Record robot demonstrations by a scripted expert: successes only, each checked by replay. LeRobot v3.0.
+    """Record robot demonstrations by a scripted expert, as a LeRobot v3.0 data set: successes only, checked by replay.
 
     Settings of the environment are key=value words anywhere: lighting=dim depth_noise=true "target=red can".
     Run it again to resume, or to add episodes.
 
     Args:
-        task: MugOnPlate, HandOverPen, KukaPick, …; a wrong name lists them.
+        task: MugOnPlate, HandOverPen, KukaPick, …; a wrong name lists all of them.
         out: Folder of the data set, with a contact sheet and a video of its first episode; data/TASK by default.
-        episodes: How many the folder is to hold.
+        episodes: How many episodes the folder is to hold.
         size: Height and width of the images.
         cameras: Which cameras; all of the robot by default.
-        depth: Store depth, too.
-        seed: Of the first episode; the others follow.
-        noise: Of the way-points and the pace; 0 is none.
-        quality: Of JPEG images; 0 is PNG.
-        jobs: Processes; 0 is one per core.
+        depth: Also store depth.
+        seed: Seed of the first episode; the others follow.
+        noise: Noise of the way-points and the pace, relative to the usual; 0 for none.
+        quality: Quality of JPEG images; 0 for PNG.
+        jobs: Processes; 0 for one per core.
     """
     import os
 
@@ -251,17 +251,17 @@ def pack(
     quality: Quality = 80,
     depth_step: Count = 1,
 ) -> None:
-    """Pack robot demonstrations into one file, small and readable with torch and Pillow alone: data.train=FILE.
+    """Pack robot demonstrations into one small file for data.train, which needs torch and Pillow alone to be read.
 
     Args:
         folder: A LeRobot data set, v2.0 to v3.0, with pictures or videos.
         out: The file to write, .safetensors.
         size: Side of the pictures in pixels.
         cameras: Which cameras; all by default.
-        depth: Take depth along, where there is any.
+        depth: Keep depth, where there is any.
         stride: Steps between pictures; actions are kept at every step.
-        quality: Of WebP images; 100 keeps pictures of that size as they are.
-        depth_step: Millimetres per step of stored depth; coarser is smaller.
+        quality: Quality of WebP images; at 100, pictures of that size are kept as they are.
+        depth_step: Millimetres per step of stored depth; coarser steps make a smaller file.
     """
     from ..robots.data.dataset import Dataset
     from ..robots.data.pack import pack
@@ -296,7 +296,7 @@ def migrate(source: Path, out: Path, /, quality: Quality = 95) -> None:
     Args:
         source: A LeRobot data set: v2.0, v2.1 or v3.0.
         out: Folder of the new data set.
-        quality: Of JPEG images made of videos; 0 is PNG.
+        quality: Quality of JPEG images made from videos; 0 for PNG.
     """
     from ..robots.data.migrate import migrate
 

@@ -22,35 +22,36 @@ def evaluate(
     rrd: bool = False,
     changes: Changes = (),
 ) -> None:
-    """Evaluate a checkpoint on its validation set; or, with --env, try policies in simulation, all on the same states.
+    """Evaluate a checkpoint on its validation set; or, with --env, policies in simulation, all on the same states.
 
+    Written without --env: metrics.json, report.html and, of detection, results.json with the boxes.
+    Written with --env: trials.jsonl, eval_info.json and videos/ per policy and task; and table.md, report.html and
+    success.svg.
     Changes are key=value words anywhere: of the recipe, for example data.val=elsewhere.tar, or with --env of the
     environment, for example lighting=dim.
 
     Args:
         runs: Folder of a run, or of one of its checkpoints; several with --env.
-        out: Folder to write to, eval/STEP in each run's own folder by default. Without --env: metrics.json,
-            report.html, and of detection results.json with the boxes. With --env: trials.jsonl, videos/ and
-            eval_info.json per policy and task, and in --out (of one policy: eval/STEP/simulation) table.md,
-            report.html and success.svg.
-        zero_shot: Of a run of retrieval: a folder with one folder of pictures per class, named after the class; each
-            picture is given the class whose name, as a text, is nearest to it.
-        env: One or more tasks to simulate, for example KukaPick: every policy meets the same initial states.
+        out: Folder to write to; by default eval/STEP in the folder of each run, and for the table of one policy
+            eval/STEP/simulation. The table of several policies is written only with --out.
+        zero_shot: For a run of retrieval, a folder with one folder of pictures per class, named after the class: every
+            picture is given the class whose name, as a text, is nearest to it. Nothing is written.
+        env: Tasks to simulate, for example KukaPick; every policy starts from the same initial states.
         shifts: Also simulate under every shift that the task has: KukaPick has light, distractors and table height.
         trials: Trials per policy and setting, 50 by default; fewer leave the intervals wide.
         jobs: Simulations side by side; one per core by default.
-        videos: How many to keep of successes, and of failures; 3 each by default.
-        html: Write a page to look at. Of detection3d scenes.html, validation frames with true and predicted boxes to
-            turn. With --env one page per video, beside it, to step through.
-        rrd: Of detection3d scenes.rrd as well, the same for rerun.
+        videos: How many videos to keep of successes, and of failures; 3 each by default.
+        html: Also write pages: for detection3d scenes.html, validation frames with true and predicted boxes that can be
+            turned; with --env one page beside every video, to step through.
+        rrd: For detection3d, also write scenes.rrd, the same for rerun.
     """
     if env:
-        how = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
-        _simulate(runs, env, shifts, out, how, changes)
+        options = {"count": trials, "jobs": jobs, "videos": videos, "html": html}
+        _simulate(runs, env, shifts, out, options, changes)
         return
     for_policies = {"--shifts": shifts or None, "--trials": trials, "--jobs": jobs, "--videos": videos}
-    if lost := [name for name, value in for_policies.items() if value is not None]:
-        raise ValueError(f"{lost[0]} is for policies in simulation: name the task with --env")
+    if given := [name for name, value in for_policies.items() if value is not None]:
+        raise ValueError(f"{given[0]} is for policies in simulation: name the task with --env")
     if len(runs) != 1:
         raise ValueError(f"eval takes one checkpoint, got {len(runs)}; several need --env, to be tried in simulation")
     if zero_shot is not None:
@@ -66,19 +67,19 @@ def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes
 
     find_local_modules(*changes)
     out = out or evaluation_folder(run)
-    found = measure(run, changes, out)
-    name = found["metric"]
-    low, high = found.get("interval", (0.0, 0.0))
-    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in found else ""
-    print(f"{name} {100 * found[name]:.2f} % ({bounds}{found['count']:.0f} cases)")
-    print(", ".join(f"{key} {found[key]:.4g}" for key in found if isinstance(found[key], float)))
+    result = measure(run, changes, out)
+    name = result["metric"]
+    low, high = result.get("interval", (0.0, 0.0))
+    bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in result else ""
+    print(f"{name} {100 * result[name]:.2f} % ({bounds}{result['count']:.0f} cases)")
+    print(", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)))
     print(f"report: {out / 'report.html'}")
     if html or rrd:
         _show_predictions(run, out / "scenes", html, rrd, changes)
 
 
 def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
-    """A page, and a file for rerun, with what a run of detection in 3D finds."""
+    """Write a page, or a file for rerun, with what a run of detection in 3D predicts."""
     from .. import viewer
     from ..tasks.detection3d_figures import predict_val_frames
 
@@ -92,13 +93,13 @@ def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Chan
 
 
 def _simulate(
-    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, how: dict[str, Any], changes: Changes
+    runs: Sequence[str], env: Sequence[str], shifts: bool, out: Path | None, options: dict[str, Any], changes: Changes
 ) -> None:
-    """Try policies in simulation. What is None in `how` is left to `simulate`."""
+    """Evaluate policies in simulation. Options that are None take the defaults of `simulate`."""
     from ..robots.data.demos import parse_options
     from ..training.simulation import simulate
 
-    given = {name: value for name, value in how.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     print(simulate(runs, env, options=parse_options(changes), shifts=shifts, out=out, **given))
 
 

@@ -35,18 +35,18 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "inspect": commands.inspect,
     "export": commands.export,
 }
-"""What can be typed behind `stringpe`; the longest name that fits is taken."""
+"""By what is typed after `stringpe`; the longest name that fits is taken."""
 
-_PACKAGES = {
+_DISTRIBUTIONS = {
     "PIL": "pillow",
     "cv2": "opencv-python",
     "rerun": "rerun-sdk",
-}  # packages that are imported under another name
-_INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
+}  # of modules whose package has another name
+_INTERRUPTED = 130  # the exit status with which shells report Ctrl-C
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Entry point. What a user can mend is said in one line; anything else is a bug and keeps its traceback."""
+    """Entry point. Errors that a user can mend are printed in one line; others are bugs and keep their traceback."""
     words = list(sys.argv[1:] if words is None else words)
     try:
         with explain_torchvision():
@@ -57,14 +57,14 @@ def main(words: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "stringpe").partition(".")[0] == "stringpe":
             raise
-        sys.exit(f"stringpe: {_missing(str(error.name))}")
+        sys.exit(f"stringpe: {_say_what_to_install(str(error.name))}")
     except (ValueError, OSError, MismatchedTorchvision) as error:
         lines = map(printable, str(error).splitlines())
         sys.exit("stringpe: " + "\n".join(lines))
 
 
 def run(words: Sequence[str]) -> None:
-    """Find the command that the words begin with, and call it with the others."""
+    """Find the command that the words begin with, and call it with the rest of them."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return
@@ -75,11 +75,11 @@ def run(words: Sequence[str]) -> None:
             function.__doc__ = _with_names(function.__doc__ or "")
             call(function, words[length:], f"stringpe {name}")
             return
-    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if group and (len(words) == 1 or words[1] in ("-h", "--help")):
-        print(overview(group))
-    elif group:
-        known = [name.partition(" ")[2] for name in group]
+    subcommands = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if subcommands and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(overview(subcommands))
+    elif subcommands:
+        known = [name.partition(" ")[2] for name in subcommands]
         guess = suggest(words[1], known)
         raise ValueError(f"{words[0]} is followed by {', '.join(known)}, not {words[1]!r}: {guess}".rstrip(": "))
     else:
@@ -89,7 +89,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def overview(only: Sequence[str] = ()) -> str:
-    """What `stringpe --help` says: every command in a line, the recipes and the encodings."""
+    """What `stringpe --help` prints: one line per command, the recipes and the encodings."""
     listed = {name: split_docstring(COMMANDS[name])[0].splitlines()[0] for name in only or COMMANDS}
     width = max(map(len, listed))
     lines = [f"  {name.ljust(width)}  {text}" for name, text in listed.items()]
@@ -114,7 +114,7 @@ def encoding_names() -> list[str]:
 
 
 def _with_names(text: str) -> str:
-    """A docstring with the names that RECIPES, ENCODINGS and ROTARY stand for."""
+    """A docstring with lists of names in place of the words RECIPES, ENCODINGS and ROTARY."""
     lists = {"RECIPES": recipes.names(), "ENCODINGS": encoding_names(), "ROTARY": rotary_names()}
     for word, known in lists.items():
         text = re.sub(rf"\b{word}\b", ", ".join(known), text)
@@ -125,17 +125,17 @@ def _wrapped(title: str, names: Sequence[str]) -> list[str]:
     return textwrap.wrap(f"{title}: {', '.join(names)}.", 110, subsequent_indent="  ")
 
 
-def _missing(module: str) -> str:
-    """What to install for a module that is not there: the extra of ours that brings it, else the package itself."""
-    package = _PACKAGES.get(module.partition(".")[0], module.partition(".")[0])
+def _say_what_to_install(module: str) -> str:
+    """What to install for a module that is missing: the extra of ours that brings it, or else the package itself."""
+    package = _DISTRIBUTIONS.get(module.partition(".")[0], module.partition(".")[0])
     plain = package.replace("_", "-").lower()
     try:
         needs = importlib.metadata.requires("stringpe") or []
     except importlib.metadata.PackageNotFoundError:
         needs = []
     extras = [m[1] for need in needs if need.lower().startswith(plain) and (m := re.search(r"extra == .(\w+)", need))]
-    what = f"'stringpe[{extras[0]}]'" if extras else plain
-    return f"this needs the package {package}, which is not installed: pip install {what}"
+    target = f"'stringpe[{extras[0]}]'" if extras else plain
+    return f"this needs the package {package}, which is not installed: pip install {target}"
 
 
 if __name__ == "__main__":

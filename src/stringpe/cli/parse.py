@@ -40,16 +40,16 @@ _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")
 
 def call(function: Callable[..., Any], words: Sequence[str], prog: str) -> None:
     """Parse the words of a command and call its function."""
-    words_first, values = read(function, words, prog)
-    function(*words_first, **values)
+    positional, named = read(function, words, prog)
+    function(*positional, **named)
 
 
 def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments that the words of a command stand for: those by place, and those by name."""
+    """The arguments that the words of a command stand for, by position and by name."""
     options = {p.name: p for p in inspect.signature(function).parameters.values()}
     words, changes = _take_changes(function, words) if "changes" in options else (list(words), [])
-    found = vars(parser(function, prog).parse_intermixed_args(words))
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    parsed = vars(parser(function, prog).parse_intermixed_args(words))
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
     if "changes" in options:
         values["changes"] = tuple(changes)
     return [values.pop(p.name) for p in options.values() if p.kind is p.POSITIONAL_ONLY], values
@@ -58,15 +58,15 @@ def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple
 def parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:
     """The parser of a function's command line."""
     text, notes = split_docstring(function)
-    # A line of the docstring that does not end a sentence goes on in the next.
+    # A line of the docstring that does not end a sentence is joined with the next.
     lines = re.sub(r"(?<=[^\n.:])\n(?=\S)", " ", text).splitlines()
     wrapped = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
-    made = _OneLine(prog=prog, description=wrapped, formatter_class=_Help, allow_abbrev=False)
+    built = _OneLineParser(prog=prog, description=wrapped, formatter_class=_Help, allow_abbrev=False)
     hints = typing.get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name != "changes":
-            _add(made, parameter, hints[parameter.name], notes.get(parameter.name, ""))
-    return made
+            _add(built, parameter, hints[parameter.name], notes.get(parameter.name, ""))
+    return built
 
 
 def split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -84,13 +84,13 @@ def split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as our lines, with the defaults of options that have any."""
+    """Help with lines of our width."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28, width=_WIDTH)
 
 
-class _OneLine(argparse.ArgumentParser):
+class _OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line, with a guess where an option is misspelt."""
 
     def error(self, message: str) -> NoReturn:
@@ -110,14 +110,14 @@ class _Square(argparse.Action):
         setattr(namespace, self.dest, tuple(values) if len(values) == 2 else (values[0], values[0]))
 
 
-def _add(made: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any, note: str) -> None:
-    """One parameter as a word or an option."""
+def _add(to: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any, note: str) -> None:
+    """Add a parameter to a parser, as a word or as an option."""
     kind, number = _read_hint(hint)
     default = None if parameter.default is parameter.empty else parameter.default
     needed = parameter.default is parameter.empty
     if parameter.kind is parameter.POSITIONAL_ONLY:
         nargs: Any = ("+" if needed else "*") if number == "*" else (None if needed else "?")
-        made.add_argument(parameter.name, nargs=nargs, type=kind, default=default, help=note.replace("%", "%%"))
+        to.add_argument(parameter.name, nargs=nargs, type=kind, default=default, help=note.replace("%", "%%"))
         return
     if default not in (None, "", (), False):
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
@@ -125,11 +125,11 @@ def _add(made: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any,
     flag, note = f"--{parameter.name.replace('_', '-')}", note.replace("%", "%%")
     if number == 2 and flag == _SQUARE:
         note = f"{note}; one number is a square"
-        made.add_argument(flag, nargs="+", type=kind, default=default, action=_Square, help=note, metavar="PIXELS")
+        to.add_argument(flag, nargs="+", type=kind, default=default, action=_Square, help=note, metavar="PIXELS")
     elif kind is bool:
-        made.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=note)
+        to.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=note)
     else:
-        made.add_argument(flag, nargs=number, type=kind, default=default, required=needed, help=note)
+        to.add_argument(flag, nargs=number, type=kind, default=default, required=needed, help=note)
 
 
 def _read_hint(hint: Any) -> tuple[Any, Any]:
@@ -169,8 +169,8 @@ def _bounded(kind: Callable[[str], Any], bound: float) -> Callable[[str], Any]:
 
 
 def _take_changes(function: Callable[..., Any], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without those that are key=value, and those. The value of an option that takes one word, or a fixed
-    number of words, is never a change."""
+    """The words that are not key=value, and those that are. The value of an option that takes one word, or a fixed
+    number of words, is never taken for a change, nor is the name of a file."""
     hints = typing.get_type_hints(function, include_extras=True)
     takes = {f"--{name.replace('_', '-')}": _read_hint(hint) for name, hint in hints.items() if name != "return"}
     rest, changes, skip = [], [], 0

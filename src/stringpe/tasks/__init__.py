@@ -1,4 +1,4 @@
-"""Tasks: data, model, loss and evaluation of a recipe. A new task is one file here and a recipe that names it."""
+"""Tasks: the data, model, loss and evaluation of a recipe. A new task is one file here and a recipe that names it."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -27,12 +27,12 @@ def names() -> list[str]:
 
 def task_class(name: str) -> type[Task]:
     """The class of a task by its name in recipes."""
-    found = look_up("task", name, _TASKS)
-    if isinstance(found, tuple):
-        module, attribute = found
-        task: type[Task] = getattr(import_module(f".{module}", __name__), attribute)
-        return task
-    return found
+    entry = look_up("task", name, _TASKS)
+    if not isinstance(entry, tuple):
+        return entry
+    module, attribute = entry
+    task: type[Task] = getattr(import_module(f".{module}", __name__), attribute)
+    return task
 
 
 def register(name: str, task: type[Task]) -> None:
@@ -43,19 +43,19 @@ def register(name: str, task: type[Task]) -> None:
 
 
 def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
-    """The task of a recipe, with its data. given: of a recipe that was read from a run, the keys that were changed
-    since; only these must be keys that the task reads. All must be by default."""
-    found = task_class(recipe.task)
-    found.check(recipe, given)
-    return found(recipe)
+    """The task of a recipe, with its data. given: the keys that must be keys which the task reads; by default all that
+    differ from their defaults. Of a recipe that was read from a run, only those that were changed since."""
+    task = task_class(recipe.task)
+    task.check(recipe, given)
+    return task(recipe)
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot be run as it says, in one line, before any data is read or made."""
+    """Refuse a recipe that cannot be run as it says, before any data is read or made."""
     task_class(recipe.task).check(recipe)
 
 
 def check_data(recipe: Recipe) -> None:
-    """Refuse a recipe whose data is not where it says, as far as that is seen without reading it."""
+    """Refuse a recipe whose data is not where it says, as far as can be seen without reading the data."""
     if recipe.task in SERVES:
         check_source(recipe.task, recipe.data)

@@ -1,5 +1,4 @@
-"""Naming the one thing that an image shows; with the losses, mixup and counts of right answers that other classifiers
-use as well."""
+"""Classifying images; with the losses, mixup and counts of right answers that other classifiers use as well."""
 
 import random
 from collections.abc import Iterator
@@ -72,8 +71,8 @@ CLASS_LOSSES = ("softmax", "sigmoid")
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     """One-hot (…, classes) of labels (…), with `smoothing` of the mass spread evenly."""
-    hot = F.one_hot(labels, classes).float()
-    return hot * (1 - smoothing) + smoothing / classes if smoothing else hot
+    one_hot = F.one_hot(labels, classes).float()
+    return one_hot * (1 - smoothing) + smoothing / classes if smoothing else one_hot
 
 
 def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
@@ -89,8 +88,8 @@ def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
 def mixup(image: Tensor, target: Tensor, alpha: float, seed: int, step: int) -> tuple[Tensor, Tensor]:
     """λ · example + (1 − λ) · its neighbour, λ ~ Beta(α, α) once per batch.
 
-    Neighbours are 0 and 1, 2 and 3, …: the batch is in random order already, and pairs stay together however it is
-    shared out over processes."""
+    Neighbours are examples 0 and 1, 2 and 3, …: the batch is in random order already, and pairs stay together however
+    it is divided among processes."""
     if len(image) % 2:
         raise ValueError(f"mixup pairs neighbours, so a process needs an even batch, got {len(image)}")
     share = random.Random(derive(seed, "mixup", step)).betavariate(alpha, alpha)
@@ -99,8 +98,8 @@ def mixup(image: Tensor, target: Tensor, alpha: float, seed: int, step: int) -> 
 
 def hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
     """Whether the label (…) is among the k largest logits (…, classes)."""
-    best = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
-    return (best == labels[..., None]).any(-1)
+    largest = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
+    return (largest == labels[..., None]).any(-1)
 
 
 def _neighbours(x: Tensor) -> Tensor:
@@ -110,10 +109,10 @@ def _neighbours(x: Tensor) -> Tensor:
 def weighted_sums(logits: Tensor, labels: Tensor, weight: Tensor, loss: Loss) -> dict[str, Tensor]:
     """Sums of top-1, top-5, loss and count over examples that count (weight 1) and padding that does not (0)."""
     target = soft_targets(labels, logits.shape[-1], 0.0)
-    each = {
+    by_example = {
         "top1": hits(logits, labels, 1),
         "top5": hits(logits, labels, 5),
         "loss": cross_entropy(logits, target, loss),
         "count": torch.ones_like(weight),
     }
-    return {name: (value.double() * weight).sum() for name, value in each.items()}
+    return {name: (value.double() * weight).sum() for name, value in by_example.items()}

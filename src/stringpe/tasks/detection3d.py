@@ -165,7 +165,11 @@ class Detection3D(TextTask):
         for i in range(min(count, len(kept))):
             there = kept.label[i] >= 0
             picture = draw(kept.rgb[i], kept.intrinsics[i], [(kept.box[i][there], GREEN)])
-            shown.append(Sample(picture, f"{int(there.sum())} objects, {kept.groups[int(kept.group[i])]}"))
+            count = int(there.sum())
+            caption = "1 object" if count == 1 else f"{count} objects"
+            if len(kept.groups) > 1:
+                caption += f", {kept.groups[int(kept.group[i])]}"
+            shown.append(Sample(picture, caption))
         return shown
 
     def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:

@@ -1,9 +1,8 @@
-"""Naming the nearest neighbour of every point of a set, in a metric that is tilted against the axes.
+"""Naming the label of the nearest neighbour of every point in a set, in a metric that is tilted against the axes.
 
-A set is 16 points in [0, 8)³, each with one of 8 labels. The answer for a point is the label of the nearest other
-point, where distance is that of diag(1, 0.35, 0.35) in a fixed random frame. Nothing but relative positions matters,
-and an encoding whose frequencies lie along the axes cannot express the metric: the task was chosen for what it can
-decide.
+A set has 16 points in [0, 8)³, each with one of 8 labels. The answer for a point is the label of the nearest other
+point, by the distance whose metric is diag(1, 0.35, 0.35) in a fixed random frame. Only relative positions matter, and
+an encoding whose frequencies lie along the axes cannot express the metric: the task was chosen for what it can decide.
 
 The model is a small transformer without biases or gains. Several seeds are trained in one step, `loop.seeds` of them:
 every matrix has a leading dimension for the seed, and the encodings of all seeds act as one with more heads.
@@ -37,8 +36,8 @@ SIDE = 8.0
 METRIC = (1.0, 0.35, 0.35)
 SHIFT = 32.0
 """How far all coordinates move, on every axis, for the metric `moved`."""
-_ADDED = {"absolute": 100.0, "sincos": 100.0}  # base of the sine-cosine embedding that is added to tokens
-_ADDED_SCALE, _LABEL_SCALE = 0.5, 0.5
+_SINCOS_BASES = {"absolute": 100.0, "sincos": 100.0}  # of the sine-cosine embedding that is added to tokens
+_SINCOS_SCALE, _LABEL_SCALE = 0.5, 0.5
 _ATTENTION = ("softmax", "linear")
 
 
@@ -70,11 +69,13 @@ class PointTransformers(nn.Module):
             block["query_key"].requires_grad_(model.freeze != "qk")
             self.blocks.append(block)
         self.head = self._matrix("head", LABELS, model.dim)
-        self.added = (
-            SinCos(model.dim, coord_dim=AXES, base=_ADDED[model.encoding]) if model.encoding in _ADDED else None
+        self.embedding = (
+            SinCos(model.dim, coord_dim=AXES, base=_SINCOS_BASES[model.encoding])
+            if model.encoding in _SINCOS_BASES
+            else None
         )
         self.encodings = nn.ModuleList(nn.ModuleList() for _ in self.blocks)
-        if model.encoding not in ("none", *_ADDED):
+        if model.encoding not in ("none", *_SINCOS_BASES):
             for i, seed in itertools.product(range(model.layers), self.seeds):
                 layer = self.encodings[i]
                 assert isinstance(layer, nn.ModuleList)
@@ -83,8 +84,8 @@ class PointTransformers(nn.Module):
     def _matrix(self, name: str, rows: int, columns: int, *, scale: float | None = None) -> nn.Parameter:
         """(seeds, rows, columns), normal, by default with standard deviation 1 / √columns."""
         spread = columns**-0.5 if scale is None else scale
-        each = [torch.randn(rows, columns, generator=generator(seed, "start", name)) for seed in self.seeds]
-        return nn.Parameter(spread * torch.stack(each))
+        draws = [torch.randn(rows, columns, generator=generator(seed, "start", name)) for seed in self.seeds]
+        return nn.Parameter(spread * torch.stack(draws))
 
     def _encoding(self, model: Model, name: str) -> Encoding:
         with torch.random.fork_rng([]):
@@ -98,32 +99,36 @@ class PointTransformers(nn.Module):
     def forward(self, labels: Tensor, coords: Tensor) -> Tensor:
         b, s, n = labels.shape
         x = torch.bmm(F.one_hot(labels, LABELS).to(self.label.dtype).transpose(0, 1).reshape(s, b * n, -1), self.label)
-        if self.added is not None:
-            x = x + _ADDED_SCALE * self.added(coords).transpose(0, 1).reshape(s, b * n, -1)
-        side_by_side = coords.transpose(1, 2).flatten(2)  # (b, n, s·3)
-        thetas, bases = self._form()
+        if self.embedding is not None:
+            x = x + _SINCOS_SCALE * self.embedding(coords).transpose(0, 1).reshape(s, b * n, -1)
+        all_coords = coords.transpose(1, 2).flatten(2)  # (b, n, s·3)
+        thetas, bases = self._form_encodings()
         for block, theta, basis in zip(self.blocks, thetas, bases, strict=True):
             assert isinstance(block, nn.ParameterDict)
-            y = self._normal(x)
-            heads = self._attend(block, y, (b, n), side_by_side, theta, basis)
+            y = self._normalise(x)
+            heads = self._attend(block, y, (b, n), all_coords, theta, basis)
             x = x + torch.bmm(heads, block["out"].mT)
-            up = F.relu(torch.bmm(self._normal(x), block["up"].mT))
+            up = F.relu(torch.bmm(self._normalise(x), block["up"].mT))
             x = x + torch.bmm(up, block["down"].mT)
-        return torch.bmm(self._normal(x), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
+        return torch.bmm(self._normalise(x), self.head.mT).unflatten(1, (b, n)).transpose(0, 1)
 
-    def _form(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def _form_encodings(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Per layer Θ (s·h, s·3, d/2), in which a seed's heads see that seed's coordinates alone, and P (s·h, d, d),
         None for the identity."""
         layers, s = len(self.blocks), len(self.seeds)
-        own = [module for module in self.encodings.modules() if isinstance(module, Encoding)]  # layer by layer
-        if not own:
+        encodings = [module for module in self.encodings.modules() if isinstance(module, Encoding)]  # layer by layer
+        if not encodings:
             return [None] * layers, [None] * layers
-        theta = torch.stack(form_all([e.frequencies for e in own])).unflatten(0, (layers, s))  # (layers, s, h, 3, d/2)
-        apart = torch.eye(s, dtype=theta.dtype, device=theta.device)[:, None, :, None, None]
-        thetas = (theta[:, :, :, None] * apart).flatten(3, 4).flatten(1, 2)
-        if isinstance(own[0].basis, Identity):
+        theta = torch.stack(form_all([e.frequencies for e in encodings])).unflatten(
+            0, (layers, s)
+        )  # (layers, s, h, 3, d/2)
+        own_seed = torch.eye(s, dtype=theta.dtype, device=theta.device)[:, None, :, None, None]
+        thetas = (theta[:, :, :, None] * own_seed).flatten(3, 4).flatten(1, 2)
+        if isinstance(encodings[0].basis, Identity):
             return list(thetas), [None] * layers
-        return list(thetas), list(torch.stack(form_all([e.basis for e in own])).unflatten(0, (layers, s)).flatten(1, 2))
+        return list(thetas), list(
+            torch.stack(form_all([e.basis for e in encodings])).unflatten(0, (layers, s)).flatten(1, 2)
+        )
 
     def _attend(
         self,
@@ -139,39 +144,41 @@ class PointTransformers(nn.Module):
         if basis is not None and self.attention == "softmax":
             weight, _ = fold_projection(basis.unflatten(0, (len(weight), -1)), weight, None)
         packed = torch.cat([weight, block["value"]], dim=1)  # (s, 3·dim, dim)
-        q, k, v = (self._split(t, size) for t in torch.bmm(y, packed.mT).chunk(3, dim=-1))
-        if self.attention == "linear":  # rotated after the feature map, behind which P is not absorbed by W
+        q, k, v = (self._split_heads(t, size) for t in torch.bmm(y, packed.mT).chunk(3, dim=-1))
+        if self.attention == "linear":  # rotated after the feature map, so that W does not absorb P
             q, k = relu_features(q), relu_features(k)
-            heads = linear_mix(q, k, v, None if theta is None else self._turn(q, k, coords, theta, basis))
+            heads = linear_mix(q, k, v, None if theta is None else self._rotate_features(q, k, coords, theta, basis))
         else:
             if theta is not None:
                 q, k = rotate_pair(q, k, coords, theta)
             heads = F.scaled_dot_product_attention(q, k, v)
         return heads.unflatten(1, (-1, self.heads)).permute(1, 0, 3, 2, 4).reshape(y.shape)
 
-    def _turn(self, q: Tensor, k: Tensor, coords: Tensor, theta: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor]:
-        """ReLU features in the basis and rotated, but for the last, which holds the norm and is not turned."""
+    def _rotate_features(
+        self, q: Tensor, k: Tensor, coords: Tensor, theta: Tensor, basis: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """ReLU features in the basis and rotated, except for the last, which holds the norm."""
         parts = [x[..., :-1] if basis is None else x[..., :-1] @ basis for x in (q, k)]
-        turned = rotate_pair(parts[0], parts[1], coords, theta)
-        return torch.cat([turned[0], q[..., -1:]], -1), torch.cat([turned[1], k[..., -1:]], -1)
+        rotated = rotate_pair(parts[0], parts[1], coords, theta)
+        return torch.cat([rotated[0], q[..., -1:]], -1), torch.cat([rotated[1], k[..., -1:]], -1)
 
-    def _normal(self, x: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.dim,), eps=1e-6)  # as the blocks of a ViT have it
 
-    def _split(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+    def _split_heads(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """(s, b·n, dim) to (b, s·h, n, d)."""
         return x.unflatten(2, (self.heads, -1)).unflatten(1, size).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
     def gradients_by_seed(self) -> list[list[Tensor]]:
         """The gradients of each seed's own parameters, as views."""
-        apart = list(self.encodings.parameters())
-        shared = [p for p in self.parameters() if p.grad is not None and all(p is not a for a in apart)]
-        found = [[p.grad[i] for p in shared if p.grad is not None] for i in range(len(self.seeds))]
+        of_encodings = {id(p) for p in self.encodings.parameters()}
+        stacked = [p.grad for p in self.parameters() if p.grad is not None and id(p) not in of_encodings]
+        gradients = [[grad[i] for grad in stacked] for i in range(len(self.seeds))]
         for layer in self.encodings:
             assert isinstance(layer, nn.ModuleList)
             for i, encoding in enumerate(layer):
-                found[i] += [p.grad for p in encoding.parameters() if p.grad is not None]
-        return found
+                gradients[i] += [p.grad for p in encoding.parameters() if p.grad is not None]
+        return gradients
 
 
 class Relations(Task):
@@ -211,10 +218,10 @@ class Relations(Task):
         size = self.recipe.loop.batch_size
         axes = self.axes.to(place.device)
         for step in itertools.count(start):
-            made = [draw_points(size, generator(seed, "points", step)) for seed in self.seeds]
+            sets = [draw_points(size, generator(seed, "points", step)) for seed in self.seeds]
             share = {
                 name: torch.stack(parts, 1).chunk(place.world)[place.rank].to(place.device, non_blocking=True)
-                for name, parts in zip(("labels", "coords"), zip(*made, strict=True), strict=True)
+                for name, parts in zip(("labels", "coords"), zip(*sets, strict=True), strict=True)
             }
             yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
 
@@ -231,24 +238,24 @@ class Relations(Task):
         """The metrics of every seed, as "seed3/top1", and their means over seeds; every process evaluates all sets."""
         seeds = len(self.seeds)
         sums: dict[str, Tensor] = {}
-        made = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
-        answers = nearest_label(*made, self.axes)
-        for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*made, answers)), strict=True):
+        sets = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
+        answers = nearest_label(*sets, self.axes)
+        for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*sets, answers)), strict=True):
             labels, coords, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
             logits = model(labels, coords)
-            each = {
+            right = {
                 "top1": logits.argmax(-1) == answer,
                 "moved": model(labels, coords + SHIFT).argmax(-1) == answer,
                 "loss": F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none"),
             }
-            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in each.items()}
+            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in right.items()}
         by_seed = {name: (value / answers.numel()).tolist() for name, value in sums.items()}
         means = {name: math.fsum(values) / len(values) for name, values in by_seed.items()}
         means["count"] = float(answers.numel())
         if len(self.seeds) == 1:
             return means
-        own = {f"seed{s}/{name}": values[i] for name, values in by_seed.items() for i, s in enumerate(self.seeds)}
-        return means | own
+        of_seeds = {f"seed{s}/{name}": values[i] for name, values in by_seed.items() for i, s in enumerate(self.seeds)}
+        return means | of_seeds
 
     def samples(self, count: int) -> list[Sample]:
         return []

@@ -1,9 +1,8 @@
-"""Steps without their host: layers compiled, the whole step captured as a CUDA graph, batches fetched one ahead.
+"""Steps that do not wait for Python: compiled layers, the whole step as one CUDA graph, batches made one step ahead.
 
-A small model's kernels take less time than Python needs to launch them. A captured step is launched as one. It reads
-its batch from tensors that stay where they are, and its learning rates from tensors too; everything else in it must be
-a function of these, of the weights and of torch's own generator. A task says of its loss whether that holds
-(`Task.capturable`).
+A small model's kernels take less time than Python needs to launch them. A captured step is launched as a whole. It
+reads its batch and its learning rates from tensors that stay in place; everything else in it must depend on nothing but
+these, the weights and torch's own generator. `Task.capturable` says whether that holds for a task's loss.
 """
 
 import sys
@@ -18,18 +17,18 @@ from ..data.order import Batch
 Step = Callable[[Batch], None]
 Graph = Callable[[Callable[[], None]], Callable[[], None]]
 
-_ROWS = 256  # compiled forms of one layer
-_WARM = 3  # steps that run as they are written before one is captured
+_MOST_FORMS = 256  # of one layer, compiled in the same process
+_WARM_UP = 3  # steps that run as they are written before one is captured
 
 
 def compile_layers(model: nn.Module, *, quiet: bool = True) -> None:
-    """Compile the layers that a model repeats: equal ones share their code, where compiling the whole model would go
-    through each of them. A model without any is compiled whole."""
+    """Compile the layers that a model repeats: equal layers share their code, whereas compiling the whole model would
+    compile each of them. A model without repeated layers is compiled as a whole."""
     import torch._dynamo
 
     # Rows of a comparison that share a process compile the same code, each for its own encoding. Beyond a limit of 8,
     # torch would go on without compiling, for all of them.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _ROWS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_FORMS)
     layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
     if not quiet:
         what = f"{len(layers)} layers" if layers else "the model"
@@ -42,11 +41,11 @@ def compile_layers(model: nn.Module, *, quiet: bool = True) -> None:
 class CapturedStep:
     """A step that is captured after a few calls and replayed from then on.
 
-    The first calls, on a stream of their own as torch asks for, are steps like all others: nothing is trained twice. A
-    step that waits for the device, or that cannot be captured, goes on as it is written, with one warning."""
+    The first calls, which torch wants on a stream of their own, are steps like all others, so that no step is taken
+    twice. A step that waits for the device, or that cannot be captured, goes on uncaptured, with one warning."""
 
     def __init__(self, step: Step, device: torch.device, graph: Graph | None = None):
-        """graph: what turns a function into its replay; a CUDA graph by default."""
+        """graph: captures a function and returns its replay; a CUDA graph by default."""
         self.step, self.device = step, device
         self.graph = graph or cuda_graph
         self.calls = 0
@@ -59,7 +58,7 @@ class CapturedStep:
             self.step(batch)
             return
         self.calls += 1
-        if self.calls <= _WARM:
+        if self.calls <= _WARM_UP:
             self._warm(batch)
             return
         if self.replay is None:
@@ -70,8 +69,8 @@ class CapturedStep:
                 raise
             except RuntimeError as error:
                 self.calls = -1
-                said = str(error).strip().partition("\n")[0]
-                warnings.warn(f"the step is not captured and runs as it is written: {said}", RuntimeWarning, 2)
+                reason = str(error).strip().partition("\n")[0]
+                warnings.warn(f"the step is not captured and runs as it is written: {reason}", RuntimeWarning, 2)
                 self.step(batch)
                 return
         for name, tensor in batch.items():
@@ -86,7 +85,7 @@ class CapturedStep:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             # The first steps may wait: libraries are loaded and code is compiled in them. The last one must not.
-            waits = _runs_and_waits(lambda: self.step(batch)) if self.calls == _WARM else self.step(batch)
+            waits = _runs_and_waits(lambda: self.step(batch)) if self.calls == _WARM_UP else self.step(batch)
         current.wait_stream(side)
         if waits:
             self.calls = -1
@@ -94,7 +93,7 @@ class CapturedStep:
 
 
 def _runs_and_waits(run: Callable[[], None]) -> bool:
-    """Run it, and tell whether the host waited for the GPU in it."""
+    """Run it, and return whether the host waited for the GPU meanwhile."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -116,23 +115,23 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches. On a GPU each is made on a stream of its own while the step before it runs, so that copies and
-    augmentation overlap with training."""
+    """The same batches. On a GPU each of them is made on another stream while the step before it runs, so that copies
+    and augmentation overlap with training."""
     if device.type != "cuda":
         yield from batches
         return
     side, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(current)
-    following = _on(side, batches)
+    following = _next_on(side, batches)
     while True:
-        batch, following = following, _on(side, batches, after=(current, following))
+        batch, following = following, _next_on(side, batches, after=(current, following))
         yield batch
 
 
-def _on(
+def _next_on(
     side: torch.cuda.Stream, batches: Iterator[Batch], after: tuple[torch.cuda.Stream, Batch] | None = None
 ) -> Batch:
-    """The next batch, made on the stream `side`; before that, the stream that is given waits for the batch given."""
+    """The next batch, made on the stream `side`. after: a stream that first waits until its batch is made."""
     if after is not None:
         current, ready = after
         current.wait_stream(side)

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: curves over steps, final scores and shares with their intervals. Needs matplotlib."""
+"""Figures of comparisons: curves over steps, final scores, and shares with their intervals. Needs matplotlib."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def read_curve(path: Path, key: str) -> Points:
 
 
 def mean_curve(curves: Sequence[Points]) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Steps that all seeds have, with mean, smallest and largest value there."""
+    """The steps that the curves of all seeds have, with mean, smallest and largest value there."""
     tables = [dict(c) for c in curves]
     steps = sorted(set.intersection(*(set(t) for t in tables))) if tables else []
     values = [[t[s] for t in tables] for s in steps]
@@ -33,22 +33,22 @@ def mean_curve(curves: Sequence[Points]) -> tuple[list[int], list[float], list[f
 
 
 def draw_curves(runs: Mapping[str, Sequence[Path]], metric: str, metric_name: str) -> bytes:
-    """SVG: training loss and validation score over steps; the line is the mean over seeds, the band their range. Where
-    scores were taken at the end alone, only the loss."""
-    found = {
+    """SVG: training loss and validation score over steps; lines are means over seeds, bands their ranges. Without
+    scores before the end, only the loss."""
+    curves = {
         key: {label: mean_curve([read_curve(p, key) for p in paths]) for label, paths in runs.items()}
         for key in ("loss", f"val/{metric}")
     }
     panels = {"loss": ("training loss", 1.0), f"val/{metric}": (f"{metric_name} on validation (%)", 100.0)}
-    shown = [key for key in found if key == "loss" or any(len(curve[0]) > 1 for curve in found[key].values())]
+    shown = [key for key in curves if key == "loss" or any(len(curve[0]) > 1 for curve in curves[key].values())]
     figure = _figure(10.4, 4.0)
-    looks = line_looks(list(runs))
+    styles = line_styles(list(runs))
     for ax, key in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         title, scale = panels[key]
-        for label, (steps, mean, low, high) in found[key].items():
-            colour, dashes = looks[label]
-            how = {"color": colour, "linestyle": dashes, "linewidth": 1.5, "marker": "o" if len(steps) < 3 else ""}
-            ax.plot(steps, [scale * v for v in mean], label=label, markersize=4, **how)
+        for label, (steps, mean, low, high) in curves[key].items():
+            colour, dashes = styles[label]
+            style = {"color": colour, "linestyle": dashes, "linewidth": 1.5, "marker": "o" if len(steps) < 3 else ""}
+            ax.plot(steps, [scale * v for v in mean], label=label, markersize=4, **style)
             ax.fill_between(steps, [scale * v for v in low], [scale * v for v in high], color=colour, alpha=0.12)
         ax.set_title(title, fontsize=11)
         ax.set_xlabel("step")
@@ -59,7 +59,7 @@ def draw_curves(runs: Mapping[str, Sequence[Path]], metric: str, metric_name: st
     return _svg(figure)
 
 
-def line_looks(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
+def line_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and dashes of every row: an encoding has its colour, and what a row changes after the colon its dashes."""
     parts = {label: label.partition(":")[::2] for label in labels}
     names, changes = (list(dict.fromkeys(column)) for column in zip(*parts.values(), strict=True))

@@ -142,6 +142,8 @@ def _task(question: Question, task: Task) -> Section:
     runs = f"{rows} rows × {seeds} seeds" if seeds > 1 else f"{rows} rows, one seed"
     meaning = task.meanings.get(task.metric, "a share, the larger the better")
     text = f"Every row is an encoding, trained under the recipe {question.recipe.name} with the same seeds: {runs}. "
+    if any(":" in row for row in question.rows):
+        text += "What a row changes, options of the encoding or of the recipe, stands after a colon. "
     text += f"Scores are {task.metric_name} in percent: {meaning}."
     return Section("The task", (describe_task(question.recipe, question.design.about), text))
 
@@ -183,7 +185,7 @@ def _scores(question: Question, task: Task, summaries: Sequence[Summary]) -> Sec
     tables = [score_rows(summaries, task.metric_name)]
     points = [f"{c.name}: {c.about}" for c in columns if several and c.about]
     if several:
-        tables.append(difference_rows(summaries))
+        tables.append(difference_rows(summaries, question.baseline))
     if question.best:
         tables.append(best_rows(summaries))
     if question.seeds > 1:

@@ -1,4 +1,4 @@
-"""The table of a comparison: one row per encoding, one column per question, with intervals over seeds."""
+"""The tables of a comparison: one row per encoding, one column per question, with intervals over seeds."""
 
 import csv
 import io
@@ -14,8 +14,8 @@ Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 @dataclass(frozen=True)
 class Cell:
-    """A row in one column, in percent: the mean over seeds, every seed's score, the test of the difference to the
-    baseline (None for the baseline itself) and its p-value after Holm's correction (None below three seeds)."""
+    """A row in one column, in percent: the mean over seeds, the score of every seed, the test of the difference from
+    the baseline (None for the baseline itself) and its p-value after Holm's correction (None below three seeds)."""
 
     score: Estimate
     seeds: dict[int, float]
@@ -30,9 +30,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Summary:
-    """A row: its cells by column, the learning rate, and costs, None where they were not measured. step_ms: median and
-    quartiles of milliseconds per step, measured in turns with the other rows; ratio: of the same over the baseline's
-    step in the same turn."""
+    """A row: its cells by column, its learning rate, and its costs, None where they were not measured. step_ms: median
+    and quartiles of milliseconds per step, measured in turns with the other rows; ratio: median and quartiles of that
+    time over the baseline's in the same turn."""
 
     label: str
     cells: dict[str, Cell]
@@ -57,7 +57,8 @@ def summarise(
     baseline: str,
     margin: float,
 ) -> list[Summary]:
-    """One summary per row. costs[label]: what `measure_in_turns` gave, if it ran; rates[label]: its learning rate."""
+    """One summary per row. costs: by row, as `measure_in_turns` gives them, where they were measured; rates: the
+    learning rate of every row."""
     adjusted = adjusted_p_values(scores, baseline, margin)
     residuals = {column: row_seed_residual(rows) if spreads_alike(rows) else None for column, rows in scores.items()}
 
@@ -115,8 +116,8 @@ def cost_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
         f"× {baseline}": [_quartiles(s.ratio, 2) for s in summaries],
         "memory (MiB)": ["–" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:,.0f}" for s in summaries],
     }
-    kept = {name: column for name, column in columns.items() if set(column) != {"–"}}
-    return [tuple(kept), *zip(*kept.values(), strict=True)]
+    measured = {name: column for name, column in columns.items() if set(column) != {"–"}}
+    return [tuple(measured), *zip(*measured.values(), strict=True)]
 
 
 def _quartiles(values: tuple[float, float, float] | None, digits: int) -> str:
@@ -126,16 +127,16 @@ def _quartiles(values: tuple[float, float, float] | None, digits: int) -> str:
 
 
 def difference(cell: Cell) -> str:
-    """The difference to the baseline, with * where it is significant after Holm's correction."""
+    """The difference from the baseline, with * where it is significant after Holm's correction."""
     if cell.difference is None:
         return "baseline"
     star = " *" if cell.adjusted is not None and cell.adjusted < 0.05 else ""
     return _plus_minus(cell.difference.difference, "+") + star
 
 
-def difference_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+def difference_rows(summaries: Sequence[Summary], baseline: str) -> list[tuple[str, ...]]:
     """Head and rows of the table of differences from the baseline, for comparisons of several columns."""
-    head = ("difference", *summaries[0].cells)
+    head = (f"difference from {baseline}", *summaries[0].cells)
     return [head, *((s.label, *map(difference, s.cells.values())) for s in summaries)]
 
 

@@ -70,9 +70,10 @@ def write_evaluation(
     share: the main metric with its interval, where it is a share of cases. figure: draw predictions, which needs the
     data where the run's own recipe says that it is."""
     recipe = task.recipe
-    score, count = f"{task.metric_name}: {100 * result[task.metric]:.2f} %", f"{result['count']:,.0f} cases"
+    name = task.metric_name[:1].upper() + task.metric_name[1:]
+    score, count = f"{name}: {100 * result[task.metric]:.2f} %", f"{result['count']:,.0f} cases"
     limits = [
-        "How another training would score: this is one checkpoint. `stringpe compare` repeats a training over seeds."
+        "How another training would score: this is one checkpoint. stringpe compare repeats a training over seeds."
     ]
     if share is not None:
         low, high = share.bounds
@@ -80,8 +81,10 @@ def write_evaluation(
         limits.append("How the model does on other data: the interval allows for the choice of these cases alone.")
     else:
         score += f", from {count}; this metric is not a share of cases and has no simple interval"
-    data = f"{recipe.data.source} {recipe.data.val}".strip()
-    run = f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}) on its validation set: {data}."
+    data = f"data.source={recipe.data.source}" + (f", {recipe.data.val}" if recipe.data.val else "")
+    run = (
+        f"The checkpoint {path} (encoding {recipe.model.encoding}, seed {recipe.seed}) on its validation set ({data})."
+    )
     sums = "; ".join(f"{name} {value}" for name, value in result["digest"].items())
     sections = [
         Section("The task", (describe_task(recipe), run)),

@@ -1,4 +1,4 @@
-"""What a run leaves to read: metrics.jsonl, progress for whoever watches, and curves in the tracker of your choice.
+"""The log of a run: metrics.jsonl, progress on the terminal, and curves in a tracker of your choice.
 
 Trackers (loop.tracker=tensorboard, wandb, mlflow, aim, …) are Accelerate's: any name that it knows, those registered
 with `accelerate.tracking.register_tracker_class` included. TensorBoard writes to the folder `tensorboard` of the run;
@@ -23,7 +23,7 @@ from ..recipes.schema import Recipe
 
 
 class Log:
-    """Metrics of one run. Silent where `quiet`; only the main process has one."""
+    """The log of one run, which only the main process has. With `quiet`, it shows no progress."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Log:
         position: int = 0,
         tracker: Any = None,
     ):
-        """start: the step that this run resumes from, and position: the bytes of metrics.jsonl that belong to it; the
-        rest is dropped. tracker: one of Accelerate's, as `start_tracker` gives it."""
+        """start: the step that this run resumes from. position: the bytes of metrics.jsonl that were written until
+        then; the rest is dropped. tracker: one of Accelerate's, as `start_tracker` returns it."""
         out.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = _open_at(out / "metrics.jsonl", position)
         self._tracker = tracker
-        self._watched = ExitStack()
-        self._job = self._watched.enter_context(progress(title, total, start, "steps", quiet=quiet))
+        self._progress = ExitStack()
+        self._job = self._progress.enter_context(progress(title, total, start, "steps", quiet=quiet))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, and a point on every curve."""
@@ -53,15 +53,15 @@ class Log:
             self._tracker.log(dict(values), step=step)
 
     def show(self, step: int, values: Mapping[str, float]) -> None:
-        """Tell whoever watches."""
+        """Show values on the terminal."""
         self._job.show(step, ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
 
     def stage(self, text: str) -> None:
-        """Say what the run does besides steps: compiling, evaluating."""
+        """Show what the run does besides steps, for example "evaluating"."""
         self._job.stage(text)
 
     def position(self) -> int:
-        """Bytes of metrics.jsonl so far."""
+        """The bytes of metrics.jsonl so far."""
         return self._file.tell()
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        self._watched.close()
+        self._progress.close()
         if self._tracker is not None:
             self._tracker.finish()
 
@@ -85,7 +85,7 @@ def _open_at(path: Path, position: int) -> TextIO:
 
 
 PROJECT = "stringpe"
-"""The project, or experiment, that runs are filed under."""
+"""The project (or experiment) of the runs in trackers."""
 
 _EXTRAS = {"tensorboard": "train", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim"}
 
@@ -109,9 +109,8 @@ def check_tracker(name: str) -> None:
 
 
 def start_tracker(recipe: Recipe, out: Path, title: str, step: int) -> Any:
-    """The recipe's tracker, begun or (step > 0) gone on with, and told the recipe; None if it wants none.
-
-    Only the main process calls this."""
+    """The recipe's tracker, with the settings of the recipe in it, or None if the recipe names no tracker. A run that
+    resumes at `step` goes on in its own curve. Only the main process calls this."""
     name = recipe.loop.tracker
     if not name:
         return None
@@ -133,7 +132,7 @@ def start_tracker(recipe: Recipe, out: Path, title: str, step: int) -> Any:
 
 
 def _options(name: str, out: Path, title: str, step: int) -> dict[str, Any]:
-    """What a tracker is told besides the project, so that a resumed run goes on in its own curve."""
+    """Arguments of a tracker besides the project, which let a resumed run go on in its own curve."""
     if name == "tensorboard":
         return {"purge_step": step + 1} if step else {}
     if name == "wandb":

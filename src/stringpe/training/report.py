@@ -92,13 +92,11 @@ def show_samples(figure: Path | None, task: Task) -> list[Section]:
     """Sections with samples of the data and, if there is one, with the figure (PNG) of what models predict."""
     sections = []
     if figure is not None:
-        legend = (
-            "Above each column stand the row and its score on these frames. The truth is green, predictions are blue."
-        )
-        sections.append(show_picture("What the models predict", "image/png", figure.read_bytes(), legend))
+        legend = "Each column has an encoding and its score on these frames. True boxes are green, predicted ones blue."
+        sections.append(show_picture("Predictions", "image/png", figure.read_bytes(), legend))
     samples = "".join(map(_sample, task.samples(_SAMPLES)))
     if samples:
-        sections.append(Section("What the models see", pictures=(f'<div class="samples">{samples}</div>',)))
+        sections.append(Section("Samples of the data", pictures=(f'<div class="samples">{samples}</div>',)))
     return sections
 
 
@@ -122,16 +120,16 @@ def _section(section: Section) -> str:
 
 
 def _table(rows: Rows) -> str:
+    """A table; columns of sentences are aligned left, columns of numbers right."""
     head, *body = rows
-    names = "".join(f"<th>{html.escape(h)}</th>" for h in head)
-    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in body)
+    widths = [max((len(row[i]) for row in body), default=0) for i in range(len(head))]
+    kinds = [' class="text"' if width > _LONGEST_NUMBER else "" for width in widths]
+    names = "".join(f"<th{kind}>{html.escape(h)}</th>" for kind, h in zip(kinds, head, strict=True))
+    lines = "".join(
+        f"<tr>{''.join(f'<td{kind}>{html.escape(text)}</td>' for kind, text in zip(kinds, row, strict=True))}</tr>\n"
+        for row in body
+    )
     return f'<div class="wide"><table><thead><tr>{names}</tr></thead>\n<tbody>{lines}</tbody></table></div>'
-
-
-def _cell(text: str) -> str:
-    """A cell; sentences are aligned left, numbers right."""
-    kind = ' class="text"' if len(text) > _LONGEST_NUMBER else ""
-    return f"<td{kind}>{html.escape(text)}</td>"
 
 
 def _sample(sample: Sample) -> str:
@@ -160,7 +158,8 @@ table { border-collapse: collapse; width: 100%; margin: .8rem 0; } div.wide { ov
 th { font-weight: 600; border-bottom: 2px solid #444; vertical-align: bottom; }
 th, td { padding: .3rem .6rem; text-align: right; } th:first-child, td:first-child { text-align: left; }
 td { border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.text { text-align: left; white-space: normal; } details { margin: 2rem 0 1rem; }
+th.text, td.text { text-align: left; } td.text:not(:first-child) { white-space: normal; }
+details { margin: 2rem 0 1rem; }
 img.figure { max-width: 100%; } p.note { color: #555; font-size: .9rem; margin: .4rem 0; }
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; } figure { margin: 0; width: 9rem; }
 figure img { width: 9rem; height: 9rem; image-rendering: pixelated; } figcaption { font-size: .8rem; color: #555; }

@@ -1,6 +1,6 @@
-"""Policies in simulation: the same initial states for every policy, success with intervals, paired differences.
+"""Evaluating policies in simulation: the same initial states for all, success with intervals, paired differences.
 
-Each policy leaves a folder with trials.jsonl (one line per trial, so that a stopped evaluation can go on),
+Each evaluation leaves a folder with trials.jsonl (one line per trial, so that a stopped evaluation can go on),
 eval_info.json as lerobot writes it, and videos of successes and failures. Everything in it is tied to the weights that
 were evaluated: their digest is in evaluation.json, in every line of trials.jsonl, in eval_info.json and in the table.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ from .simulation_report import Result, draw_success, overview, table, write_simu
 
 @dataclass(frozen=True)
 class Candidate:
-    """A policy to evaluate. folder: of its checkpoint, <step>/pretrained_model. weights: their digest. depth,
-    calibration: whether it needs them."""
+    """A policy to evaluate. folder: of its checkpoint, <step>/pretrained_model. weights: the digest of its weights.
+    depth, calibration: whether it needs the cameras' depth, and their calibration."""
 
     folder: Path
     label: str
@@ -62,20 +62,20 @@ def simulate(
     `eval/<step>/<task>` in the folder of each run, and, of one policy, `eval/<step>/simulation` for the table. jobs:
     processes; 0 for one per core. patience: seconds after which a simulation counts as hung. html: write
     a page beside every video, to step through its cameras."""
+    settings = _list_settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts)
     candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
-    plans = list(_plan(candidates, _settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts), out))
-    results: dict[str, dict[str, Result]] = {name: {} for name, *_ in plans}
+    # One policy after another; all environments are checked before the first trial.
+    plans = [(c, _plan(c, setting, out, videos, html)) for c in candidates for setting in settings]
+    results: dict[str, dict[str, Result]] = {setting_name(*setting): {} for setting in settings}
     with TrialWorkers(jobs or os.cpu_count() or 1, patience) as workers:
-        for name, candidate, env, folder in sorted(plans, key=lambda plan: candidates.index(plan[1])):
-            policy = partial(load_policy, candidate.folder)
-            what = PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
-            results[name][candidate.label] = evaluate(what, range(seed, seed + count), workers, quiet)
+        for candidate, plan in plans:
+            results[plan.setting][candidate.label] = evaluate(plan, range(seed, seed + count), workers, quiet)
     tables = [table(result, name) for name, result in results.items()]
     text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
     if out or len(candidates) == 1:
-        place = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
-        write_text(place / "table.md", text)
-        report = write_simulation(place, results, draw_success(results, place / "success.svg"), candidates[0].folder)
+        folder = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
+        write_text(folder / "table.md", text)
+        report = write_simulation(folder, results, draw_success(results, folder / "success.svg"), candidates[0].folder)
         text += f"\nreport: {report}"
     return text
 
@@ -99,40 +99,19 @@ def setting_name(task: str, options: Mapping[str, Any]) -> str:
     return ", ".join([task, *(f"{k}={v}" for k, v in sorted(options.items()))])
 
 
-def _settings(
+def _list_settings(
     tasks: Sequence[str], options: Mapping[str, Any], shifts: bool
 ) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Every task with its options; and again under each of its shifts."""
+    """Every task with its options, and again under each of its shifts."""
     if not tasks:
         raise ValueError(f"name at least one task: {', '.join(robots.tasks())}")
     return [(task, {**options, **shift}) for task in tasks for shift in ({}, *(robots.shifts(task) if shifts else ()))]
 
 
-def _plan(
-    candidates: Sequence[Candidate], settings: Sequence[tuple[str, Mapping[str, Any]]], out: str | Path | None
-) -> Iterator[tuple[str, Candidate, Callable[[], Any], Path]]:
-    """Setting, policy, environment and folder of every evaluation; all environments are checked before the first."""
-    for task, options in settings:
-        name = setting_name(task, options)
-        place = name.replace(", ", "-").replace("/", "-").replace(":", "-")
-        for candidate in candidates:
-            spec = candidate.spec
-            size = (spec.image_size, spec.image_size)
-            sees: dict[str, Any] = {
-                "cameras": spec.cameras,
-                "depth": candidate.depth,
-                "calibration": candidate.calibration,
-            }
-            env = partial(robots.make, task, size=size, **sees, **options)
-            check_env(env, spec.action_dim, spec.state_dim)
-            own = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
-            yield name, candidate, env, own / place
-
-
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """One policy in one setting. setting: its name; weights: the digest of the policy's weights; videos: kept per
-    outcome; html: with a page beside each."""
+    """The evaluation of one policy in one setting. setting: its name. weights: the digest of the policy's weights.
+    videos: how many to keep of successes, and of failures. html: whether to write a page beside each video."""
 
     policy: Callable[[], Planner]
     env: Callable[[], Any]
@@ -143,26 +122,43 @@ class PolicyEvaluation:
     html: bool = False
 
 
-def evaluate(what: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet: bool = True) -> Result:
-    """One trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
+def _plan(
+    candidate: Candidate, setting: tuple[str, Mapping[str, Any]], out: str | Path | None, videos: int, html: bool
+) -> PolicyEvaluation:
+    """The evaluation of a policy in a setting; refuses an environment that is not the policy's."""
+    (task, options), spec = setting, candidate.spec
+    name = setting_name(task, options)
+    size = (spec.image_size, spec.image_size)
+    sensors: dict[str, Any] = {"depth": candidate.depth, "calibration": candidate.calibration}
+    env = partial(robots.make, task, size=size, cameras=spec.cameras, **sensors, **options)
+    check_env(env, spec.action_dim, spec.state_dim)
+    folder = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
+    folder = folder / name.replace(", ", "-").replace("/", "-").replace(":", "-")
+    policy = partial(load_policy, candidate.folder)
+    return PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
+
+
+def evaluate(plan: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet: bool = True) -> Result:
+    """Make one trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
     if not len(seeds):
         raise ValueError("an evaluation needs at least one trial")
-    began, folder = time.monotonic(), what.folder
-    claim_folder(folder, {"setting": what.setting, "weights": what.weights}, file="evaluation.json", what="evaluation")
+    began, folder = time.monotonic(), plan.folder
+    identity = {"setting": plan.setting, "weights": plan.weights}
+    claim_folder(folder, identity, file="evaluation.json", what="evaluation")
     with hold_lock(folder / ".lock", f"the evaluation in {folder}"):
-        done = {t.seed: t for t in read_trials(folder, what.weights) if t.seed in seeds}
+        done = {t.seed: t for t in read_trials(folder, plan.weights) if t.seed in seeds}
         left = [s for s in seeds if s not in done]
-        setting = Setting(what.env, what.policy, folder / "videos", what.videos, html=what.html)
+        setting = Setting(plan.env, plan.policy, folder / "videos", plan.videos, html=plan.html)
         with open(folder / "trials.jsonl", "a+b", opener=refuse_link) as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote
             with progress(str(folder), len(seeds), len(done), "trials", quiet=quiet or not left) as job:
                 for trial in workers.run(setting, left):
                     done[trial.seed] = trial
-                    log.write(json.dumps({"weights": what.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
+                    log.write(json.dumps({"weights": plan.weights, **dataclasses.asdict(trial)}).encode() + b"\n")
                     log.flush()
                     job.show(len(done), f"{sum(t.success for t in done.values())} succeeded")
-        result = Result([done[s] for s in seeds], what.weights)
+        result = Result([done[s] for s in seeds], plan.weights)
         write_json(folder / "eval_info.json", summarise(result, time.monotonic() - began, folder))
     return result
 
@@ -174,15 +170,15 @@ def read_trials(folder: Path, weights: str) -> list[Trial]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             fields = json.loads(line)
-            mark = fields.pop("weights", "unknown")
+            digest = fields.pop("weights", "unknown")
             trial = Trial(**fields)
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue
         if find_mismatch(dataclasses.asdict(trial), _TRIAL):
             continue
-        if mark != weights:
+        if digest != weights:
             raise ValueError(
-                f"{path} holds trials of other weights ({mark}, not {weights}): choose another folder with --out"
+                f"{path} holds trials of other weights ({digest}, not {weights}): choose another folder with --out"
             )
         trials.append(trial)
     return trials
@@ -226,12 +222,12 @@ def summarise(result: Result, seconds: float, folder: Path) -> dict[str, Any]:
 
 def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
     """Make the environment once, here where a failure is an error and not a crash, and compare its sizes."""
-    made = env()
+    example = env()
     try:
-        action = made.action_space.shape
-        state = made.observation_space["observation.state"].shape
+        action = example.action_space.shape
+        state = example.observation_space["observation.state"].shape
     finally:
-        made.close()
+        example.close()
     if action != (action_dim,) or state != (state_dim,):
         raise ValueError(
             f"the policy was trained with states of {state_dim} and actions of {action_dim} numbers, this environment "
