@@ -46,7 +46,7 @@ def _runs(folder: Path) -> dict[str, Target]:
 
     found: dict[str, Target] = {}
     for name, run in material.runs(folder / "runs").items():
-        last = checkpoints.found(run)[-1]
+        last = checkpoints.list_checkpoints(run)[-1]
         for file in sorted(path for path in last.rglob("*") if path.is_file()):
             how = {".json": damage_json, ".safetensors": damage_tensors}.get(file.suffix, damage)
             how = damage if file.name == "tokenizer.json" else how

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from stringpe.data.coco import read_coco, speak
+from stringpe.data.coco import clean_name, read_coco
 
 
 def content(**changes):
@@ -107,7 +107,7 @@ def test_a_bad_image_takes_its_boxes_along(tmp_path, change, reason):
 def test_an_image_id_that_is_there_twice_is_named_and_used_once(tmp_path):
     data = content()
     data["images"].insert(1, {"id": 7, "file_name": "c.png", "width": 9, "height": 9})
-    with pytest.warns(RuntimeWarning, match="image 7: this id was there before, and the first image is used"):
+    with pytest.warns(RuntimeWarning, match="image 7: an earlier image has this id, and that one is used"):
         found = read_coco(written(tmp_path, data))
     assert [(p.id, p.file, p.width) for p in found.pictures] == [(7, "a.png", 40), (9, "b.png", 20)]
 
@@ -168,5 +168,10 @@ def test_lvis(tmp_path):
 
 
 def test_names_as_texts_have_them():
-    assert [speak(n) for n in ("baseball_bat", "bat_(animal)", "TV", "_(x)")] == ["baseball bat", "bat", "tv", "_(x)"]
-    assert speak("pottedplant") == "potted plant"
+    assert [clean_name(n) for n in ("baseball_bat", "bat_(animal)", "TV", "_(x)")] == [
+        "baseball bat",
+        "bat",
+        "tv",
+        "_(x)",
+    ]
+    assert clean_name("pottedplant") == "potted plant"

@@ -163,7 +163,7 @@ def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_pa
     (tmp_path / "classes.json").write_text(json.dumps(classes))
     asked = ["data", "depth", str(path), str(tmp_path / "by-command"), "--model", str(model), "--device", "cpu"]
     asked += ["--filters", "illusion", "--classes", str(tmp_path / "classes.json")]
-    with pytest.raises(SystemExit, match=r"--classes .* needs the model that tells them apart"):
+    with pytest.raises(SystemExit, match=r"--classes .* needs the model that chooses among them"):
         main(asked)
     main([*asked, "--classifier", str(tmp_path / "clip")])
     assert f"{found['kept']} images with depth" in capsys.readouterr().out

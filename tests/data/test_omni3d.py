@@ -183,7 +183,7 @@ class TestRead:
     def test_ids_that_are_there_twice(self, tmp_path):
         out = omni3d.read(file(tmp_path, lambda c: c["images"].append(c["images"][0] | {"width": 9})))
         assert [(image.id, image.width) for image in out.images] == [(7, 640)]
-        assert out.problems == ("image 7: this id was there before, and the first image is used",)
+        assert out.problems == ("image 7: an earlier image has this id, and that one is used",)
         with pytest.raises(ValueError, match="several categories have the id 12"):
             omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 12, "name": "cup"})))
 

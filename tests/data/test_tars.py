@@ -70,7 +70,7 @@ def test_a_file_that_is_there_twice_is_named(tmp_path):
     path = write_tar(tmp_path / "a.tar", [("0.png", b"a"), ("0.png", b"b"), ("./0.png", b"c")])
     problems = Problems("samples")
     assert read_samples(path, problems)["0"]["png"].read() == b"a"
-    assert "a.tar/0.png: it is there twice" in problems.reasons[0]
+    assert "a.tar/0.png: it occurs twice" in problems.reasons[0]
     assert len(problems) == 2
 
 

@@ -65,7 +65,7 @@ def other_type(path):
 @pytest.mark.parametrize("damage", [cut, garble, empty, remove, other_type])
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_checkpoint_is_named_in_one_line(run, file, damage):
-    last = checkpoints.found(run)[-1]
+    last = checkpoints.list_checkpoints(run)[-1]
     damage(last / file)
     with pytest.raises(ValueError) as failure:
         checkpoints.read(last)
@@ -78,13 +78,13 @@ def test_a_damaged_checkpoint_is_named_in_one_line(run, file, damage):
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_so(finished, run, file, toy):
-    newest = checkpoints.found(run)[-1]
+    newest = checkpoints.list_checkpoints(run)[-1]
     cut(newest / file)
     with pytest.warns(RuntimeWarning, match=r"goes on from the checkpoint before; this one is kept as 000012\.damaged"):
         again = train(toy, run, quiet=True)
     assert again["metrics"] == finished[1]["metrics"]
     assert again["digest"] == finished[1]["digest"]
-    assert [p.name for p in checkpoints.found(run)] == ["000010", "000012"]
+    assert [p.name for p in checkpoints.list_checkpoints(run)] == ["000010", "000012"]
     assert newest.with_name("000012.damaged").is_dir()
 
 
@@ -102,18 +102,18 @@ def test_weights_that_are_not_finite_are_never_saved_and_good_ones_stay(changed,
         patch.setattr(Classification, "loss", diverges)
         with pytest.raises(ValueError, match=r"no longer finite at step 9, which is not saved; the newest .*000006"):
             train(recipe, tmp_path / "run", quiet=True)
-    assert [p.name for p in checkpoints.found(tmp_path / "run")] == ["000006"]
+    assert [p.name for p in checkpoints.list_checkpoints(tmp_path / "run")] == ["000006"]
     repeated = train(recipe, tmp_path / "run", quiet=True)
     assert repeated["metrics"] == train(recipe, tmp_path / "whole", quiet=True)["metrics"]
 
 
 def test_a_checkpoint_of_bad_weights_is_refused_by_the_writer_itself(run):
-    last = checkpoints.read(checkpoints.found(run)[-1])
+    last = checkpoints.read(checkpoints.list_checkpoints(run)[-1])
     last.model["head.weight"][0] = float("inf")
     bad = checkpoints.Checkpoint(**{**vars(last), "step": 99})
     with pytest.raises(ValueError, match=r"the weights after step 99: head.weight hold NaN or infinity"):
         checkpoints.write(run, bad, keep=1)
-    assert [p.name for p in checkpoints.found(run)] == ["000010", "000012"]
+    assert [p.name for p in checkpoints.list_checkpoints(run)] == ["000010", "000012"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -195,7 +195,7 @@ def test_a_result_that_is_not_one_is_refused(finished, run, toy):
     [{"step": "x"}, {"step": True}, {"step": -1}, {"window": [0.0]}, {"window": [0.0, None]}, {"log_bytes": 1.5}],
 )
 def test_progress_that_cannot_be_is_refused(run, change):
-    last = checkpoints.found(run)[-1]
+    last = checkpoints.list_checkpoints(run)[-1]
     path = last / "training_state" / "progress.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"progress\.json is damaged"):
@@ -266,7 +266,7 @@ def test_data_that_is_not_there_is_said_before_anything_is_made(changed, tmp_pat
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.complex64])
 def test_weights_of_odd_types_are_refused_in_words(finished, tmp_path, kind):
-    shutil.copytree(checkpoints.found(finished[0])[-1], tmp_path / "step")
+    shutil.copytree(checkpoints.list_checkpoints(finished[0])[-1], tmp_path / "step")
     path = tmp_path / "step" / "pretrained_model" / "model.safetensors"
     weights = load_file(path)
     name = next(iter(weights))
@@ -305,7 +305,9 @@ def test_metrics_that_are_not_finite_are_refused(finished, monkeypatch):
 
 
 def test_a_run_that_was_killed_before_it_pruned_prunes_when_it_goes_on(finished, run, toy):
-    last = checkpoints.found(run)[-1]
+    last = checkpoints.list_checkpoints(run)[-1]
     shutil.copytree(last, last.with_name("000001"))
     train(toy, run, quiet=True)
-    assert [path.name for path in checkpoints.found(run)] == [path.name for path in checkpoints.found(finished[0])]
+    assert [path.name for path in checkpoints.list_checkpoints(run)] == [
+        path.name for path in checkpoints.list_checkpoints(finished[0])
+    ]

@@ -23,7 +23,7 @@ def test_tensorboard_has_the_curves_once_even_after_a_resume(changed, tmp_path):
     steps = [step for step, _ in scalars(tmp_path / "tensorboard", "loss")]
     assert steps == [4, 8, 12]
     (tmp_path / "result.json").unlink()
-    last = checkpoints.found(tmp_path)[-1]
+    last = checkpoints.list_checkpoints(tmp_path)[-1]
     checkpoints.set_aside(last)
     assert train(recipe, tmp_path, quiet=True)["metrics"] == whole["metrics"]
     losses = scalars(tmp_path / "tensorboard", "loss")

@@ -19,7 +19,7 @@ def test_a_run_leaves_everything(toy, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {
         ".lock", "checkpoints", "metrics.jsonl", "recipe.json", "result.json", "summary.csv"
     }  # fmt: skip
-    assert [p.name for p in checkpoints.found(tmp_path)] == ["000010", "000012"]  # 000005 is pruned
+    assert [p.name for p in checkpoints.list_checkpoints(tmp_path)] == ["000010", "000012"]  # 000005 is pruned
     inside = {str(p.relative_to(tmp_path / "checkpoints/000012")) for p in tmp_path.glob("checkpoints/000012/*/*")}
     assert {"pretrained_model/config.json", "pretrained_model/model.safetensors"} <= inside
     assert not [name for name in inside if not name.endswith((".json", ".safetensors"))]
@@ -65,7 +65,7 @@ def test_accumulation_changes_nothing_but_memory(changed, tmp_path):
 
 def test_the_encoding_learns_at_its_own_rate(changed, tmp_path):
     train(changed(optim={"encoding_lr_scale": 0.0}), tmp_path, quiet=True)
-    steps = [load_file(p / "pretrained_model/model.safetensors") for p in checkpoints.found(tmp_path)]
+    steps = [load_file(p / "pretrained_model/model.safetensors") for p in checkpoints.list_checkpoints(tmp_path)]
     own = [name for name in steps[0] if ".encoding." in name]
     assert own
     for name in steps[0]:
@@ -76,7 +76,7 @@ def test_the_encoding_learns_at_its_own_rate(changed, tmp_path):
 def test_the_average_is_what_is_evaluated_and_published(changed, tmp_path):
     recipe = changed(optim={"ema": 0.5})
     outcome = train(recipe, tmp_path, quiet=True)
-    last = checkpoints.found(tmp_path)[-1]
+    last = checkpoints.list_checkpoints(tmp_path)[-1]
     published = load_file(last / "pretrained_model/model.safetensors")
     raw = load_file(last / "training_state/weights.safetensors")
     assert not torch.equal(published["head.weight"], raw["head.weight"])
@@ -95,7 +95,7 @@ def test_evaluate_takes_overrides_and_refuses_an_empty_folder(toy, tmp_path):
 def test_bf16_trains(changed, tmp_path):
     outcome = train(changed(loop={"precision": "bf16", "steps": 4}), tmp_path, quiet=True)
     assert math.isfinite(outcome["metrics"]["loss"])
-    weights = load_file(checkpoints.found(tmp_path)[-1] / "pretrained_model/model.safetensors")
+    weights = load_file(checkpoints.list_checkpoints(tmp_path)[-1] / "pretrained_model/model.safetensors")
     assert {t.dtype for t in weights.values()} == {torch.float32}
 
 
@@ -151,7 +151,7 @@ def test_shared_encodings_are_saved_and_resumed(changed, tmp_path):
     whole = train(recipe, tmp_path / "a", quiet=True)
     train(recipe, tmp_path / "b", quiet=True)
     (tmp_path / "b" / "result.json").unlink()
-    last = checkpoints.found(tmp_path / "b")[-1]
+    last = checkpoints.list_checkpoints(tmp_path / "b")[-1]
     for file in sorted(last.rglob("*"), reverse=True):  # back to step 5
         file.unlink() if file.is_file() else file.rmdir()
     last.rmdir()

@@ -73,8 +73,8 @@ def test_a_run_killed_at_random_moments_ends_the_same(changed, tmp_path):
     for _ in range(4):
         process = start(recipe, tmp_path / "killed")
         process.stdout.readline()
-        before = len(checkpoints.found(tmp_path / "killed"))
-        while process.poll() is None and not before and not checkpoints.found(tmp_path / "killed"):
+        before = len(checkpoints.list_checkpoints(tmp_path / "killed"))
+        while process.poll() is None and not before and not checkpoints.list_checkpoints(tmp_path / "killed"):
             time.sleep(0.01)  # the first time, wait until there is something to lose
         time.sleep(dice.uniform(0, 0.6))
         if process.poll() is None:
@@ -103,7 +103,7 @@ def test_a_kill_while_a_checkpoint_is_written_costs_only_that_checkpoint(changed
         patch.setattr(os, "rename", dies)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / "killed", quiet=True)
-    assert [p.name for p in checkpoints.found(tmp_path / "killed")] == ["000004"]
+    assert [p.name for p in checkpoints.list_checkpoints(tmp_path / "killed")] == ["000004"]
     assert train(recipe, tmp_path / "killed", quiet=True)["metrics"] == whole["metrics"]
     assert not list((tmp_path / "killed" / "checkpoints").glob(".0*8.*"))
 
@@ -117,7 +117,7 @@ def test_sigterm_saves_and_says_so(changed, tmp_path):
     process.terminate()
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 143
-    (saved,) = checkpoints.found(tmp_path)
+    (saved,) = checkpoints.list_checkpoints(tmp_path)
     assert f"stopped by SIGTERM after step {int(saved.name)}, which is saved" in out
 
 
@@ -167,8 +167,8 @@ def test_two_processes_resume_and_may_become_one(changed, tmp_path, sharded):
     follows(tmp_path / "two", tmp_path / "one")
     for processes in (2, 1):  # go on from step 10
         (tmp_path / "two" / "result.json").unlink()
-        shutil.rmtree(checkpoints.found(tmp_path / "two")[-1])
-        assert checkpoints.found(tmp_path / "two")[-1].name == "000010"
+        shutil.rmtree(checkpoints.list_checkpoints(tmp_path / "two")[-1])
+        assert checkpoints.list_checkpoints(tmp_path / "two")[-1].name == "000010"
         if processes == 2:
             spread(recipe, tmp_path / "two", tmp_path / "run.py", sharded)
         else:

@@ -94,11 +94,11 @@ def collect(names: Sequence[str], pictures: Sequence[BoxedPicture]) -> Coco:
 
 def read_coco(path: str | Path, limit: int = 0) -> Coco:
     """The annotation file (its first `limit` pictures). What cannot be used is left out, and one warning names
-    it: images without a size or with an id that was there before; annotations of no known picture or class, or whose
+    it: images without a size or with the id of an earlier one; annotations of no known picture or class, or whose
     box is not four finite numbers, has no area or lies outside of the picture. Boxes that reach over the border are cut
     there. Pictures without boxes stay: they are negatives."""
     path = Path(path)
-    images, rows, categories = _parts(path)
+    images, rows, categories = _read_parts(path)
     numbers = {c["id"]: i for i, c in enumerate(categories)}
     problems = Problems("entries", str(path))
     kept = _usable_images(images, problems)[: limit or None]
@@ -109,7 +109,7 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
         try:
             if row["image_id"] in beyond:
                 continue  # of a picture beyond the limit, or named already
-            one = _object(row, sizes, numbers)
+            one = _read_object(row, sizes, numbers)
             found[row["image_id"]].append(one)
         except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             name = row.get("id", "without id") if isinstance(row, Mapping) else str(row)[:40]
@@ -119,10 +119,10 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
         raise ValueError(
             f"{path} has {len(kept)} usable pictures and {len(categories)} categories: detection needs both"
         )
-    pictures = tuple(_picture(i, found[i["id"]], numbers) for i in kept)
+    pictures = tuple(_read_picture(i, found[i["id"]], numbers) for i in kept)
     lvis = any("neg_category_ids" in i for i in kept)
     return Coco(
-        names=tuple(speak(c["name"]) for c in categories),
+        names=tuple(clean_name(c["name"]) for c in categories),
         ids=tuple(c["id"] for c in categories),
         frequency=tuple(_frequencies(categories, pictures)) if lvis else (),
         pictures=pictures,
@@ -132,8 +132,8 @@ def read_coco(path: str | Path, limit: int = 0) -> Coco:
 
 def rare_names(path: str | Path) -> frozenset[str]:
     """The names that an LVIS file calls rare."""
-    _, _, categories = _parts(Path(path))
-    found = frozenset(speak(c["name"]) for c in categories if c.get("frequency") == "r")
+    _, _, categories = _read_parts(Path(path))
+    found = frozenset(clean_name(c["name"]) for c in categories if c.get("frequency") == "r")
     if not found:
         raise ValueError(
             f"{path} calls no category rare: data.without takes an LVIS file, whose categories have r, c or f"
@@ -195,7 +195,7 @@ def join_coco(files: Sequence[Coco]) -> Coco:
     )
 
 
-def _parts(path: Path) -> tuple[list[Any], list[Any], list[Mapping[str, Any]]]:
+def _read_parts(path: Path) -> tuple[list[Any], list[Any], list[Mapping[str, Any]]]:
     """Images, annotations and categories; ValueError if they are not there, or the categories are not sound."""
     try:
         content = read_json(path)
@@ -211,7 +211,7 @@ def _parts(path: Path) -> tuple[list[Any], list[Any], list[Mapping[str, Any]]]:
         ) from None
     twice = [i for i, count in Counter(ids).items() if count > 1]
     if twice:
-        raise ValueError(f"{path} has several categories with the id {twice[0]}: which one a box means is not clear")
+        raise ValueError(f"{path} has several categories with the id {twice[0]}: a box does not say which it means")
     return images, rows, sorted(categories, key=lambda c: c["id"])
 
 
@@ -220,7 +220,7 @@ def _usable_images(images: Sequence[Any], problems: Problems) -> list[Mapping[st
     for image in images:
         wrong = _wrong_image(image)
         if not wrong and image["id"] in found:
-            wrong = "this id was there before, and the first image is used"
+            wrong = "an earlier image has this id, and that one is used"
         if wrong:
             name = image.get("id", "without id") if isinstance(image, Mapping) else str(image)[:40]
             problems.add(f"image {name}: {wrong}")
@@ -242,8 +242,8 @@ def _wrong_image(image: Any) -> str:
     return "" if all(isinstance(some, list) for some in lists) else f"{' and '.join(_LISTS)} must be lists"
 
 
-def speak(name: str) -> str:
-    """A category's name as a text would have it: "baseball_bat" and "bat_(animal)" as "baseball bat" and "bat"."""
+def clean_name(name: str) -> str:
+    """A category's name as it is written in a text: "baseball_bat" and "bat_(animal)" as "baseball bat" and "bat"."""
     plain = name.partition("_(")[0].replace("_", " ").strip().lower() or name
     return _TWO_WORDS.get(plain, plain)
 
@@ -253,7 +253,7 @@ def _file(image: Mapping[str, Any]) -> str:
     return str(image.get("file_name") or "/".join(str(image["coco_url"]).split("/")[-2:]))
 
 
-def _object(
+def _read_object(
     row: Mapping[str, Any], sizes: Mapping[int, tuple[int, int]], numbers: Mapping[int, int]
 ) -> tuple[tuple[float, float, float, float], float, int, bool]:
     """Corners, area, label and crowd of one annotation."""
@@ -281,7 +281,7 @@ def _reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> BoxedPicture:
+def _read_picture(image: Mapping[str, Any], objects: list[Any], numbers: Mapping[int, int]) -> BoxedPicture:
     boxes, areas, labels, crowd = zip(*objects, strict=True) if objects else ((), (), (), ())
     known = {n: frozenset(numbers[c] for c in image.get(n, ()) if type(c) is int and c in numbers) for n in _LISTS}
     return BoxedPicture(

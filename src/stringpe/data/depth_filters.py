@@ -2,8 +2,8 @@
 paper's WebLI-3D).
 
 The paper filters with the method of SpatialVLM, which asks an image–text model. Three of the filters decide from pixels
-and depth alone, each by one stated rule: crude, cheap, the same everywhere. Optical illusions cannot be told by such a
-rule: for them, `ILLUSIONS` are the texts among which a model that the user names chooses (`models.image_classifier`).
+and depth alone, each by one stated rule: crude, cheap, the same everywhere. Optical illusions cannot be recognised by
+such a rule: for them, a model that the user names chooses among the texts of `ILLUSIONS` (`models.image_classifier`).
 A filter takes an image uint8 (3, H, W) and depth (H, W) in metres, and returns the reason to drop the sample, or "".
 """
 
@@ -84,7 +84,7 @@ ILLUSIONS: Mapping[str, Sequence[str]] = {
         "a reflection in a mirror",
     ),
 }
-"""What `ILLUSION` tells apart, unless the user gives other texts; "keep" stays, the others go."""
+"""The texts among which `ILLUSION` chooses, by class, unless the user gives others; images of class "keep" stay."""
 
 
 def has_frame(image: Tensor) -> bool:
@@ -104,7 +104,7 @@ def flat_share(image: Tensor) -> float:
     same = ((here == image[:, :-1, 1:]) & (here == image[:, 1:, :-1])).all(0)
     extreme = (here >= 254).all(0) | (here <= 1).all(0)
     counted = ~extreme
-    # A page that is white almost everywhere is a page.
+    # Where most pixels are burnt out, the image is a page or a drawing, and they count as well.
     return float(same[counted].float().mean()) if float(counted.float().mean()) > 0.3 else float(same.float().mean())
 
 

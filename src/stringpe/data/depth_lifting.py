@@ -4,7 +4,7 @@
     accelerate launch -m stringpe data depth 'web-{000..999}.tar' lifted/ --model …  # the GPUs of a machine
     sbatch --array=0-63 lift.sh                                                      # 64 machines: docs/scale.md
 
-The output shard is the unit of work: the processes of a launcher (`place.read_launch`) take turns, a shard appears
+The output shard is the unit of work: the processes of a launcher (`order.read_launch`) take turns, a shard appears
 whole or not at all, and one that exists is never made again. No process waits for another. Depth is 16-bit, in
 millimetres; 0 is a hole. provenance.json says what made the folder, NAME.summary.json what became of a shard's samples,
 and summary.json adds them up once all shards are there.
@@ -105,8 +105,8 @@ def lift(
     found = add_up(out, [job.name for job in jobs])
     if found["shards"] == len(jobs):
         write_json(out / "summary.json", found)
-    own = add_up(out, [job.name for job in todo])
-    made = own["kept"] + sum(own["dropped"].values())
+    new = add_up(out, [job.name for job in todo])
+    made = new["kept"] + sum(new["dropped"].values())
     return found | {"rate": made / max(time.monotonic() - began, 1e-9)}  # not in a file: equal input, equal bytes
 
 
@@ -172,7 +172,7 @@ def _lift_shard(
                     pool.submit(_apply_rules, *pair, settings.filters) for pair in zip(pictures, depths, strict=True)
                 ]
                 if last is not None:
-                    settle(last)  # the rules had the time of a pass through the model
+                    settle(last)  # its rules have run while the model worked on this one
                 last = _Estimated(some, pictures, depths, rules)
         if last is not None:
             settle(last)
@@ -209,7 +209,7 @@ def _windows(
 
 @dataclass(frozen=True)
 class _Estimated:
-    """Images that went through the depth model together, and what the rules by pixels say of them, soon."""
+    """Images that went through the depth model together, and the verdicts of the rules by pixels, still under way."""
 
     numbers: Sequence[int]
     pictures: Sequence[Tensor]
@@ -257,7 +257,7 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A sample's files as they are, except for the depth, which is replaced, and its unit."""
     kept = {kind: content for kind, content in files.items() if kind != DEPTH}
     if b'"depth_step"' in kept.get("json", b""):
-        with suppress(ValueError, TypeError):  # what is damaged stays as it is: it is not ours to mend
+        with suppress(ValueError, TypeError):  # a damaged record is copied as it is
             kept["json"] = json.dumps(json.loads(kept["json"]) | {"depth_step": MILLIMETRE}).encode()
     return kept
 
@@ -265,7 +265,7 @@ def _keep_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def _claim(
     out: Path, estimate: DepthEstimator, settings: LiftSettings, source: str, classify: ImageClassifier | None
 ) -> None:
-    """Write down what makes this folder, or refuse to mix two ways in one folder."""
+    """Record how this folder is made, or refuse a folder that was made in another way."""
     out.mkdir(parents=True, exist_ok=True)
     made = {**estimate.provenance(), "stringpe": __version__, "unit": "millimetres", "source": source}
     made |= {"filters": list(settings.filters), "shard_size": settings.shard_size}
@@ -291,7 +291,7 @@ def run(
     where = f"cuda:{launch.local % torch.cuda.device_count()}" if where == "cuda" else where
     settings = LiftSettings(tuple(filters), shard_size, batch)
     if classes is not None and classifier is None:
-        raise ValueError(f"--classes {classes} needs the model that tells them apart: --classifier FOLDER")
+        raise ValueError(f"--classes {classes} needs the model that chooses among them: --classifier FOLDER")
     estimate = DepthEstimator(model, device=where, made_up=made_up)
     texts = ILLUSIONS if classes is None else read_record(classes, {str: [str]}, "give texts by class")
     classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)

@@ -28,7 +28,8 @@ from .images import Ragged
 from .order import Batch, MixedOrder, Order, Place
 
 _TRIES = 100  # bad examples in a row after which reading is given up
-_PATIENCE = 600.0  # seconds after which a worker that delivers nothing is given up
+PATIENCE = 600.0
+"""Seconds after which a worker that delivers nothing is given up."""
 
 Row = dict[str, Tensor]
 """One example as it was read."""
@@ -79,7 +80,7 @@ def tensors(columns: Columns, step: int = 0) -> Batch:
 
 
 def training_requests(order: Order | MixedOrder, start: int, place: Place) -> Iterator[Request]:
-    """This process's share of steps start, start + 1, …, without end."""
+    """The examples of this process's share of steps start, start + 1, …, without end."""
     place.share(order.batch)  # refuses what does not divide
     for step in itertools.count(start):
         yield Request(order(step, place.rank, place.world), step)
@@ -157,7 +158,7 @@ class Workers:
             sampler=requests,
             batch_size=None,  # a request is a batch
             num_workers=self.workers,
-            timeout=_PATIENCE if self.workers else 0,
+            timeout=PATIENCE if self.workers else 0,
             pin_memory=place.device.type == "cuda",
         )
         for batch, index, wanted, problems, error in deliver(loader):

@@ -73,7 +73,7 @@ def read(path: str | PathLike[str]) -> Omni3D:
     for image in content["images"]:
         wrong = _wrong_image(image) if isinstance(image, dict) else "it is not an object"
         if not wrong and image["id"] in pictures:
-            wrong = "this id was there before, and the first image is used"
+            wrong = "an earlier image has this id, and that one is used"
         if wrong:
             problems.append(f"image {image.get('id') if isinstance(image, dict) else image!r}: {wrong}")
         else:
@@ -197,7 +197,7 @@ def _categories(entries: Sequence[Any], path: str | PathLike[str]) -> list[tuple
         if type(number) is not int or not isinstance(name, str):
             raise ValueError(f"{path}: every category needs a whole number as id and a text as name, got {entry!r:.60}")
         if number in found:
-            raise ValueError(f"{path}: several categories have the id {number}: which one a box means is not clear")
+            raise ValueError(f"{path}: several categories have the id {number}: a box does not say which it means")
         found[number] = name
     return sorted(found.items())
 

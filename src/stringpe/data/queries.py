@@ -1,4 +1,4 @@
-"""What a detector is asked: which classes of an image, and the texts that name them."""
+"""The queries of a detector: the classes that an image is asked about, and the texts that name them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

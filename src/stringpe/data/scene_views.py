@@ -4,7 +4,7 @@ Two cameras look at every room. Every caption is about pairs of objects of which
 farther from the second: "a red mug is nearer than a blue bowl" is true of one view and false of the other, whose own
 caption says the opposite in the same words. Knowing which objects are there is enough to find the room; finding the
 view takes the relation. Objects that stand lower in the image are mostly nearer, which alone would find four views in
-five. So captions only mention pairs of which the same object stands lower in both views: height then tells nothing.
+five. So captions only mention pairs of which the same object stands lower in both views: height then gives no hint.
 """
 
 import itertools
@@ -79,13 +79,13 @@ def _by_room(frames: Tensor) -> Tensor:
 def write_sentences(found: list[Fact], nouns: Sequence[str], dice: random.Random) -> tuple[list[str], list[str]]:
     """Captions of the first view and of the second, which say the opposite of each other in the same words; `nouns` by
     slot."""
-    ours, theirs = [], []
-    together = list(itertools.combinations(found, min(FACTS, len(found))))
-    for facts_told in together[:CAPTIONS]:
-        told = dice.sample(facts_told, len(facts_told))
-        ours.append(" and ".join(f"{nouns[i]} is nearer than {nouns[j]}" for i, j in told) + ".")
-        theirs.append(" and ".join(f"{nouns[j]} is nearer than {nouns[i]}" for i, j in told) + ".")
-    return ours, theirs
+    first, second = [], []
+    combinations = list(itertools.combinations(found, min(FACTS, len(found))))
+    for facts in combinations[:CAPTIONS]:
+        shuffled = dice.sample(facts, len(facts))
+        first.append(" and ".join(f"{nouns[i]} is nearer than {nouns[j]}" for i, j in shuffled) + ".")
+        second.append(" and ".join(f"{nouns[j]} is nearer than {nouns[i]}" for i, j in shuffled) + ".")
+    return first, second
 
 
 def _render(data: Data, split: str) -> FrameColumns:
@@ -112,7 +112,7 @@ def _render(data: Data, split: str) -> FrameColumns:
 
 
 def _describe(frames: scenes.Frames, world: int, first: int, most: int) -> tuple[list[int], list[list[str]]]:
-    """The frames of rooms in which there is something to say, at most `most`, and the captions of each."""
+    """The frames of rooms that have facts, at most `most` of them, and the captions of each."""
     rows: list[int] = []
     captions: list[list[str]] = []
     kinds, colours = frames.kind[::2].tolist(), frames.colour[::2].tolist()

@@ -5,8 +5,8 @@ A stream of at most `BUFFER` samples, by data.train_size, is read once and kept 
 
 A larger one is read anew in every epoch (`Stream`). Its order is a function of seed, step, number of processes and
 number of workers: shards are shuffled by seed and epoch, and samples within a buffer of 2,000. So it can be replayed
-without the samples: to go on at step k, the numbers of the samples go through the buffer, and only what step k and
-later ones need is read, by its offset in the tar.
+without reading the samples: to continue at step k, the numbers of the samples go through the buffer, and only what step
+k and later ones need is read, by its offset in the tar.
 """
 
 import itertools
@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..recipes.schema import Data
-from . import loader as loading
-from .loader import Columns, Prepare, Row
+from .loader import PATIENCE, Columns, Prepare, Row, deliver
 from .order import Batch, Place, derive
 from .sources import check_stream, expand, open_shard
 from .tars import (
@@ -99,10 +98,10 @@ class Stream:
             _Part(self, place.rank, place.world, place.share(self.batch), start, prepare),
             batch_size=None,
             num_workers=self.workers,
-            timeout=loading._PATIENCE if self.workers else 0,
+            timeout=PATIENCE if self.workers else 0,
             pin_memory=place.device.type == "cuda",
         )
-        for batch, problems, error in loading.deliver(loader):
+        for batch, problems, error in deliver(loader):
             self.problems.report(problems)
             if error:
                 raise ValueError(error)
@@ -125,14 +124,14 @@ class _Part(IterableDataset[tuple[Batch, list[str], str]]):
         rows = self._rows(Samples(self.stream, self.rank * workers + worker, self.world * workers, skip))
         try:
             for step in itertools.count(self.start + number, workers):
-                some = list(itertools.islice(rows, self.share))
-                problems = [text for _, told in some for text in told]
-                yield self.prepare(self.stream.stack([row for row, _ in some]), step), problems, ""
+                taken = list(itertools.islice(rows, self.share))
+                problems = [text for _, texts in taken for text in texts]
+                yield self.prepare(self.stream.stack([row for row, _ in taken]), step), problems, ""
         except ValueError as error:
             yield {}, [], str(error)
 
     def _rows(self, samples: "Samples") -> Iterator[tuple[Row, list[str]]]:
-        """Examples without end, each with the problems met since the last."""
+        """Examples without end, each with the problems since the one before."""
         for epoch in itertools.count():
             good = samples.skip_epoch(epoch)
             for key, files in () if good else samples.epoch(epoch):
@@ -153,7 +152,7 @@ class _Part(IterableDataset[tuple[Batch, list[str], str]]):
 
 @dataclass
 class _Sample:
-    """A sample on its way: its files, or where they lie."""
+    """A sample in the buffer: its files, or where they lie."""
 
     key: str
     shard: str
@@ -164,7 +163,7 @@ class _Sample:
 class Samples:
     """The samples of one part of a stream, epoch by epoch, from the sample number `skip` on.
 
-    problems: what was wrong since somebody looked. passed: samples that were passed over in the last epoch."""
+    problems: what went wrong since the list was last emptied. passed: samples passed over in the last epoch."""
 
     def __init__(self, stream: Stream, part: int, parts: int, skip: int):
         self.stream, self.part, self.parts, self.skip = stream, part, parts, skip
@@ -241,8 +240,8 @@ class Samples:
             self.problems.append(f"{shard} is damaged ({error}): only the samples before the damage are used")
 
     def _load(self, samples: Sequence[_Sample]) -> None:
-        """Read the files of samples that were only numbers so far, shard by shard, in the order in which they lie. What
-        cannot be read stays without files, and is left out."""
+        """Read the files of samples of which only the places are known, shard by shard, in the order of their offsets.
+        A sample that cannot be read stays without files, and is left out."""
         wanted = [(s.shard, s.entry.files[0].offset, s) for s in samples if s.files is None and s.entry is not None]
         wanted.sort(key=lambda item: item[:2])
         for shard, some in itertools.groupby(wanted, key=lambda item: item[0]):

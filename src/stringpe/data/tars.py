@@ -21,18 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from ..io.files import MAX_BYTES, new_file, write_text
 from ..io.pictures import SUFFIXES, BadSample
 from ..io.problems import Problems
 
-if TYPE_CHECKING:
-    pass
-
-
 TEXTS = ("cls", "txt", "json")
-"""Kinds of files that are read at once, because they are small and wanted first."""
+"""Kinds of files that are read when a tar is opened: they are small, and needed before the pictures."""
 
 DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError)
 """What reading a damaged tar raises."""
@@ -95,15 +91,15 @@ def read_samples(path: Path, problems: Problems) -> dict[str, Sample]:
     for name, member in read_members(path, problems, texts=True):
         key, kind = split_name(name)
         if kind in found.setdefault(key, {}):
-            problems.add(f"{path.name}/{name}: it is there twice, and the first one is used")
+            problems.add(f"{path.name}/{name}: it occurs twice, and the first one is used")
         elif kind:
             found[key][kind] = member
     return {key: kinds for key, kinds in found.items() if kinds}
 
 
 def read_members(path: Path, problems: Problems, *, texts: bool = False) -> Iterator[tuple[str, Member]]:
-    """Name and place of every file of a tar, with its bytes if the tar is compressed or (`texts`) the file is a text.
-    Damage ends the tar early, as one problem; a file that the tar's end cuts short is left out."""
+    """Name and place of every file of a tar, with its bytes if the tar is compressed or, with `texts`, the file is a
+    text. Damage ends the tar early, as one problem; a file that the tar's end cuts short is left out."""
     compressed = is_compressed(path)
     size, count = path.stat().st_size, 0
     try:

@@ -56,15 +56,15 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         pretrained.mkdir()
         training.mkdir()
         write_json(pretrained / "config.json", checkpoint.recipe.to_dict())
-        save_file(_apart(checkpoint.model), pretrained / "model.safetensors")
+        save_file(_copy(checkpoint.model), pretrained / "model.safetensors")
         for name, text in checkpoint.files.items():
             write_text(pretrained / name, text)
         if checkpoint.weights is not None:
-            save_file(_apart(checkpoint.weights), training / "weights.safetensors")
+            save_file(_copy(checkpoint.weights), training / "weights.safetensors")
         tensors, plain = _split_optimizer(checkpoint.optimizer)
-        save_file(_apart(tensors), training / "optimizer.safetensors")
+        save_file(_copy(tensors), training / "optimizer.safetensors")
         write_json(training / "optimizer.json", plain)
-        save_file(_apart(checkpoint.rng), training / "rng.safetensors")
+        save_file(_copy(checkpoint.rng), training / "rng.safetensors")
         write_json(training / "progress.json", {"step": checkpoint.step, **checkpoint.progress})
     prune(run, keep)
     return path
@@ -73,7 +73,7 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 def prune(run: Path, keep: int) -> None:
     """Remove all checkpoints but the newest `keep`, and what killed writers left."""
     remove_all_stale_drafts(run / "checkpoints")
-    for old in found(run)[: -max(keep, 1)]:
+    for old in list_checkpoints(run)[: -max(keep, 1)]:
         remove_folder(old)
 
 
@@ -122,7 +122,7 @@ def read_tensors(path: Path) -> State:
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(_there(path))
+        tensors = load_file(_require(path))
     except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
         raise _damaged(path, str(error).partition("\n")[0]) from None
     if not tensors:
@@ -139,7 +139,7 @@ def check_finite(state: Mapping[str, Tensor], what: str) -> None:
     if bad:
         more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
         raise ValueError(
-            f"{what}: {bad[0]}{more} hold NaN or infinity, and nothing made with them has a meaning: go back to "
+            f"{what}: {bad[0]}{more} hold NaN or infinity, and results made with them mean nothing: go back to "
             f"an earlier checkpoint, or train again with a lower optim.lr"
         )
 
@@ -165,29 +165,29 @@ def digest_weights(source: Path | Mapping[str, Tensor]) -> str:
 def model_folder(path: Path) -> Path:
     """The folder pretrained_model of a checkpoint; `path` as in `read_model`."""
     folder = path if (path / "model.safetensors").exists() else path / "pretrained_model"
-    if not folder.exists() and found(path):
-        folder = found(path)[-1] / "pretrained_model"
+    if not folder.exists() and list_checkpoints(path):
+        folder = list_checkpoints(path)[-1] / "pretrained_model"
     if folder.is_dir():
-        _there(folder / "model.safetensors")
+        _require(folder / "model.safetensors")
     else:
         raise ValueError(f"there is no checkpoint in {path}: pass a run's folder or one of its checkpoints/<step>")
     return folder
 
 
-def found(run: Path) -> list[Path]:
+def list_checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted((p for p in (run / "checkpoints").glob("[0-9]*") if p.name.isdigit()), key=lambda p: int(p.name))
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a checkpoint that cannot be used, so that it is no longer found and its step can be written again."""
+    """Rename a checkpoint that cannot be used, so that it is no longer listed and its step can be written again."""
     aside, number = path.with_name(f"{path.name}.damaged"), 1
     while aside.exists():
         aside, number = path.with_name(f"{path.name}.damaged{number}"), number + 1
     return path.rename(aside)
 
 
-def _there(path: Path) -> Path:
+def _require(path: Path) -> Path:
     if not path.is_file():
         raise ValueError(f"the checkpoint's file {path} is missing: restore it, or use another checkpoint")
     return path
@@ -199,10 +199,10 @@ def _damaged(path: Path, why: str) -> ValueError:
 
 def _record(path: Path, shape: Any) -> Any:
     """The value of a JSON file of a checkpoint, which must have that shape."""
-    return read_record(_there(path), shape, "restore it, or use another checkpoint")
+    return read_record(_require(path), shape, "restore it, or use another checkpoint")
 
 
-def _apart(tensors: State) -> State:
+def _copy(tensors: State) -> State:
     """Copies that share no memory: safetensors stores every name on its own (shared encodings have several)."""
     return {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
 

@@ -1,4 +1,4 @@
-"""Pictures and bytes: decoding files that nobody vouches for, and writing tensors as PNG files.
+"""Pictures and bytes: decoding files from untrusted sources, and writing tensors as PNG files.
 
 Pillow's plugins raise nearly anything on damaged bytes, and a file of a few kilobytes can claim gigabytes of pixels.
 Here every such case becomes `BadSample`, which names the picture, so that the reader can count it and go on.

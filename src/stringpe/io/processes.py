@@ -33,15 +33,15 @@ class WorkerPool:
         context = multiprocessing.get_context("spawn")
         theirs, self._ours = context.Pipe(duplex=False)  # when our end is closed, they end
         self._pool = ProcessPoolExecutor(jobs, context, _begin_worker, (os.getpid(), theirs, prepare, arguments))
-        self._given: set[Future[Any]] = set()
+        self._calls: set[Future[Any]] = set()
 
     def submit(self, call: Callable[..., T], *args: Any, **options: Any) -> "Future[T]":
-        """The result that is to come; KeyboardInterrupt if Ctrl-C stopped the call. Submit from the main thread."""
+        """The future result of a call; KeyboardInterrupt if Ctrl-C stopped the call. Submit from the main thread."""
         with hold_interrupts():  # it may start a process
-            given = self._pool.submit(_call, call, args, options)
-        self._given.add(given)
-        given.add_done_callback(self._given.discard)
-        return given
+            future = self._pool.submit(_call, call, args, options)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -51,7 +51,7 @@ class WorkerPool:
         up; those that go on are ended with their processes."""
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:
-            wait_for_calls(list(self._given), timeout=_GRACE)
+            wait_for_calls(list(self._calls), timeout=_GRACE)
         self._ours.close()
         self._pool.shutdown()
 

@@ -6,7 +6,7 @@ silent for longer than ten seconds.
     with working("compiling 12 layers"):             # a job of one step, whose end cannot be foretold
         …
 
-Jobs may lie within jobs: on a terminal each has a bar, and without one the innermost job speaks. A thread speaks for a
+Jobs may be nested: on a terminal each has a bar, and without one the innermost job speaks. A thread speaks for a
 job that has not said anything for a while, such as a step that takes a minute.
 """
 
@@ -48,7 +48,7 @@ class Job:
         self._bar: Any = None
 
     def __call__(self, step: int) -> None:
-        """So many units more are done."""
+        """`step` more units are done."""
         self.show(self.done + step)
 
     def show(self, done: int, text: str = "") -> None:
@@ -161,7 +161,7 @@ def _enter(job: Job) -> None:
     global _bars, _over, _spoken
     with _lock:
         if not _open:
-            _spoken = time.monotonic() - LINE_EVERY  # the first unit is told at once
+            _spoken = time.monotonic() - LINE_EVERY  # the first unit is announced at once
             _bars = _start_bars()
             if _bars is None:
                 _over = threading.Event()

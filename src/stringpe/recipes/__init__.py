@@ -16,7 +16,7 @@ _MACHINERY = ("design", "overrides", "schema")
 
 
 def names() -> list[str]:
-    """The recipes that there are."""
+    """The names of all recipes."""
     return sorted(module.name for module in iter_modules(__path__) if module.name not in _MACHINERY)
 
 
@@ -29,13 +29,13 @@ def load(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def load_design(name: str) -> Design:
-    """How a recipe's encodings are compared: its own `DESIGN`, or the usual one."""
+    """The design of a comparison of this recipe: its own `DESIGN`, or the default one."""
     if name not in names():
         raise unknown("recipe", name, names())
-    found: Design = getattr(import_module(f".{name}", __name__), "DESIGN", Design())
-    return found
+    design: Design = getattr(import_module(f".{name}", __name__), "DESIGN", Design())
+    return design
 
 
 def describe(name: str) -> str:
-    """What a recipe says of itself."""
+    """The docstring of a recipe."""
     return import_module(f".{name}", __name__).__doc__ or ""

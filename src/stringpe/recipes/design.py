@@ -36,8 +36,8 @@ STRING = Contrast("STRING − RoPE-Mixed", ("circulant", "cayley"), ("rope_mixed
 
 @dataclass(frozen=True)
 class Design:
-    """What a comparison runs unless told otherwise, and what it asks. about: the first paragraph of the report. margin:
-    differences smaller than this, in points, count as equal."""
+    """The default rows, seeds and columns of a comparison, and the contrasts that it tests. about: the first paragraph
+    of the report. margin: differences smaller than this, in points, count as equal."""
 
     rows: tuple[str, ...] = (
         "none", "absolute", "rope", "rope:base=100", "rope:base=100,learnable=true",

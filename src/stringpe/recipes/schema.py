@@ -23,7 +23,7 @@ def one_of(*choices: str) -> Any:
 
 def options_for(encoding: str, options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
     """The options that an encoding gets: those with its name before them, "circulant.block_size", and those without a
-    name, which win. A recipe can so hold options for several encodings, of which a comparison has one per row."""
+    name, which win. So a recipe can hold options for several encodings, and every row of a comparison takes its own."""
     own = {name.removeprefix(f"{encoding}."): v for name, v in options.items() if name.startswith(f"{encoding}.")}
     return own | {name: value for name, value in options.items() if "." not in name}
 

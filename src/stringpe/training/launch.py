@@ -81,7 +81,7 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
         "versions": versions(),
     }
     if accelerator.is_main_process:
-        result["digest"] = digests(recipe, checkpoints.digest_weights(checkpoints.found(out)[-1]))
+        result["digest"] = digests(recipe, checkpoints.digest_weights(checkpoints.list_checkpoints(out)[-1]))
         write_result(recipe, out, result)
     accelerator.wait_for_everyone()
     return result

@@ -240,7 +240,7 @@ class Run:
         broken = torch.stack([(~t.isfinite()).any().to(self.place.device) for t in local]).any().float()
         if float(self.accelerator.reduce(broken, "sum")) == 0:
             return
-        saved = checkpoints.found(self.out)
+        saved = checkpoints.list_checkpoints(self.out)
         newest = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
         raise ValueError(
             f"the weights are no longer finite at step {step}, which is not saved; {newest}: lower optim.lr or raise "
@@ -249,7 +249,7 @@ class Run:
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint that can be read. Damaged ones are set aside, with a warning that names them."""
-        for path in reversed(checkpoints.found(self.out)):
+        for path in reversed(checkpoints.list_checkpoints(self.out)):
             try:
                 return checkpoints.read(path)
             except ValueError as error:
