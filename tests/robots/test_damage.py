@@ -212,3 +212,16 @@ def test_a_table_whose_texts_are_no_texts_is_named(tmp_path):
     pa.parquet.write_table(pa.table({"task": bad}), tmp_path / "tasks.parquet")
     with pytest.raises(ValueError, match=r"tasks\.parquet is not a whole Parquet file .*: restore it"):
         parquet.read_rows(tmp_path / "tasks.parquet")
+
+
+def test_a_data_set_that_goes_on_removes_what_killed_writers_left(tmp_path):
+    pytest.importorskip("pyarrow")
+    from stringpe.io.files import _HOST
+
+    with Writer(tmp_path, fps=10) as writer:
+        writer.add(demonstration(0), task="reach", seed=0)
+    (chunk,) = (tmp_path / "data").iterdir()
+    left = chunk / f".file-000.parquet.{_HOST}.{2**22 + 1}.0123abcd"  # of a process number that Linux does not give
+    left.touch()
+    Writer(tmp_path, fps=10)
+    assert not left.exists()
