@@ -84,7 +84,7 @@ class MapPool(nn.Module):
         initialise(self)
 
     def reset_parameters(self) -> None:
-        """All that is pooled goes through values and outputs, with no residual stream beside them."""
+        """The whole signal goes through values and outputs: there is no residual stream beside them."""
         draw_by_fan_in(self.attention.qkv, gain=1.0)
         draw_by_fan_in(self.attention.out, gain=1.0)
 
@@ -95,7 +95,7 @@ class MapPool(nn.Module):
 
 
 def check_rates(dropout: float, drop_path: float) -> None:
-    """Refuse rates at which nothing is left to learn from."""
+    """Refuse rates outside of [0, 1)."""
     for name, rate in (("dropout", dropout), ("drop_path", drop_path)):
         if not 0 <= rate < 1:
             raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
@@ -119,6 +119,7 @@ def run_blocks(
 
 
 def as_blocks(blocks: nn.ModuleList) -> list[Block]:
+    """The blocks of a stack, typed as such."""
     return [block for block in blocks if isinstance(block, Block)]
 
 
@@ -144,7 +145,7 @@ def build_encodings(
 
 
 def check_encoding(encoding: str | PositionEncoding) -> None:
-    """Refuse what is neither the name of an encoding nor an encoding."""
+    """Refuse anything but an encoding or the name of one."""
     if isinstance(encoding, PositionEncoding) or (isinstance(encoding, str) and encoding == NONE):
         return
     try:

@@ -1,9 +1,9 @@
 """What a vision transformer does with depth: lift patches to 3D, and see surface normals (section 4.4 of the paper).
 
 A lifted patch has one of two sets of coordinates. In the frame of its own camera (`DepthLift`) it is row, column and
-depth. In the frame of the world (`WorldLift`) it is the point where the patch lies, whichever calibrated camera sees
-it: attention between patches, of one view or of two, is then a function of their metric displacement. Where the
-cameras stand enters through the points alone, and a shift of the whole world changes no score.
+depth. In the frame of the world (`WorldLift`) it is the point where the patch lies, the same for every calibrated
+camera that sees it: attention between patches, of one view or of two, is then a function of their metric displacement.
+Where the cameras stand enters through the points alone, and a shift of the whole world changes no score.
 """
 
 import warnings
@@ -49,7 +49,8 @@ def looks_like_millimetres(depth: Tensor) -> bool:
 
 
 def warn_of_millimetres(model: nn.Module, depth: Tensor) -> None:
-    """Warn if depth looks like millimetres: once per model, for it makes a GPU wait, and never while compiling."""
+    """Warn if depth looks like millimetres: once per model, since the check makes the host wait for a GPU, and never
+    while compiling."""
     if torch.compiler.is_compiling() or getattr(model, "_depth_judged", False):
         return
     model._depth_judged = True  # type: ignore[assignment]
@@ -125,8 +126,8 @@ class DepthLift(nn.Module):
         return metres.float() * self.scale.float() + self.offset.float()
 
     def flat(self, plane: Tensor) -> Tensor:
-        """Patches without depth: (…, n, 2) to (…, n, 3) with z = 0. The zero is a product with scale and offset, which
-        so have a gradient (of zero) in every step, as distributed training needs."""
+        """Patches without depth: (…, n, 2) to (…, n, 3) with z = 0. The zero is a product with scale and offset, so
+        that they have a gradient (of zero) in every step, as distributed training needs."""
         tied = 0 * (self.scale.float() + self.offset.float())
         return torch.cat([plane, tied.to(plane.dtype).expand(*plane.shape[:-1], 1)], dim=-1)
 
@@ -137,8 +138,9 @@ class DepthLift(nn.Module):
 class WorldLift(nn.Module):
     """r = per_metre · the point of a patch in the world: depth (b, H, W) or (b, v, H, W) in metres to (b, v n, 3).
 
-    per_metre is learned: it brings metres to the units of the encoding's frequencies. There is no offset, which no
-    score between patches would show. Tokens without a position stand at the origin of the world, for a robot its base.
+    per_metre is learned: it brings metres to the units of the encoding's frequencies. There is no offset: no score
+    between patches would depend on it. Tokens without a position stand at the origin of the world, for a robot its
+    base.
     """
 
     def __init__(self, patch_size: int | tuple[int, int], *, per_metre: float = PER_METRE):
@@ -192,7 +194,7 @@ def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
         intrinsics = depth.new_tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
     points = backproject(depth, intrinsics)
     across, down = _difference(points, 2), _difference(points, 1)
-    normal = torch.linalg.cross(down, across)  # x right, y down: this one points back at the camera
+    normal = torch.linalg.cross(down, across)  # x right, y down: this product points to the camera
     length = normal.norm(dim=-1, keepdim=True)
     valid = valid_depth(depth)
     solid = valid & _neighbours(valid, 1) & _neighbours(valid, 2)
@@ -216,7 +218,7 @@ def merge_views(tensor: Tensor, ends: int) -> Tensor:
 
 
 def check_frame(frame: str, image: Tensor, depth: Tensor | None, calibration: Calibration | None) -> None:
-    """Refuse views and calibration that a model would not use, and the lack of what it needs."""
+    """Refuse views and calibration that a model would not use, and missing inputs that it needs."""
     if frame == "camera":
         if calibration is not None:
             raise ValueError(

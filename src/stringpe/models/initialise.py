@@ -8,15 +8,15 @@
 | embeddings of words | normal, std 1 / √dim, as large as the table of positions beside them |
 | class token, registers, pooling query, camera vectors | truncated normal, std 0.02 |
 | biases, norms | zero; gain one and offset zero |
-| what a module says itself in `reset_parameters` | as it says: zero classifiers, box heads, the scale of a lift |
-| position encodings, tables of absolute embeddings | as they say themselves |
+| modules with a `reset_parameters` of their own | as it does: zero classifiers, box heads, the scale of a lift |
+| position encodings, tables of absolute embeddings | by their own `reset_parameters` |
 
 Why 0.02 and not Xavier: under Xavier's start the residual stream of 8 layers × 256 grows sevenfold, and what attention
 adds to all tokens alike drowns what each of them has of its own. `measure_signal` shows both numbers for any ViT.
 
 Why more for narrow layers: 0.02 multiplies the size of a signal by 0.02 √inputs, 0.32 at 256 inputs, where it was
-measured, and 0.11 at 32. The values and outputs of attention make that 0.013: attention says nothing at the start, and
-a narrow model stays for hundreds of steps where it cannot use positions (docs/models.md has the numbers).
+measured, and 0.11 at 32. The values and outputs of attention make that 0.013: attention contributes next to nothing at
+the start, and for hundreds of steps a narrow model cannot use positions (docs/models.md has the numbers).
 
 `initialise_by_name` draws every parameter from a generator of its own, seeded with (seed, the parameter's name). Two
 models that differ in their encoding then agree, bit for bit, in every parameter that both have.
@@ -111,7 +111,7 @@ def weight_std(inputs: int) -> float:
 
 def draw_by_fan_in(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> None:
     """Start a layer that reads raw numbers (pixels, actions, sines of a position), or through which the whole signal
-    goes, at std gain / √fan-in, without a bias: what it gives is as large whether it reads 7 numbers or 700."""
+    goes, at std gain / √fan-in, without a bias: its outputs are as large for 7 inputs as for 700."""
     nn.init.normal_(layer.weight, std=gain / layer.weight[0].numel() ** 0.5)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -125,7 +125,7 @@ def set_to_zero(layer: nn.Linear) -> None:
 
 
 class Signal(NamedTuple):
-    """What blocks of attention do to patch tokens, as `measure_signal` finds it.
+    """What blocks of attention do to patch tokens, as `measure_signal` measures it.
 
     own: RMS of what distinguishes a token after the last block from the mean of its image, as a share of the token's
         RMS: 1 where tokens have nothing in common, 0 where all are alike.
@@ -176,8 +176,8 @@ def measure_signal(model: "ViT", image: Tensor, depth: Tensor | None = None) -> 
 def _initialise(
     model: nn.Module, how: Initialisation, skip: Collection[nn.Module], seed: Callable[[str], None]
 ) -> None:
-    """Children first, so that a module can say in `reset_parameters` how its children start otherwise. `seed` is told
-    the name of everything that is about to be drawn."""
+    """Children first, so that `reset_parameters` of a module can start its children in another way. `seed` is called
+    with the name of every parameter or module before it is drawn."""
     left_alone = {id(inner) for module in skip for inner in module.modules()}
     in_encodings = {id(inner) for encoding in _encodings(model) for inner in encoding.modules()}
     with torch.no_grad():
@@ -196,7 +196,7 @@ def _initialise(
 
 
 def _fill(module: nn.Module, name: str, parameter: Tensor, how: Initialisation) -> None:
-    """Start one parameter of a layer of torch, or one that a module of ours holds itself: a learned token."""
+    """Start one parameter of a layer of torch, or one that a module of this package holds itself: a learned token."""
     if isinstance(module, _NORMS) and name == "weight":
         nn.init.ones_(parameter)
     elif name == "bias":

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_tensor
+from ..folding import in_groups
 from ..packing import Packing
 from .blocks import run_blocks
 
@@ -33,7 +34,7 @@ class BlockInputs(NamedTuple):
 
 
 class PackedFeatures(NamedTuple):
-    """Features of images of different sizes: per image the tokens (n, dim) of the patches that were looked at, and
+    """Features of images of different sizes: per image the tokens (n, dim) of the patches in use, and
     their coordinates (n, c); one pooled vector each, (b, dim); and the grids' sizes."""
 
     tokens: list[Tensor]
@@ -63,67 +64,59 @@ def pack_features(
 ) -> PackedFeatures:
     """Tokens, pooled vectors and coordinates of images (3, H, W) with depths (H, W), in their order.
 
-    patch_mask: boolean (H/p, W/p) per image, True for the patches to look at.
+    patch_mask: boolean (H/p, W/p) per image, True for the patches to use.
     """
     _check_sequences(images, depths, patch_mask, model.patch_size)
-    each = _tokenise_by_size(model, images, depths)
+    inputs = _tokenise_by_size(model, images, depths)
     if patch_mask is not None:
-        each = [_select(one, mask, model.front) for one, mask in zip(each, patch_mask, strict=True)]
-    packing = Packing([one.tokens.shape[1] for one in each])
-    tokens = torch.cat([one.tokens for one in each], dim=1)
-    places = torch.cat([one.places for one in each], dim=1)
+        inputs = [_select(one, mask, model.front) for one, mask in zip(inputs, patch_mask, strict=True)]
+    packing = Packing([one.tokens.shape[1] for one in inputs])
+    tokens = torch.cat([one.tokens for one in inputs], dim=1)
+    places = torch.cat([one.places for one in inputs], dim=1)
     x = model.norm(run_blocks(model.blocks, tokens, places, packing=packing))
-    return _read_out_by_count(model, packing.split(x, 1), each)
+    return _read_out_by_count(model, packing.split(x, 1), inputs)
 
 
 def _tokenise_by_size(
     model: _Model, images: Sequence[Tensor] | Tensor, depths: Sequence[Tensor] | Tensor | None
 ) -> list[BlockInputs]:
     """`BlockInputs` of each image as a batch of one; images of one size are embedded together."""
-    found: dict[int, BlockInputs] = {}
-    for members in _group([tuple(image.shape) for image in images]):
+
+    def tokenise(members: list[int]) -> list[BlockInputs]:
         depth = None if depths is None else torch.stack([depths[i] for i in members])
         tokens, places, coords, size = model.tokenise(torch.stack([images[i] for i in members]), depth)
-        b = tokens.shape[0]
-        places, coords = (t.expand(b, *t.shape[-2:]) for t in (places, coords))
-        for j, i in enumerate(members):
-            found[i] = BlockInputs(tokens[j : j + 1], places[j : j + 1], coords[j : j + 1], size)
-    return [found[i] for i in range(len(images))]
+        places, coords = (t.expand(len(members), *t.shape[-2:]) for t in (places, coords))
+        single = zip(tokens.split(1), places.split(1), coords.split(1), strict=True)
+        return [BlockInputs(t, p, c, size) for t, p, c in single]
+
+    return in_groups(range(len(images)), [tuple(image.shape) for image in images], tokenise)
 
 
-def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], each: Sequence[BlockInputs]) -> PackedFeatures:
-    """Images of as many tokens are pooled together."""
-    tokens: dict[int, Tensor] = {}
-    pooled: dict[int, Tensor] = {}
-    for members in _group([(x.shape[1], one.coords.shape[1]) for x, one in zip(outputs, each, strict=True)]):
-        first = each[members[0]]._replace(coords=torch.cat([each[i].coords for i in members]))
-        read = model.read_out(torch.cat([outputs[i] for i in members]), first)
-        tokens |= dict(zip(members, read.tokens.unbind(), strict=True))
-        pooled |= dict(zip(members, read.pooled.unbind(), strict=True))
-    order = range(len(each))
+def _read_out_by_count(model: _Model, outputs: Sequence[Tensor], inputs: Sequence[BlockInputs]) -> PackedFeatures:
+    """Tokens and pooled vectors; images with equal numbers of tokens are pooled together."""
+
+    def read_out(members: list[int]) -> list[tuple[Tensor, Tensor]]:
+        first = inputs[members[0]]._replace(coords=torch.cat([inputs[i].coords for i in members]))
+        features = model.read_out(torch.cat([outputs[i] for i in members]), first)
+        return list(zip(features.tokens.unbind(), features.pooled.unbind(), strict=True))
+
+    counts = [(x.shape[1], one.coords.shape[1]) for x, one in zip(outputs, inputs, strict=True)]
+    features = in_groups(range(len(inputs)), counts, read_out)
     return PackedFeatures(
-        [tokens[i] for i in order],
-        torch.stack([pooled[i] for i in order]),
-        [one.coords[0] for one in each],
-        [one.size for one in each],
+        [tokens for tokens, _ in features],
+        torch.stack([pooled for _, pooled in features]),
+        [one.coords[0] for one in inputs],
+        [one.size for one in inputs],
     )
 
 
-def _select(one: BlockInputs, mask: Tensor, front: int) -> BlockInputs:
+def _select(inputs: BlockInputs, mask: Tensor, front: int) -> BlockInputs:
     """These inputs without the patches, and their normals, that the mask leaves out."""
-    kept = mask.flatten()
-    copies = (one.tokens.shape[1] - front) // kept.numel()  # 2 with normals
-    always = kept.new_ones(front)
-    index = torch.cat([always, *[kept] * copies]).nonzero()[:, 0]
-    return BlockInputs(one.tokens[:, index], one.places[:, index], one.coords[:, kept.nonzero()[:, 0]], one.size)
-
-
-def _group(kinds: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    """The places at which each kind stands."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i, kind in enumerate(kinds):
-        groups.setdefault(kind, []).append(i)
-    return list(groups.values())
+    tokens, places, coords, size = inputs
+    patches = mask.flatten()
+    copies = (tokens.shape[1] - front) // patches.numel()  # 2 with normals
+    index = torch.cat([patches.new_ones(front), *[patches] * copies]).nonzero()[:, 0]
+    return BlockInputs(tokens[:, index], places[:, index], coords[:, patches.nonzero()[:, 0]], size)
 
 
 def _check_sequences(

@@ -134,9 +134,9 @@ class ViT(nn.Module):
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
         self.absolute = absolute_embedding(encoding, dim, self.table_size, coord_dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
-        each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
+        encodings = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
-        heads = (ATTENTIONS[attention](dim, num_heads, encoding=e, qk_norm=qk_norm) for e in each)
+        heads = (ATTENTIONS[attention](dim, num_heads, encoding=e, qk_norm=qk_norm) for e in encodings)
         self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
@@ -144,7 +144,7 @@ class ViT(nn.Module):
         initialise(self)
 
     def reset_parameters(self) -> None:
-        """What starts otherwise than `stringpe.models.initialise` says in general."""
+        """The exceptions to how `stringpe.models.initialise` starts parameters in general."""
         if isinstance(self.head, nn.Linear):
             set_to_zero(self.head)
             nn.init.constant_(self.head.bias, self.head_bias)
@@ -164,8 +164,8 @@ class ViT(nn.Module):
         """Logits (b, num_classes), or pooled features (b, dim) without classes. calibration: in the world frame only.
 
         Images of different sizes go in as a sequence of (3, H, W), with a sequence of depths (H, W): their patches are
-        packed into one sequence (NaViT), and each image's result is that of the image alone. patch_mask: boolean
-        (b, H/p, W/p), or one per image, True for the patches to look at; the others are left out.
+        packed into one sequence (NaViT), and the result for each image is that of the image alone. patch_mask: boolean
+        (b, H/p, W/p), or one per image, True for the patches to use; the others are left out.
         """
         if isinstance(image, (list, tuple)) or patch_mask is not None:
             if calibration is not None:
@@ -211,15 +211,14 @@ class ViT(nn.Module):
     ) -> BlockInputs:
         """What goes into the blocks: patches, prefix and normals at their coordinates."""
         check_frame(self.frame, image, depth, calibration)
-        pictures, metres = merge_views(image, 3), None if depth is None else merge_views(depth, 2)
-        self._check_input(pictures, metres)
+        images, depths = merge_views(image, 3), None if depth is None else merge_views(depth, 2)
+        self._check_input(images, depths)
         self._check_coords(coords)
         size = (image.shape[-2] // self.patch_size, image.shape[-1] // self.patch_size)
-        tokens = self._embed(pictures, metres)
+        tokens = self._embed(images, depths)
         views = image.shape[1] if image.ndim == 5 else 1
         tokens = tokens.reshape(image.shape[0], views * tokens.shape[1], self.dim)  # not −1: a batch may be empty
-        own = self.coordinates(size, depth, image.device, calibration)
-        coords = own if coords is None else coords
+        coords = self.coordinates(size, depth, image.device, calibration) if coords is None else coords
         if self.absolute is not None:
             tokens = tokens + self._absolute_embedding(coords, size).to(tokens.dtype)
         places = coords
@@ -231,7 +230,7 @@ class ViT(nn.Module):
         return BlockInputs(tokens, places, coords, size)
 
     def read_out(self, x: Tensor, inputs: BlockInputs) -> Features:
-        """Patch tokens and pooled vector, from what came out of the blocks and the last norm."""
+        """Patch tokens and pooled vector, from the output of the blocks and the last norm."""
         front, x = x.tensor_split([self.front], dim=1)
         if self.fuse is not None:
             patches = inputs.coords.shape[-2]
@@ -256,7 +255,7 @@ class ViT(nn.Module):
 
     def trunk(self) -> "ViT":
         """This model up to its tokens: the same modules and parameters, without classifier and attention pooling, for
-        models that read tokens alone. This one stays as it is."""
+        models that read tokens alone. This model is not changed."""
         trunk = copy.copy(self)
         trunk._modules = dict(self._modules) | {"head": nn.Identity(), "map_pool": None}
         trunk.pool = "cls" if self.pool == "cls" else "mean"
@@ -276,8 +275,8 @@ class ViT(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The paper's section 4.4: normals through the same embedding, concatenated; both sets at the same coords."""
         assert self.kind is not None
-        seen = surface_normals(depth.float()) if calibration is None else world_normals(depth, calibration)
-        normals = self.patch(seen.to(tokens.dtype)).flatten(2).mT.reshape(tokens.shape)
+        pixels = surface_normals(depth.float()) if calibration is None else world_normals(depth, calibration)
+        normals = self.patch(pixels.to(tokens.dtype)).flatten(2).mT.reshape(tokens.shape)
         return torch.cat([tokens + self.kind[0], normals + self.kind[1]], dim=1), torch.cat([coords, coords], dim=-2)
 
     def _absolute_embedding(self, coords: Tensor, size: tuple[int, int]) -> Tensor:
