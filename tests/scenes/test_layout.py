@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import scenes
+from stringpe.scenes.assembly import assemble
 from stringpe.scenes.deterministic import TURN, Dice, cos_sin
 from stringpe.scenes.families import RULES
 from stringpe.scenes.placement import Plot
-from stringpe.scenes.templates import ALL_KINDS, assemble
+from stringpe.scenes.templates import ALL_KINDS
 
 WORLD = scenes.sample(11, 48)
 

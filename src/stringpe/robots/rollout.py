@@ -66,8 +66,8 @@ class Setting:
 class RunningTrial:
     """One trial under way. Exceptions of the environment end it as crashed; `trial` is its result, None before the end.
 
-    For a video it notes the simulator's state at every step where the environment can give it (`snapshot`), else the
-    pictures, and renders them when it knows that the video is wanted."""
+    For a video it keeps the simulator's state at every step where the environment can give it (`snapshot`), else the
+    pictures; states are rendered once it is known that the video is wanted."""
 
     def __init__(self, env: Any, seed: int, setting: Setting):
         self.env, self.seed, self.setting = env, seed, setting
@@ -186,40 +186,40 @@ class Lockstep:
             env = self._idle.pop() if self._idle else self.setting.env()
         except Exception as error:
             return crash(seed, f"{type(error).__name__}: {error}", 0, time.monotonic())
-        rollout = RunningTrial(env, seed, self.setting)
+        running = RunningTrial(env, seed, self.setting)
         self.report(None)
-        if rollout.trial is not None:
-            return self._end(rollout)
-        self.under_way.append(rollout)
+        if running.trial is not None:
+            return self._end(running)
+        self.under_way.append(running)
         return None
 
     def advance(self) -> list[Trial]:
         """One round of all trials under way; the results of those that ended."""
         plans = self.policy.plan_actions(
-            [rollout.observe() for rollout in self.under_way], [rollout.generator for rollout in self.under_way]
+            [running.observe() for running in self.under_way], [running.generator for running in self.under_way]
         )
-        for rollout, actions in zip(self.under_way, plans, strict=True):
-            self.report(rollout.seed)
-            rollout.follow(actions)
+        for running, actions in zip(self.under_way, plans, strict=True):
+            self.report(running.seed)
+            running.follow(actions)
         self.report(None)
-        ended = [rollout for rollout in self.under_way if rollout.trial is not None]
-        self.under_way = [rollout for rollout in self.under_way if rollout.trial is None]
-        return [self._end(rollout) for rollout in ended]
+        ended = [running for running in self.under_way if running.trial is not None]
+        self.under_way = [running for running in self.under_way if running.trial is None]
+        return [self._end(running) for running in ended]
 
     def close(self) -> None:
         """Close all environments."""
-        for env in [*self._idle, *(rollout.env for rollout in self.under_way)]:
+        for env in [*self._idle, *(running.env for running in self.under_way)]:
             _close(env)
         self._idle, self.under_way = [], []
 
-    def _end(self, rollout: RunningTrial) -> Trial:
+    def _end(self, running: RunningTrial) -> Trial:
         """The result of a trial. Its environment is used again, unless it crashed."""
-        assert rollout.trial is not None
-        if rollout.trial.crashed:
-            _close(rollout.env)
+        assert running.trial is not None
+        if running.trial.crashed:
+            _close(running.env)
         else:
-            self._idle.append(rollout.env)
-        return rollout.trial
+            self._idle.append(running.env)
+        return running.trial
 
 
 def crash(seed: int, text: str, steps: int, began: float, hung: bool = False) -> Trial:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..geometry.box_overlap import CORNER_SIGNS
+from .assembly import Assembly
 from .scene import Scenes
 from .solids import Solids, entry
-from .templates import Assembly
 
 TILE = 8
 """Tiles are 8 × 8 pixels."""

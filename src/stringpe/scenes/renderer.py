@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from .assembly import assemble
 from .layout import sample
 from .ray_casting import first_hits, from_tiles, light_reaches
 from .scene import FAMILIES, Frames, Scenes, annotate
 from .shading import Surface, shade
-from .templates import assemble
 
 _CHUNK = {"cpu": 16, "cuda": 1024}
 """Scenes rendered at once: the lists of pairs are built per chunk, and their memory grows with it."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .assembly import Assembly
 from .object_kinds import PATTERNS
 from .ray_casting import Hits
 from .scene import Scenes
-from .templates import Assembly
 
 _PLAIN, _STRIPES, _CHECKS, _DOTS, _GRAIN, _SPECKLE, _PLANKS, _TILES = range(len(PATTERNS))
 
