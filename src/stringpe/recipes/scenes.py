@@ -5,15 +5,12 @@
 
 Every row gets depth as a channel, and as third coordinate where its encoding has coordinates: a lift alone shows only
 differences of depth, and these objects differ in metric size.
-Data: 3,000 + 600 frames at 64 px, rendered on the first run and kept in the user's cache folder. One run that rendered
-them took 171 s, one that found them there 100 s.
-Time: 1 min 59 s for six encodings and two seeds on two CPU cores, once the frames are rendered.
-Expected (two seeds, torch 2.13.0 on a CPU, ± half of the 95 % interval): none 18.85 ± 4.10, absolute 21.58 ± 1.06, RoPE
-20.45 ± 0.73, RoPE-Mixed 20.36 ± 0.86, Circulant 20.72 ± 3.04, Cayley 20.92 ± 2.18 % of objects named; always saying
-"table" gives 11.7. No learning rate was tuned for any row. Six hundred steps show that everything works and which row
-starts fast, not which is best: training is far from its end. For evidence run `scenes_objects`.
-These models started from Xavier weights, not from today's initialisation (docs/models.md), so a run today gives other
-numbers.
+Data: 3,000 + 600 frames at 64 px, rendered on the first run (about 30 s) and kept in the user's cache folder.
+Time: about 20 seconds of one core per run, 40 runs.
+Expected (seeds 0 to 4, torch 2.13.0 on a CPU, ± 0.33, half of the 95 % interval): none 26.83, absolute 29.43,
+RoPE-Mixed 29.43, Circulant 29.38, Cayley 29.59 % of objects named; always saying "table" gives 11.7. No learning rate
+was tuned for any row. Six hundred steps show that everything works and which row starts fast, not which is best:
+training is far from its end. For evidence run `scenes_objects`. docs/training.md has the table.
 """
 
 from .design import Design
