@@ -65,7 +65,7 @@ def average_precision(
         rank = np.arange(len(found.pair)) - np.searchsorted(found.pair, found.pair)
         found = _select(found, rank < MOST)
         partial = np.zeros(len(found.pair), dtype=bool)
-    out = truth.crowd | ~_within(truth.area)  # (a, g): objects that nobody needs to find
+    out = truth.crowd | ~_within(truth.area)  # (a, g): objects that need not be found
     verdict = _match(found, truth, out, partial)
     tables = np.full((len(_AREAS), len(_THRESHOLDS), len(classes)), -1.0)
     bounds = np.arange(len(classes) + 1) * len(images)

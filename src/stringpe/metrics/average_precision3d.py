@@ -43,8 +43,8 @@ class Truths(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """What one image adds to the count: for its d detections label, score, and hit and ignored at every threshold,
-    (t, d) bool; and the labels of the truths that count."""
+    """The matching of one image: for its d detections label, score, and hit and ignored at every threshold, (t, d)
+    bool; and the labels of the truths that count."""
 
     label: Tensor
     score: Tensor
@@ -117,8 +117,8 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
 
 def paired_iou(predicted: Tensor, target: Tensor, *, points: int = 0) -> Tensor:
     """IoU (n,) of predictions with the objects that they are paired with, (n, 12) each; the paper's table reports its
-    mean over all objects. Predicted rotations may be degenerate: `box3d.complete` mends them. points: 0 for the exact
-    IoU, else of the Monte-Carlo estimate, 100,000 in the paper."""
+    mean over all objects. Predicted rotations may be degenerate: `box3d.complete` replaces those. points: 0 for the
+    exact IoU, else the number of points of the Monte-Carlo estimate, 100,000 in the paper."""
     whole = box3d.complete(predicted.double())
     if points:
         return box3d.iou(whole, target.double(), method="monte_carlo", points=points)

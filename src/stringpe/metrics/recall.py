@@ -11,8 +11,8 @@ def recall(image: Tensor, text: Tensor, owner: Tensor, *, chunk: int = 1024) -> 
 
     image (n, width) and text (m, width): embeddings, finite. owner (m,): the image that each text belongs to, −1 for a
     distractor. An image counts as found if any of its texts is among its k nearest texts, a text if its image is among
-    its k nearest images. Images without texts are no queries, but stand in the gallery. Ties count against the model:
-    one that gives everything the same score finds nothing. chunk: rows of the score matrix at a time.
+    its k nearest images. Images without texts are not queries, but are part of the gallery. Ties count against the
+    model: one that gives everything the same score finds nothing. chunk: rows of the score matrix at a time.
     """
     if image.ndim != 2 or text.ndim != 2 or image.shape[1] != text.shape[1] or owner.shape != text.shape[:1]:
         raise ValueError(

@@ -1,4 +1,5 @@
-"""Intervals and tests: what a handful of seeds or trials shows, what it shows to be equal, and what stays open."""
+"""Intervals and tests for a handful of seeds or trials: what differs, what is equal within a margin, and what remains
+open."""
 
 import math
 import statistics
@@ -11,7 +12,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` runs with its 95 % interval; without bounds where a single run gives none."""
+    """A mean over `count` runs with its 95 % interval; without bounds for a single run, which gives none."""
 
     mean: float
     low: float | None
@@ -121,7 +122,7 @@ def _correlation(both: int, one: int, other: int, neither: int) -> float:
 
 @dataclass(frozen=True)
 class Residual:
-    """The spread that is left in a table of rows × seeds once the means of rows and of seeds are taken out.
+    """The spread that remains in a table of rows × seeds once the means of rows and of seeds are subtracted.
 
     In the model y_ij = row_i + seed_j + e_ij, `deviation` estimates the standard deviation of e with `freedom`
     = (rows − 1)(seeds − 1) degrees of freedom. All differences within a table share it, which is worth more than a
@@ -168,7 +169,7 @@ def spreads_alike(scores: Mapping[str, Mapping[int, float]], level: float = 0.05
     if len(rows) < 2 or len(rows[0]) < 3:
         return True
     means = [statistics.fmean(row.values()) for row in rows]
-    # Medians: a wild row must not enter what is taken out of the calm ones.
+    # Medians, so that a row with a large spread does not affect what is subtracted from the others.
     seeds = {s: statistics.median(row[s] - m for row, m in zip(rows, means, strict=True)) for s in rows[0]}
     left = [[row[s] - seeds[s] for s in seeds] for row in rows]
     flat = [statistics.pvariance(values) < 1e-18 for values in left]
@@ -284,7 +285,7 @@ def _t_quantile(probability: float, freedom: float) -> float:
 
 
 def _t_tail(value: float, error: float, freedom: float) -> float:
-    """P(T > value / error); without any spread, whether the value is beyond doubt."""
+    """P(T > value / error); without any spread 0, or 1 for a negative value, or ½ for zero."""
     if error == 0:
         return 0.5 if value == 0 else float(value < 0)
     from scipy.stats import t
