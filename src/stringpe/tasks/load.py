@@ -45,7 +45,8 @@ def open_run(path: str | Path, changes: Sequence[str] = ()) -> tuple[Task, nn.Mo
     another machine: ["data.val=…"]."""
     recipe, weights = checkpoints.read_model(Path(path))
     refuse_foreign_code(recipe, Path(path), changes)
-    reopening = task_class(recipe.task).changes_to_reopen(recipe, checkpoints.model_folder(Path(path)))
+    folder = checkpoints.model_folder(Path(path))
+    reopening = _find_task(recipe, folder).changes_to_reopen(recipe, folder)
     changed_keys = [change.partition("=")[0] for change in changes]
     task = create(override(recipe, [*reopening, *changes]), given=changed_keys)
     model = task.build(task.recipe, task.parts)
@@ -80,7 +81,8 @@ def refuse_foreign_code(recipe: Recipe, folder: Path, changes: Sequence[str] = (
 def _load_run(path: Path) -> LoadedRun:
     recipe, weights = checkpoints.read_model(path)
     refuse_foreign_code(recipe, path)
-    folder, task = checkpoints.model_folder(path), task_class(recipe.task)
+    folder = checkpoints.model_folder(path)
+    task = _find_task(recipe, folder)
     parts = task.read_parts(folder, weights)
     try:
         model = task.build(recipe, parts)
@@ -91,6 +93,14 @@ def _load_run(path: Path) -> LoadedRun:
         ) from None
     load_weights(model, weights, str(path))
     return LoadedRun(model.eval(), recipe, parts)
+
+
+def _find_task(recipe: Recipe, folder: Path) -> type[Task]:
+    """The class of the task that the recipe in a model's folder names."""
+    try:
+        return task_class(recipe.task)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} names a task that is not there: {error}") from None
 
 
 def _load_owl(folder: Path) -> LoadedRun:
