@@ -188,7 +188,7 @@ def test_one_command_trains_the_rgb_model_and_then_lifts_it(tmp_path, monkeypatc
         (["model.freeze=qk"], "model.freeze of this task is backbone or backbone\\+basis, got 'qk'"),
         (["model.depth=channel"], "model.depth is none or lift, got 'channel'"),
         (["model.freeze=", "model.start=", "model.lora=2"], "model.lora=2 is for a frozen ViT"),
-        (["model.encoding=none"], "set model.depth=none for this row"),
+        (["model.encoding=none"], "set model.depth=none"),
     ],
 )
 def test_mistakes_with_a_frozen_model_are_answered_in_words(tmp_path, changes, said):

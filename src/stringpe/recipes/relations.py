@@ -13,7 +13,8 @@ trained, W_q and W_k frozen, linear attention): absolute 43.5 ± 5.0, 27.0 ± 0.
 55.6 ± 4.9, 48.1 ± 0.8; RoPE-Mixed 76.5 ± 0.8, 61.2 ± 6.3, 61.4 ± 1.5; Circulant 76.0 ± 1.5, 55.4 ± 12.3,
 40.5 ± 3.5; Cayley 76.6 ± 0.9, 68.2 ± 1.9, 65.9 ± 0.8. With coordinates moved, absolute falls to 24.4 ± 2.1
 and the others do not change. Cayley − RoPE-Mixed: +0.10 ± 0.24 as trained (equal within 0.5), +7.00 ± 5.85 frozen,
-+4.53 ± 1.22 with linear attention. The batch of 32 was chosen for its cost, on the seeds 100 to 102.
++4.53 ± 1.22 with linear attention; in the seeds 10 to 19 it was +0.41 ± 0.24 as trained and +7.15 ± 3.28 frozen
+(results/2026-11-18-relations). The batch of 32 was chosen for its cost, on the seeds 100 to 102.
 """
 
 from .design import EQUAL, MORE, Column, Contrast, Design
