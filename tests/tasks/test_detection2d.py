@@ -66,7 +66,7 @@ def test_prompts_that_are_read_by_need_give_the_same_loss(task, monkeypatch):
     model = task.model().eval()
     batch = next(task.batches(0, Place()))
     wanted = task.loss(model, batch)
-    monkeypatch.setattr(detection2d, "_FEW", 0)
+    monkeypatch.setattr(detection2d, "_ENCODE_ALL", 0)
     assert torch.allclose(task.loss(model, batch), wanted, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""A picture of an encoding: its wavelengths, its basis, and the scores that it gives over displacement."""
+"""A picture of an encoding: its wavelengths, basis and frequencies, and attention scores by displacement."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def score_map(encoding: Encoding, head: int, token: Tensor, extent: float = 16.0, points: int = 97) -> Tensor:
     """zᵀ R(δ) z / ‖z‖² for displacements δ in the plane of the first two axes, (points, points).
 
-    The score of a token with a copy of itself at distance δ: 1 at δ = 0, and further out a sum of waves. (Where the
+    The score of a token with a copy of itself at displacement δ: 1 at δ = 0, and farther out a sum of waves. (If the
     basis is not orthogonal, z stands for Pᵀ z.)
     """
     delta = torch.zeros(points * points, encoding.coord_dim)
-    drawn = min(2, encoding.coord_dim)
-    delta[:, :drawn] = (grid(points, points, units="centred") * (2 * extent / (points - 1)))[:, :drawn]
+    axes = min(2, encoding.coord_dim)
+    delta[:, :axes] = (grid(points, points, units="centred") * (2 * extent / (points - 1)))[:, :axes]
     z = token @ encoding.basis()[head].detach()  # Pᵀ z as a row
     angle = delta @ encoding.frequencies()[head].detach()
-    turned = rotate_planes(z.expand(len(delta), -1), angle)
-    return ((turned @ z) / z.square().sum()).view(points, points)
+    rotated = rotate_planes(z.expand(len(delta), -1), angle)
+    return ((rotated @ z) / z.square().sum()).view(points, points)
 
 
 @torch.no_grad()
@@ -50,11 +50,11 @@ def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int
     panels = below.subplots(1, heads, squeeze=False)[0]
     for head, ax in enumerate(panels):
         image = score_map(encoding, head, token, extent)
-        drawn = ax.imshow(image.numpy(), extent=(-extent, extent, extent, -extent), cmap="RdBu_r", vmin=-1, vmax=1)
+        heatmap = ax.imshow(image.numpy(), extent=(-extent, extent, extent, -extent), cmap="RdBu_r", vmin=-1, vmax=1)
         ax.set(title=f"head {head}", xlabel="Δ column (units)")
     panels[0].set_ylabel("Δ row (units)")
     below.suptitle("score of a token with a copy of itself, over their displacement")
-    below.colorbar(drawn, ax=panels, shrink=0.8)
+    below.colorbar(heatmap, ax=panels, shrink=0.8)
     size = f"{encoding.num_heads} heads of {encoding.head_dim}, {encoding.coord_dim} coordinates"
     figure.suptitle(f"{encoding.name}: {size}")
     out = Path(out)
@@ -65,7 +65,7 @@ def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int
 
 
 def check_drawable(encoding: PositionEncoding) -> None:
-    """Refuse what has no basis and frequencies to draw."""
+    """Refuse encodings that have no basis and frequencies to draw."""
     if not isinstance(encoding, Encoding):
         raise ValueError(f"a {type(encoding).__name__} has no basis and frequencies to draw: take one of {names()}")
 

@@ -1,9 +1,10 @@
-"""Where the patches of a picture look under several encodings while all coordinates move: a page, or an animation.
+"""Attention between the patches of a picture under several encodings while all coordinates move: a page, or an
+animation.
 
-One attention head without training: tokens are a random projection of the patches' pixels, W_q and W_k two random
-matrices near the identity, the same for all encodings, so that a patch looks at patches somewhat like it. The encodings
-differ in how they put positions into q·k. Moving all coordinates by the same displacement changes nothing that the
-picture shows: weights under a relative encoding stay, and those under an absolute embedding change.
+The model is one attention head without training. Tokens are a random projection of the patches' pixels, and W_q and W_k
+are two random matrices near the identity, so that a patch attends to patches that resemble it. All encodings share them
+and differ only in how they put positions into q·k. Moving all coordinates by the same displacement changes nothing
+about the picture: the weights of a relative encoding stay the same, and those of an absolute embedding change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 HEAD_DIM, PATCHES = 64, 14
 MOVES = (0, 1, 2, 4, 8, 16)
-"""Displacements, in patches, that the slider of a page goes through."""
+"""The positions of a page's slider: displacements in patches."""
 
-_SHARPNESS = 5.0  # of the softmax, about the score of a token with itself
-_APART = 0.8  # how far W_q and W_k are from the identity, between 0 and 1
+_SHARPNESS = 5.0  # of the softmax: about the score of a token with itself
+_DEVIATION = 0.8  # of W_q and W_k from the identity, between 0 and 1
 _TITLES = {
     "sincos": "absolute embeddings (sine-cosine)",
     "absolute": "absolute embeddings (table)",
     "cayley": "Cayley-STRING",
 }
-_STEPS, _MOST = 24, 12  # frames of the animation, and how far coordinates move in it
+_STEPS, _MAX_MOVE = 24, 12  # frames of the animation, and the largest displacement in it
 
 
 def rendered_picture(side: int = 168) -> Tensor:
@@ -57,12 +58,15 @@ def read_picture(path: Path, side: int = 168) -> Tensor:
 
 
 def make_encoding(name: str, noise: float, seed: int) -> PositionEncoding | AbsoluteEmbedding:
-    """The encoding of one head over rows and columns, its basis moved off the identity by `noise`."""
+    """The encoding of one head over rows and columns. noise: standard deviation of the parameters of its basis, which
+    moves the basis away from the identity."""
     torch.manual_seed(seed)
     if name in ("absolute", "sincos"):
-        made = create(name, dim=HEAD_DIM, coord_dim=2, **({"sizes": (PATCHES, PATCHES)} if name == "absolute" else {}))
-        assert isinstance(made, AbsoluteEmbedding)
-        return made
+        embedding = create(
+            name, dim=HEAD_DIM, coord_dim=2, **({"sizes": (PATCHES, PATCHES)} if name == "absolute" else {})
+        )
+        assert isinstance(embedding, AbsoluteEmbedding)
+        return embedding
     encoding = create(name, head_dim=HEAD_DIM, num_heads=1, coord_dim=2)
     assert isinstance(encoding, PositionEncoding)
     if isinstance(encoding, Encoding):
@@ -75,20 +79,20 @@ def make_encoding(name: str, noise: float, seed: int) -> PositionEncoding | Abso
 def attention_maps(
     encoding: PositionEncoding | AbsoluteEmbedding, image: Tensor, moves: Sequence[tuple[float, float]], seed: int = 0
 ) -> Tensor:
-    """Weights (moves, n, n) from patch to patch of an image (3, side, side), with all coordinates moved by (rows,
-    columns) patches."""
+    """Attention weights (moves, n, n) between the patches of an image (3, side, side), for each of the `moves` of all
+    coordinates by (rows, columns) patches."""
     tokens, coords = _tokens(image, seed), grid(PATCHES, PATCHES)
     dice = torch.Generator().manual_seed(seed + 1)
-    near = (1 - _APART**2) ** 0.5 * torch.eye(HEAD_DIM)
-    w_q, w_k = near + _APART * torch.randn(2, HEAD_DIM, HEAD_DIM, generator=dice) / HEAD_DIM**0.5
+    identity = (1 - _DEVIATION**2) ** 0.5 * torch.eye(HEAD_DIM)
+    w_q, w_k = identity + _DEVIATION * torch.randn(2, HEAD_DIM, HEAD_DIM, generator=dice) / HEAD_DIM**0.5
     maps = []
     for move in moves:
-        place = coords + torch.tensor(move)
+        moved = coords + torch.tensor(move)
         if isinstance(encoding, AbsoluteEmbedding):
-            tokens_there = (tokens / 2**0.5 + encoding(place))[None, None]  # both of norm √(HEAD_DIM / 2)
-            q, k = tokens_there @ w_q, tokens_there @ w_k
+            embedded = (tokens / 2**0.5 + encoding(moved))[None, None]  # both of norm √(HEAD_DIM / 2)
+            q, k = embedded @ w_q, embedded @ w_k
         else:
-            q, k = encoding((tokens @ w_q)[None, None], (tokens @ w_k)[None, None], place)
+            q, k = encoding((tokens @ w_q)[None, None], (tokens @ w_k)[None, None], moved)
         maps.append((q @ k.mT / HEAD_DIM * _SHARPNESS).softmax(-1)[0, 0])
     return torch.stack(maps)
 
@@ -98,8 +102,8 @@ def _tokens(image: Tensor, seed: int) -> Tensor:
     size = image.shape[1] // PATCHES
     patches = torch.nn.functional.unfold(image[None].float() / 255, size, stride=size)[0].T  # (n, 3 · size²)
     patches = patches - patches.mean(0)
-    draw = torch.randn(patches.shape[1], HEAD_DIM, generator=torch.Generator().manual_seed(seed))
-    return torch.nn.functional.normalize(patches @ draw, dim=1) * HEAD_DIM**0.5
+    projection = torch.randn(patches.shape[1], HEAD_DIM, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(patches @ projection, dim=1) * HEAD_DIM**0.5
 
 
 def attention_page(names: Sequence[str], image: Tensor, *, noise: float, seed: int) -> str:
@@ -116,16 +120,17 @@ def attention_page(names: Sequence[str], image: Tensor, *, noise: float, seed: i
         (PATCHES, PATCHES),
         variants=[f"all coordinates moved by {move} rows and columns" for move in MOVES],
         note="One attention head without training: queries and keys are random projections of the patches' pixels, the "
-        "same under every encoding. Changes are in shares of the largest weight before the move.",
+        "same under every encoding. Changes are given as shares of the largest weight before the move.",
         title="Where a patch looks when all coordinates move",
     )
 
 
 def animate(names: Sequence[str], image: Tensor, out: Path, *, noise: float, seed: int) -> Path:
-    """Write an animated GIF: the weights of one patch under each encoding while all coordinates move in a circle. It
-    starts at the far side of the circle, so that a viewer that does not play animations shows a difference."""
-    turns = torch.pi + torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
-    moves = [(float(_MOST / 2 * (1 - t.cos())), float(_MOST / 2 * t.sin())) for t in turns]
+    """Write an animated GIF: the attention weights of one patch under each encoding while all coordinates move in a
+    circle. It starts at the far side of the circle, so that a viewer that does not play animations shows a
+    difference."""
+    angles = torch.pi + torch.arange(_STEPS) * (2 * torch.pi / _STEPS)
+    moves = [(float(_MAX_MOVE / 2 * (1 - t.cos())), float(_MAX_MOVE / 2 * t.sin())) for t in angles]
     maps = {name: attention_maps(make_encoding(name, noise, seed), image, [(0.0, 0.0), *moves], seed) for name in names}
     out.parent.mkdir(parents=True, exist_ok=True)
     first, *rest = list(_frames(image, maps, moves))
@@ -135,8 +140,8 @@ def animate(names: Sequence[str], image: Tensor, out: Path, *, noise: float, see
 
 
 def _frames(image: Tensor, maps: dict[str, Tensor], moves: Sequence[tuple[float, float]]) -> "Iterator[Image]":
-    """The frames of the animation, with one palette for all of them. maps: (1 + moves, n, n) per encoding, the first
-    without a displacement."""
+    """The frames of the animation, with one palette for all of them. maps: (1 + moves, n, n) per encoding, of
+    which the first has no displacement."""
     import matplotlib
 
     matplotlib.use("Agg")

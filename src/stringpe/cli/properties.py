@@ -1,4 +1,4 @@
-"""The table of properties: invariance, exactness, number of parameters and cost of every encoding, measured."""
+"""The table of properties, measured: invariance, exactness, number of parameters and cost of every encoding."""
 
 import statistics
 import time
@@ -18,8 +18,9 @@ from ..encoding import Encoding, PositionEncoding
 
 @dataclass(frozen=True)
 class Row:
-    """One encoding: relative score error under the shift, distance to the matrix exponential (float64; None where the
-    encoding has no such form), learned numbers per layer, and milliseconds for q and k with their quartiles."""
+    """One encoding: relative score error under the shift, distance to the matrix exponential (float64; None if the
+    encoding does not have this form), learned parameters per layer, and the median milliseconds for q and k with their
+    quartiles."""
 
     name: str
     shift_error: float
@@ -30,12 +31,12 @@ class Row:
 
 
 def builders(head_dim: int, num_heads: int, coord_dim: int) -> dict[str, Callable[[], PositionEncoding]]:
-    """Everything that the table has a row for: encodings of STRING's form, then the baselines."""
+    """Builders of the encodings that the table has a row for: encodings of STRING's form, then the baselines."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim}
-    every = names(baselines=True)
+    rows = names(baselines=True)
     if coord_dim > 3:
-        every.remove("spherical")  # it has three axes to turn about
-    return {name: partial(create, name, **sizes) for name in every}
+        rows.remove("spherical")  # it has three axes to rotate about
+    return {name: partial(create, name, **sizes) for name in rows}
 
 
 @torch.no_grad()
@@ -48,11 +49,12 @@ def measure(
     shift: float = 1000.0,
     seed: int = 0,
 ) -> Iterator[Row]:
-    """One row after another. Encodings are moved off their start first (normal noise of 0.1 on S, 0.01 on the rest), so
-    that a basis that does nothing cannot pass for one that works."""
+    """Measure the rows one after another. Noise is first added to the parameters (normal, 0.1 on S and 0.01 on the
+    rest): many bases start at the identity, where a basis that has no effect would measure the same as one that
+    works."""
     check_heads(head_dim, num_heads)
-    for what, count in {"coord_dim": coord_dim, "tokens": tokens}.items():
-        check_count(what, count)
+    for name, count in {"coord_dim": coord_dim, "tokens": tokens}.items():
+        check_count(name, count)
     for name, build in builders(head_dim, num_heads, coord_dim).items():
         torch.manual_seed(seed)
         encoding = build()
@@ -62,13 +64,13 @@ def measure(
         if isinstance(encoding, Encoding) and encoding.basis.orthogonal:
             dense = testing.dense_error(encoding.double())
         encoding = encoding.float()
-        middle, quartiles = _milliseconds(encoding, tokens)
+        median, quartiles = _milliseconds(encoding, tokens)
         yield Row(
             name=name,
             shift_error=testing.shift_error(encoding, shift=shift, seed=seed),
             dense_error=dense,
             parameters=_count(encoding),
-            milliseconds=middle,
+            milliseconds=median,
             quartiles=quartiles,
         )
 
@@ -84,5 +86,5 @@ def _milliseconds(encoding: PositionEncoding, tokens: int, repeats: int = 11) ->
         start = time.perf_counter()
         encoding(q, k, coords)
         times.append(1e3 * (time.perf_counter() - start))
-    low, middle, high = statistics.quantiles(times[1:], n=4)  # the first one warms up
-    return middle, (low, high)
+    low, median, high = statistics.quantiles(times[1:], n=4)  # the first call warms up
+    return median, (low, high)

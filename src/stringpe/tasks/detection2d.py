@@ -1,5 +1,5 @@
-"""Finding what texts name, with a box around each: OWL-ViT on COCO, LVIS or the procedural world (section 4.2, in
-2D)."""
+"""Finding the objects that texts name, and a box around each of them: OWL-ViT on COCO, LVIS or the procedural world
+(section 4.2 of the paper, in 2D)."""
 
 import itertools
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ from .text_task import TextTask
 from .warm_start import OWL_CONFIG, choose_tokenizer, is_owl, load_weights, read_owl_config
 
 TOP = 300
-"""How many pairs of token and class the results of an image hold."""
+"""The most pairs of token and class that the results of an image hold."""
 
-_FEW = 1024  # prompts that are read in every step whether asked for or not, which saves waiting for the device
-_PART = 512  # prompts read at a time in evaluation
-_OWL_CONTEXT = 16  # what transformers leaves out of a configuration
+_ENCODE_ALL = 1024  # up to this many prompts, every step encodes all: choosing the batch's would wait for the device
+_PROMPTS_PER_CALL = 512  # in evaluation
+_OWL_CONTEXT = 16  # transformers' default, which it leaves out of a configuration
 
 
 class Detection2D(TextTask):
     """Open-vocabulary detection with the loss, mosaics, negatives and prompts of OWL-ViT; AP and AP50 as COCO's.
 
-    The validation set may have other classes than the training set: they are asked for by their names."""
+    The validation set may have other classes than the training set, because classes are asked for by their names."""
 
     metric = "AP"
     metric_name = "AP"
@@ -98,7 +98,7 @@ class Detection2D(TextTask):
             super().start(model, folder)
         elif is_owl(folder):
             model.load_state_dict(load_owl(folder).state_dict())
-        else:  # a run of ours that started from transformers
+        else:  # a run of stringpe that started from a model of transformers
             load_weights(model, read_model(folder)[1], str(folder))
 
     @cached_property
@@ -120,15 +120,15 @@ class Detection2D(TextTask):
         steps = itertools.count(start)
         mosaics = (plan_mosaics(order, step, place, self.shares, sizes) for step in itertools.count(start))
         ahead, plans = itertools.tee(mosaics)
-        drawn = load_squares(self.train_set, (p.picture for p in ahead), place)
-        for step, planned, (pixels, index) in zip(steps, plans, drawn, strict=False):
-            made = planned._replace(picture=index)  # another picture where one cannot be decoded
-            image, truth = draw_mosaics(pixels, pictures, made, recipe.augment)
+        squares = load_squares(self.train_set, (p.picture for p in ahead), place)
+        for step, planned, (pixels, index) in zip(steps, plans, squares, strict=False):
+            plan = planned._replace(picture=index)  # another picture where one cannot be decoded
+            image, truth = draw_mosaics(pixels, pictures, plan, recipe.augment)
             u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, 2 * classes + 3, "detection")
             image = to_unit(image)
             if recipe.augment.colour:
                 image = colour(image, u[:, -3:], recipe.augment.colour)
-            yield {"image": image, **self._ask(truth, made, weight, u[:, :classes], u[:, classes:-3])}
+            yield {"image": image, **self._choose_queries(truth, plan, weight, u[:, :classes], u[:, classes:-3])}
 
     def _order(self) -> Order | MixedOrder:
         batch, seed = self.recipe.loop.batch_size, self.recipe.seed
@@ -138,29 +138,29 @@ class Detection2D(TextTask):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, index = self._tokens(batch["image"].device), batch["query"]
-        if len(tokens) > _FEW:
-            asked, index = index.unique(return_inverse=True)
-            tokens = tokens[asked]
-        found: Detections = model(batch["image"], tokens, index=index, mask=batch["mask"])
+        if len(tokens) > _ENCODE_ALL:
+            used, index = index.unique(return_inverse=True)
+            tokens = tokens[used]
+        detections: Detections = model(batch["image"], tokens, index=index, mask=batch["mask"])
         truth = Truth(batch["boxes"], batch["labels"], batch["valid"], batch["crowd"])
         masks = {name: batch[name] for name in ("mask", "exhaustive")}
-        return detection_loss(found, truth, **masks, positives=self.recipe.loss.positives).total
+        return detection_loss(detections, truth, **masks, positives=self.recipe.loss.positives).total
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        """AP needs the boxes of all images, so those of all processes are gathered, and process 0 matches them."""
+        """AP needs the boxes of all images, so they are gathered from all processes, and process 0 matches them."""
         boxes, coco = self.predictions(model, place), self.val_set.coco
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if place.rank == 0:
-            found = average_precision(coco.dataset(), boxes, lvis=coco.lvis)
+            metrics = average_precision(coco.dataset(), boxes, lvis=coco.lvis)
             if self.results is not None:
                 write_json(self.results, boxes)
-        found = broadcast(found, place)
+        metrics = broadcast(metrics, place)
         names = ("AP", "AP50", "AP75", *(("APr", "APc", "APf") if coco.lvis else ()))
-        return {name: max(found.get(name, 0.0), 0.0) for name in names} | {"count": float(len(self.val_set))}
+        return {name: max(metrics.get(name, 0.0), 0.0) for name in names} | {"count": float(len(self.val_set))}
 
     def predictions(self, model: nn.Module, place: Place) -> list[dict[str, Any]]:
-        """The `TOP` best pairs of box and class of every validation image, as COCO's results; the same in all
-        processes."""
+        """The `TOP` best pairs of box and class of every validation image, in the format of COCO's results; the same in
+        all processes."""
         coco = self.val_set.coco
         queries: Tensor | None = None
         parts: list[Tensor] = []
@@ -178,38 +178,39 @@ class Detection2D(TextTask):
         from ..geometry.draw_boxes import outline_boxes
 
         split = self.val_set
-        shown = []
+        samples = []
         for pixels, index, _ in itertools.islice(validation_squares(split, count, Place()), 1):
             for image, i in zip(pixels, index.tolist(), strict=True):
                 picture = split.coco.pictures[i]
                 side = max(picture.width, picture.height) / split.side
                 boxes = [tuple(v / side for v in box) for box in picture.boxes]
                 names = sorted({split.coco.names[c] for c in picture.labels})
-                shown.append(Sample(outline_boxes(image, boxes), ", ".join(names) or "nothing"))
-        return shown[:count]
+                samples.append(Sample(outline_boxes(image, boxes), ", ".join(names) or "nothing"))
+        return samples[:count]
 
     def counters(self) -> dict[str, float]:
         problems = len(self.train_set.problems) + len(self.val_set.problems)
-        found = {"left_out": problems, "truncated": self.tokenizer.truncated}
-        return {name: float(number) for name, number in found.items() if number}
+        counts = {"left_out": problems, "truncated": self.tokenizer.truncated}
+        return {name: float(count) for name, count in counts.items() if count}
 
-    def _ask(self, truth: Truth, made: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
-        """Queries (as numbers of prompts), mask, truth, and which queries are annotated in full. Classes that are not
-        there are drawn among those of the image's data set; what another set alone annotates is not known of it."""
-        split, sets = self.train_set, self.train_set.sets(made.picture)
-        negative = None if split.negative is None else _any_in_mosaic(split.negative[made.picture], made, u)
+    def _choose_queries(self, truth: Truth, plan: Plan, weight: Tensor, u: Tensor, v: Tensor) -> Batch:
+        """Every image's queries (as numbers of prompts), their mask, the truth, and which queries are annotated in
+        full. Absent classes are drawn from those of the image's data set; of classes that only another data set
+        annotates, nothing is known."""
+        split, sets = self.train_set, self.train_set.sets(plan.picture)
+        negative = None if split.negative is None else _any_in_mosaic(split.negative[plan.picture], plan, u)
         unknown = ~split.covers[sets]
         if split.partial is not None:
-            unknown |= split.partial[made.picture]
-        partial = _any_in_mosaic(unknown, made, u) if len(split.sizes) > 1 or split.partial is not None else None
-        first = sets[made.place == 0]  # of every image
-        asked = draw_queries(truth, weight[first].to(u.device), self.recipe.data.negatives, u, negative)
-        template = (v.gather(1, asked.classes) * len(CLIP_TEMPLATES)).long().clamp(max=len(CLIP_TEMPLATES) - 1)
-        exhaustive = torch.ones_like(asked.mask) if partial is None else ~partial.gather(1, asked.classes)
-        boxes, labels, valid, crowd = asked.truth
+            unknown |= split.partial[plan.picture]
+        partial = _any_in_mosaic(unknown, plan, u) if len(split.sizes) > 1 or split.partial is not None else None
+        first = sets[plan.place == 0]  # the data set of every image's first tile
+        queries = draw_queries(truth, weight[first].to(u.device), self.recipe.data.negatives, u, negative)
+        template = (v.gather(1, queries.classes) * len(CLIP_TEMPLATES)).long().clamp(max=len(CLIP_TEMPLATES) - 1)
+        exhaustive = torch.ones_like(queries.mask) if partial is None else ~partial.gather(1, queries.classes)
+        boxes, labels, valid, crowd = queries.truth
         return {
-            "query": asked.classes * len(CLIP_TEMPLATES) + template,
-            "mask": asked.mask,
+            "query": queries.classes * len(CLIP_TEMPLATES) + template,
+            "mask": queries.mask,
             "exhaustive": exhaustive,
             "boxes": boxes,
             "labels": labels,
@@ -229,41 +230,42 @@ class Detection2D(TextTask):
         return prompt_tokens(self.tokenizer, names, self.context, CLIP_TEMPLATES).flatten(0, 1)
 
     def _queries(self, model: nn.Module, image: Tensor) -> Tensor:
-        """Query embeddings (classes, e) of the validation classes, whose logits are means over the templates. Read by
-        whole calls of the model, beside one image: a wrapped model can do nothing else."""
+        """Query embeddings (classes, e) of the validation classes: means over the templates, which makes the logits
+        means as well. The texts are encoded by whole calls of the model, together with one image, because a wrapped
+        model offers nothing else."""
         tokens = prompt_tokens(self.tokenizer, self.val_set.coco.names, self.context, CLIP_TEMPLATES)
-        parts = tokens.flatten(0, 1).to(image.device).split(_PART)
-        read = torch.cat([model(image, part).queries for part in parts])
-        return read.unflatten(0, (-1, len(CLIP_TEMPLATES))).mean(1)
+        parts = tokens.flatten(0, 1).to(image.device).split(_PROMPTS_PER_CALL)
+        queries = torch.cat([model(image, part).queries for part in parts])
+        return queries.unflatten(0, (-1, len(CLIP_TEMPLATES))).mean(1)
 
 
-def pick_best(found: Detections, number: Tensor, top: int = TOP) -> Tensor:
-    """(b, k, 7) float64: the image's number (b,), class, score, and box as cxcywh of the best k pairs of token and
-    class. Class 0 is an ordinary class: there is none for the background."""
-    classes = found.logits.shape[2]
-    score, place = found.logits.float().sigmoid().flatten(1).topk(min(top, found.logits[0].numel()), dim=1)
-    boxes = found.boxes.gather(1, (place // classes)[..., None].expand(-1, -1, 4))
-    head = torch.stack([number[:, None].expand_as(place), place % classes, score], -1)
+def pick_best(detections: Detections, number: Tensor, top: int = TOP) -> Tensor:
+    """The best k = `top` pairs of token and class of every image, (b, k, 7) float64: the image's number (b,), class,
+    score, and box as cxcywh. Class 0 is an ordinary class: there is no class for the background."""
+    classes = detections.logits.shape[2]
+    score, pair = detections.logits.float().sigmoid().flatten(1).topk(min(top, detections.logits[0].numel()), dim=1)
+    boxes = detections.boxes.gather(1, (pair // classes)[..., None].expand(-1, -1, 4))
+    head = torch.stack([number[:, None].expand_as(pair), pair % classes, score], -1)
     return torch.cat([head.double(), boxes.double()], -1)
 
 
 def mark_duplicates(rows: Tensor, threshold: float) -> Tensor:
-    """What `pick_best` found (b, k, 7), with the score −1 where a better box of the same class in the same image
-    overlaps by an IoU of more than `threshold`; 1 marks none."""
+    """The rows (b, k, 7) of `pick_best`, with the score −1 where a better box of the same class in the same image
+    overlaps by an IoU of more than `threshold`; a threshold of 1 marks no box."""
     if threshold >= 1:
         return rows
     rows = rows.clone()
     for row in rows:
-        apart = row[:, 1:2] * 4  # boxes lie in [0, 1], or not far from it
-        kept = nms(to_corners(row[:, 3:]) + apart, row[:, 2], threshold)
-        dropped = torch.ones(len(row), dtype=torch.bool, device=row.device).index_fill(0, kept, False)
-        row[dropped, 2] = -1.0
+        offset = row[:, 1:2] * 4  # separates the classes: boxes lie in [0, 1], or not far from it
+        best = nms(to_corners(row[:, 3:]) + offset, row[:, 2], threshold)
+        duplicate = torch.ones(len(row), dtype=torch.bool, device=row.device).index_fill(0, best, False)
+        row[duplicate, 2] = -1.0
     return rows
 
 
 def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """COCO's results from what `pick_best` found (n, k, 7): boxes as x, y, w, h in pixels of the pictures, without
-    padding; what has a negative score is left out."""
+    """The rows (n, k, 7) of `pick_best` in the format of COCO's results: boxes as x, y, w, h in pixels of the pictures,
+    without padding. Images with a negative number and boxes with a negative score are left out."""
     results = []
     for row in rows:
         number = int(row[0, 0])
@@ -282,7 +284,8 @@ def to_results(rows: Tensor, pictures: Any, ids: tuple[int, ...]) -> list[dict[s
 
 
 def parse_mix(text: str, sets: int) -> list[float]:
-    """The shares of the data sets in training from `data.mix`, "0.8 0.2"; empty for those of their sizes."""
+    """The shares of the data sets in training, from the text of `data.mix`: "0.8 0.2". An empty text gives an empty
+    list, which stands for shares in proportion to the sizes of the data sets."""
     if not text:
         return []
     try:
@@ -298,13 +301,14 @@ def parse_mix(text: str, sets: int) -> list[float]:
 
 
 def _count_boxes(split: BoxedPictures) -> Tensor:
-    """(sets, classes): in how many boxes of a data set a class is."""
+    """(sets, classes): how many boxes of each class a data set has."""
     pictures, classes = split.pictures, len(split.coco.names)
     parts = zip(pictures.labels.split(split.sizes), pictures.valid.split(split.sizes), strict=True)
     return torch.stack([torch.bincount(label[valid], minlength=classes).float() for label, valid in parts])
 
 
-def _any_in_mosaic(table: Tensor, made: Plan, like: Tensor) -> Tensor:
-    """(b, classes): what the table (u, classes) says of any of an image's tiles."""
-    found = torch.zeros(like.shape, dtype=torch.float32).index_add_(0, made.image, table.float())
-    return (found > 0).to(like.device)
+def _any_in_mosaic(table: Tensor, plan: Plan, like: Tensor) -> Tensor:
+    """(b, classes): whether the table (u, classes) is true for any of an image's tiles. like: a tensor of the result's
+    shape and device."""
+    tiles = torch.zeros(like.shape, dtype=torch.float32).index_add_(0, plan.image, table.float())
+    return (tiles > 0).to(like.device)

@@ -1,4 +1,4 @@
-"""Finding named objects in RGB or RGB-D images, each with its oriented box in 3D: the paper's section 4.2."""
+"""Finding named objects in RGB or RGB-D images, with an oriented 3D box around each: section 4.2 of the paper."""
 
 import json
 import math
@@ -30,13 +30,13 @@ from .warm_start import choose_tokenizer
 
 
 class Detection3D(TextTask):
-    """OWL-ViT with boxes in 3D. Queries are the names of all labels; in training each image asks for `data.queries` of
-    its objects, drawn anew in every step (12 in the paper), in evaluation for all.
+    """OWL-ViT with boxes in 3D. Queries are the names of all labels. The targets of an image are, in training,
+    `data.queries` of its objects, drawn anew in every step (12 in the paper), and all of them in evaluation.
 
-    iou, the number of the paper's tables: the mean, over all objects of the validation set, of the IoU with the
-    prediction that the Hungarian matching of training gives an object (0 for an object that gets none), exact;
+    iou, the number of the paper's tables: the mean over all objects of the validation set of the exact IoU with the
+    prediction that the Hungarian matching of training assigns to the object (0 for an object without one).
     iou_monte_carlo: the same by the paper's estimate, with `loop.eval_points` points per box. ap, ap15, ap25 and ap50:
-    AP3D of the 100 best pairs of token and name of an image. iou_living, …: the first, family by family.
+    AP3D of the 100 best pairs of token and name of an image. iou_living, …: iou of each group of frames.
     """
 
     metric = "iou"
@@ -66,11 +66,11 @@ class Detection3D(TextTask):
 
     @cached_property
     def val_set(self) -> BoxedFrames:
-        found = load_boxes3d(self.recipe.data, "val", self.depth)
-        if found.names != self.names:
-            other = sorted(set(found.names) ^ set(self.names))
+        frames = load_boxes3d(self.recipe.data, "val", self.depth)
+        if frames.names != self.names:
+            other = sorted(set(frames.names) ^ set(self.names))
             raise ValueError(f"data.train and data.val must have the same categories; only one has {', '.join(other)}")
-        return found
+        return frames
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -103,74 +103,74 @@ class Detection3D(TextTask):
         return super().files() | {NAMES: json.dumps(self.names)}
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
-        """image, depth, label (b, queries), box, and the number of the step's template, the same b times."""
+        """Image, depth, label (b, queries), box, intrinsics, and the number of the step's template, b times."""
         order = Order(self.examples, self.recipe.loop.batch_size, self.recipe.seed)
         loader = Memory(self.train_set.columns())
         return training_batches(loader, order, start, place, partial(self._prepare, place))
 
     def _prepare(self, place: Place, columns: Columns, step: int) -> Batch:
-        """A step's images, augmented, with some of their objects, and the template in which these are named."""
+        """A step's images, augmented, with the objects drawn for it, and the number of the template that names them."""
         recipe, size, rows = self.recipe, self.recipe.loop.batch_size, tensors(columns)
         table = uniforms(recipe.seed, step, size, Place(), _COLUMNS + rows["label"].shape[1], "detection3d")
         template, u = int(table[0, 0] * self.queries.shape[1]), place.part(table)
         label = rows["label"].masked_fill(rows["ignore"], -1)
         label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
         image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
-        asked = {"image": image, "depth": rows["depth"].float(), "label": label, "box": box}
-        asked["intrinsics"] = rows["intrinsics"]
-        asked = mirror(asked, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
-        return {**asked, "template": torch.full((len(label),), template, device=label.device)}
+        batch = {"image": image, "depth": rows["depth"].float(), "label": label, "box": box}
+        batch["intrinsics"] = rows["intrinsics"]
+        batch = mirror(batch, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
+        return {**batch, "template": torch.full((len(label),), template, device=label.device)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         queries = self._queries(batch["image"].device)
-        one = queries.index_select(1, batch["template"][:1])[:, 0]  # no value leaves the device
-        found = find_boxes(model, self.recipe, batch, one)
-        return detection3d_loss(found, batch["label"], batch["box"]).total
+        named = queries.index_select(1, batch["template"][:1])[:, 0]  # (names, n); no value leaves the device
+        predictions = find_boxes(model, self.recipe, batch, named)
+        return detection3d_loss(predictions, batch["label"], batch["box"]).total
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        kept = self.val_set
+        frames = self.val_set
         sums: dict[str, Tensor] = {}
         matched: list[tuple[int, Matched]] = []
         entries: list[dict[str, Any]] = []
-        for index, weight in shares(len(kept), self.recipe.loop.eval_batch, place):
-            batch = kept.batch(index, place.device)
-            found = self.predict(model, batch)
+        for index, weight in shares(len(frames), self.recipe.loop.eval_batch, place):
+            batch = frames.batch(index, place.device)
+            predictions = self.predict(model, batch)
             counted = (batch["label"] >= 0) & ~batch["ignore"] & (weight > 0).to(place.device)[:, None]
-            for name, value in self._sums(found, batch, counted).items():
+            for name, value in self._sums(predictions, batch, counted).items():
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
             real = int(weight.sum())
-            best = best_boxes(found)[:real]
+            best = best_boxes(predictions)[:real]
             matched += zip(index.tolist(), ap3d.match(best, split_truths(batch)[:real]), strict=False)
             if self.results is not None:
-                entries += kept.results(best, index)
+                entries += frames.results(best, index)
         if self.results is not None:
             entries = gather(entries, place)
             if place.rank == 0:
                 write_json(self.results, entries)
-        # In the order of the set, so that equal scores stand alike with any number of processes.
+        # In the order of the set, so that equal scores are ranked the same with any number of processes.
         ordered = sorted(gather(matched, place), key=lambda pair: pair[0])
-        whole = ap3d.accumulate([one for _, one in ordered])
-        precision = {"ap": whole.ap, **{f"ap{round(100 * t)}": whole.at.get(t, 0.0) for t in ap3d.SHOWN}}
+        overall = ap3d.accumulate([image for _, image in ordered])
+        precision = {"ap": overall.ap, **{f"ap{round(100 * t)}": overall.at.get(t, 0.0) for t in ap3d.SHOWN}}
         totals = add_up(sums, place)
         count = totals.pop("count")
-        own = {f"iou_{name}": number for name, number in self._objects().items()}
-        means = {name: total / max(own.get(name, count), 1) for name, total in totals.items()}
+        in_group = {f"iou_{name}": number for name, number in self._count_objects().items()}
+        means = {name: total / max(in_group.get(name, count), 1) for name, total in totals.items()}
         return {**means, **{name: 0.0 if math.isnan(v) else v for name, v in precision.items()}, "count": count}
 
     def samples(self, count: int) -> list[Sample]:
         from ..geometry.draw_boxes3d import GREEN, draw
 
-        kept = self.val_set
-        shown = []
-        for i in range(min(count, len(kept))):
-            there = kept.label[i] >= 0
-            picture = draw(kept.rgb[i], kept.intrinsics[i], [(kept.box[i][there], GREEN)])
-            count = int(there.sum())
-            caption = "1 object" if count == 1 else f"{count} objects"
-            if len(kept.groups) > 1:
-                caption += f", {kept.groups[int(kept.group[i])]}"
-            shown.append(Sample(picture, caption))
-        return shown
+        frames = self.val_set
+        samples = []
+        for i in range(min(count, len(frames))):
+            real = frames.label[i] >= 0
+            picture = draw(frames.rgb[i], frames.intrinsics[i], [(frames.box[i][real], GREEN)])
+            objects = int(real.sum())
+            caption = "1 object" if objects == 1 else f"{objects} objects"
+            if len(frames.groups) > 1:
+                caption += f", {frames.groups[int(frames.group[i])]}"
+            samples.append(Sample(picture, caption))
+        return samples
 
     def figure(self, runs: Mapping[str, Path], out: Path) -> Path | None:
         from .detection3d_figures import draw_figure
@@ -182,7 +182,7 @@ class Detection3D(TextTask):
         return {"problems": float(problems)} if problems else {}
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions3D:
-        """What the model finds in a batch of images when it is asked for every name of the set."""
+        """What the model predicts for a batch of images when it is asked for every name of the data set."""
         return find_boxes(model, self.recipe, batch, self._queries(batch["image"].device))
 
     def _queries(self, device: torch.device) -> Tensor:
@@ -190,62 +190,64 @@ class Detection3D(TextTask):
             self.queries = self.queries.to(device)
         return self.queries
 
-    def _sums(self, found: Predictions3D, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
-        """Sums of IoU over objects, of all and of each group, and the "count" of objects."""
+    def _sums(self, predictions: Predictions3D, batch: Batch, counted: Tensor) -> dict[str, Tensor]:
+        """Sums of IoU over all objects and over those of each group, and the "count" of objects. counted: (b, m), which
+        objects count."""
         label = batch["label"].masked_fill(~counted, -1)
-        matched = assign(found, label, batch["box"])
+        matched = assign(predictions, label, batch["box"])
         pairs = (matched >= 0).nonzero(as_tuple=True)
-        predicted, target = found.boxes[pairs[0], matched[pairs]], batch["box"][pairs]
+        predicted, target = predictions.boxes[pairs[0], matched[pairs]], batch["box"][pairs]
         iou, points = ap3d.paired_iou(predicted, target), self.recipe.loop.eval_points
         sums = {"iou": iou.sum(), "count": counted.sum().double()}
         if points:
             sums["iou_monte_carlo"] = ap3d.paired_iou(predicted, target, points=points).sum()
         group = batch["group"][pairs[0]]
-        for number, name in enumerate(self._objects()):
+        for number, name in enumerate(self._count_objects()):
             sums[f"iou_{name}"] = iou[group == number].sum()
         return sums
 
-    def _objects(self) -> dict[str, int]:
-        """How many objects of the validation set each of its groups has; nothing where there is one group."""
-        kept = self.val_set
-        objects = ((kept.label >= 0) & ~kept.ignore).sum(1)
-        groups = kept.groups if len(kept.groups) > 1 else ()
-        return {name: int(objects[kept.group == number].sum()) for number, name in enumerate(groups)}
+    def _count_objects(self) -> dict[str, int]:
+        """The number of objects in each group of the validation set; empty where there is only one group."""
+        frames = self.val_set
+        objects = ((frames.label >= 0) & ~frames.ignore).sum(1)
+        groups = frames.groups if len(frames.groups) > 1 else ()
+        return {name: int(objects[frames.group == number].sum()) for number, name in enumerate(groups)}
 
 
 NAMES = "names.json"
-"""In a checkpoint: the names that it was trained to find."""
+"""File of a checkpoint: the names that the model was trained to find."""
 
-_COLUMNS = 10  # template, 8 for colour, flip
+_COLUMNS = 10  # uniforms per image: template, 8 for colour, flip
 
 
 def find_boxes(model: nn.Module, recipe: Recipe, batch: Batch, queries: Tensor) -> Predictions3D:
-    """What a model of this recipe finds in frames with depth and, where centres are relative to points, cameras."""
+    """What a model of this recipe predicts for a batch of frames: from RGB, depth if it takes depth, and the cameras if
+    it places centres relative to points."""
     camera = {}
     if recipe.model.box_centre == "point":
         camera["calibration"] = Calibration(batch["intrinsics"], torch.eye(4, device=batch["intrinsics"].device))
     depth = None if recipe.model.depth == "none" else batch["depth"]
-    found: Predictions3D = model(batch["image"], depth, queries, **camera)
-    return found
+    predictions: Predictions3D = model(batch["image"], depth, queries, **camera)
+    return predictions
 
 
 def choose_objects(label: Tensor, box: Tensor, u: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """At most `most` = q objects per image, drawn by uniforms u (b, m): label (b, q), −1 where there are fewer, and box
-    (b, q, 12)."""
+    """At most `most` = q objects per image, drawn by uniforms u (b, m): label (b, q), −1 where an image has fewer, and
+    box (b, q, 12)."""
     order = torch.where(label >= 0, u, 2.0).argsort(1)[:, :most]
     return label.gather(1, order), box.gather(1, order[..., None].expand(-1, -1, 12))
 
 
 def mirror(batch: Batch, which: Tensor, width: Tensor) -> Batch:
-    """The batch with the images of `which` (b,) mirrored, and the cameras with them; padding, the columns from width
-    (b,) on, stays where it is. A mirrored box has the rotation M R diag(−1, 1, 1): the mirror, and a flip of the box's
-    own first axis, along which things are symmetric more often than along the others."""
+    """The batch with the images of `which` (b,) mirrored left to right, together with their boxes and cameras. Padding,
+    the columns from `width` (b,) on, stays in place. A mirrored box has the rotation M R diag(−1, 1, 1): the mirror M,
+    and a flip of the box's first axis, along which objects are symmetric more often than along the others."""
     column = torch.arange(batch["depth"].shape[-1], device=width.device).expand(len(width), -1)
-    turned = which[:, None] & (column < width[:, None])
-    column = torch.where(turned, width[:, None] - 1 - column, column)[:, None]  # (b, 1, S)
+    mirrored = which[:, None] & (column < width[:, None])
+    column = torch.where(mirrored, width[:, None] - 1 - column, column)[:, None]  # (b, 1, S)
     image = batch["image"].gather(3, column[:, None].expand_as(batch["image"]))
     depth = batch["depth"].gather(2, column.expand_as(batch["depth"]))
-    # x of the centre and of the second column turn; of the first column, turned twice, y and z do.
+    # M negates x and diag(−1, 1, 1) the first column: in that column x keeps its sign, and y and z change theirs.
     signs = _signs(batch["box"].device)
     box = torch.where(which[:, None, None], batch["box"] * signs, batch["box"])
     intrinsics = batch["intrinsics"].clone()
@@ -259,16 +261,16 @@ def _signs(device: torch.device) -> Tensor:
 
 
 def split_truths(batch: Batch) -> list[Truths]:
-    """The objects of every image of a batch, without padding."""
+    """The objects of each image of a batch, without padding."""
     rows = []
     for box, label, ignore in zip(batch["box"], batch["label"], batch["ignore"], strict=True):
-        there = label >= 0
-        rows.append(Truths(box[there], label[there], ignore[there]))
+        real = label >= 0
+        rows.append(Truths(box[real], label[real], ignore[real]))
     return rows
 
 
 def gather(rows: list[Any], place: Place) -> list[Any]:
-    """The rows of all processes, in all of them."""
+    """The rows of all processes together, in every process."""
     if place.world == 1:
         return rows
     parts: list[list[Any]] = [[] for _ in range(place.world)]

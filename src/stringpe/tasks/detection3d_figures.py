@@ -1,5 +1,5 @@
-"""What runs of detection in 3D find in frames of their validation sets: the paper's figure, and frames to look at from
-all sides.
+"""What runs of 3D detection predict on frames of their validation sets: the paper's figure, and frames to view from all
+sides.
 
 stringpe figure runs/d3/runs/absolute/seed0 runs/d3/runs/cayley/seed0 --out figure.png
 """
@@ -22,7 +22,7 @@ from .detection3d import Detection3D, find_boxes
 from .load import load_run, open_run
 from .predict import suppress
 
-_WIDE, _ABREAST = 1600, 4  # pixels and columns that a figure's pictures may take side by side, about
+_WIDTH, _COLUMNS = 1600, 4  # pixels, roughly, and columns that the pictures of a figure may take side by side
 
 
 def draw_figure(
@@ -34,69 +34,72 @@ def draw_figure(
     threshold: float = 0.0,
     changes: Sequence[str] = (),
 ) -> Path:
-    """Draw what runs of detection3d (folders, by the name of their column) predict on the same validation frames.
+    """Draw what runs of detection3d (folders, by the names of their columns) predict on the same validation frames.
 
-    frames: numbers of frames; without, `rows` of them, in turn from every family. threshold: 0 draws the prediction
-    that the matching gives every object, which is what the mean IoU is of; above 0, everything found with at least that
-    score. changes: overrides of the runs' recipes, for data that has moved. Beside a column's name stands the mean IoU
-    of the frames shown.
+    frames: numbers of frames; by default `rows` of them, taken from the groups in turn. threshold: 0 draws the
+    prediction that is matched to each object, of which the mean IoU is taken; above 0, every prediction with at least
+    that score. changes: overrides of the runs' recipes, for data that has moved. The head of a column gives the mean
+    IoU over the frames shown.
     """
     if not runs:
         raise ValueError("a figure needs at least one run of detection3d")
     first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
-    kept = load_boxes3d(first.data, "val", first.model.depth != "none")
-    shown = torch.tensor(list(frames) or spread_frames(kept, rows))
-    if int(shown.max()) >= len(kept) or int(shown.min()) < 0:
-        raise ValueError(f"the validation set has frames 0 to {len(kept) - 1}, got {shown.tolist()}")
+    val_set = load_boxes3d(first.data, "val", first.model.depth != "none")
+    shown = torch.tensor(list(frames) or spread_frames(val_set, rows))
+    if int(shown.max()) >= len(val_set) or int(shown.min()) < 0:
+        raise ValueError(f"the validation set has frames 0 to {len(val_set) - 1}, got {shown.tolist()}")
     columns, names = [], []
-    scale = min(max(_WIDE // (min(len(runs), _ABREAST) * kept.rgb.shape[-1]), 1), 4)
+    scale = min(max(_WIDTH // (min(len(runs), _COLUMNS) * val_set.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
-        found, iou = predict_frames(folder, shown, threshold, changes)
-        columns.append([_picture(kept, int(i), boxes, scale) for i, boxes in zip(shown, found, strict=True)])
+        boxes_by_frame, iou = predict_frames(folder, shown, threshold, changes)
+        columns.append(
+            [_picture(val_set, int(i), boxes, scale) for i, boxes in zip(shown, boxes_by_frame, strict=True)]
+        )
         names.append(f"{name}: {100 * iou:.1f} %")
     pictures = [list(row) for row in zip(*columns, strict=True)]
-    left = [kept.groups[int(kept.group[i])] for i in shown] if len(kept.groups) > 1 else ()
-    return sheet(pictures, columns=names, path=out, rows=left, abreast=_ABREAST)
+    left = [val_set.groups[int(val_set.group[i])] for i in shown] if len(val_set.groups) > 1 else ()
+    return sheet(pictures, columns=names, path=out, rows=left, abreast=_COLUMNS)
 
 
 @torch.no_grad()
 def predict_frames(
     folder: str | Path, index: Tensor, threshold: float, changes: Sequence[str] = ()
 ) -> tuple[list[Tensor], float]:
-    """Boxes to draw in some validation frames, a list of (k, 12), and the mean IoU of all objects of these frames."""
+    """Boxes to draw in the validation frames of `index`, a list of (k, 12), and the mean IoU of all objects in them."""
     model, recipe, parts = load_run(folder, "detection3d")
     assert parts.tokenizer is not None
     recipe = override(recipe, changes)
-    kept = load_boxes3d(recipe.data, "val", recipe.model.depth != "none")
+    val_set = load_boxes3d(recipe.data, "val", recipe.model.depth != "none")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
-    queries = prompt_tokens(parts.tokenizer, kept.names, recipe.text.context).to(device)
-    batch = kept.batch(index, device)
-    found = find_boxes(model, recipe, batch, queries)
+    queries = prompt_tokens(parts.tokenizer, val_set.names, recipe.text.context).to(device)
+    batch = val_set.batch(index, device)
+    predictions = find_boxes(model, recipe, batch, queries)
     label = batch["label"].masked_fill(batch["ignore"], -1)
-    matched = assign(found, label, batch["box"])
-    boxes = [found.boxes[b, row[row >= 0]] for b, row in enumerate(matched)]
-    wanted = torch.cat([batch["box"][b, row >= 0] for b, row in enumerate(matched)])
-    iou = float(paired_iou(torch.cat(boxes), wanted).sum() / (label >= 0).sum().clamp(min=1))
+    matched = assign(predictions, label, batch["box"])
+    boxes = [predictions.boxes[b, row[row >= 0]] for b, row in enumerate(matched)]
+    truths = torch.cat([batch["box"][b, row >= 0] for b, row in enumerate(matched)])
+    iou = float(paired_iou(torch.cat(boxes), truths).sum() / (label >= 0).sum().clamp(min=1))
     if threshold:
-        boxes = [one.box[one.score >= threshold] for one in best_boxes(found)]
+        boxes = [best.box[best.score >= threshold] for best in best_boxes(predictions)]
     return boxes, iou
 
 
-def spread_frames(kept: BoxedFrames, rows: int) -> list[int]:
-    """Numbers of `rows` frames, in turn from every group of the set."""
-    groups = [(kept.group == g).nonzero()[:, 0].tolist() for g in range(len(kept.groups))]
+def spread_frames(val_set: BoxedFrames, rows: int) -> list[int]:
+    """Numbers of `rows` frames, taken from the groups of the set in turn."""
+    groups = [(val_set.group == g).nonzero()[:, 0].tolist() for g in range(len(val_set.groups))]
     turns = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
     return turns[:rows]
 
 
-def _picture(kept: BoxedFrames, i: int, boxes: Tensor, scale: int) -> Tensor:
-    truth = kept.box[i][kept.label[i] >= 0]
-    return draw(kept.rgb[i], kept.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
+def _picture(val_set: BoxedFrames, i: int, boxes: Tensor, scale: int) -> Tensor:
+    truth = val_set.box[i][val_set.label[i] >= 0]
+    return draw(val_set.rgb[i], val_set.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
 
 
 def name_run(text: str) -> tuple[str, Path]:
-    """The column of a run, from NAME=FOLDER, or from a folder, whose encoding and depth make its name."""
+    """The name of a run's column, and the run's folder: from NAME=FOLDER, or from a folder alone, whose column is named
+    after the run's encoding and depth."""
     name, equals, folder = text.partition("=")
     if equals and not Path(text).exists():
         return name, Path(folder)
@@ -104,37 +107,37 @@ def name_run(text: str) -> tuple[str, Path]:
     return f"{recipe.model.encoding}, {'RGB' if recipe.model.depth == 'none' else 'RGB-D'}", Path(text)
 
 
-_OVERLAP = 0.5  # of two predictions of one name that overlap by more, only the better is shown
+_MAX_OVERLAP = 0.5  # IoU: of two predictions of the same name that overlap by more, only the better is shown
 
 
 def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int = 8) -> list[viewer.Frame]:
-    """`count` validation frames of a run of detection3d, in turn from every family, with the true boxes and as many of
-    the best predictions. changes: overrides of the run's recipe, for data that has moved."""
+    """`count` validation frames of a run of detection3d, taken from the groups in turn, each with its true boxes and
+    the same number of its best predictions. changes: overrides of the run's recipe, for data that has moved."""
     task, model = open_run(run, changes)
     if not isinstance(task, Detection3D):
         raise ValueError(
             f"--html and --rrd show boxes in 3D, or with --env rollouts; {run} holds a run of {task.recipe.task}"
         )
-    kept = task.val_set
-    index = torch.tensor(spread_frames(kept, count))
+    val_set = task.val_set
+    index = torch.tensor(spread_frames(val_set, count))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = kept.batch(index, device)
+    batch = val_set.batch(index, device)
     with torch.no_grad():
-        found = best_boxes(task.predict(model.to(device).eval(), batch))
-    return [_frame(kept, int(i), best) for i, best in zip(index, found, strict=True)]
+        predictions = best_boxes(task.predict(model.to(device).eval(), batch))
+    return [_frame(val_set, int(i), best) for i, best in zip(index, predictions, strict=True)]
 
 
-def _frame(kept: BoxedFrames, i: int, found: ScoredBoxes) -> viewer.Frame:
-    there = (kept.label[i] >= 0).nonzero()[:, 0]
-    best = suppress(found, _OVERLAP)
-    truths = [viewer.Box(kept.box[i, j], kept.names[int(kept.label[i, j])]) for j in there]
-    guesses = [
-        viewer.Box(box, kept.names[int(label)], "predicted", float(score))
+def _frame(val_set: BoxedFrames, i: int, predictions: ScoredBoxes) -> viewer.Frame:
+    index = (val_set.label[i] >= 0).nonzero()[:, 0]
+    best = suppress(predictions, _MAX_OVERLAP)
+    truths = [viewer.Box(val_set.box[i, j], val_set.names[int(val_set.label[i, j])]) for j in index]
+    predicted = [
+        viewer.Box(box, val_set.names[int(label)], "predicted", float(score))
         for box, label, score in zip(best.box, best.label, best.score, strict=True)
     ]
-    group = f"{kept.groups[int(kept.group[i])]}: " if len(kept.groups) > 1 else ""
-    objects = "1 object" if len(there) == 1 else f"{len(there)} objects"
+    group = f"{val_set.groups[int(val_set.group[i])]}: " if len(val_set.groups) > 1 else ""
+    objects = "1 object" if len(index) == 1 else f"{len(index)} objects"
     caption = f"{group}{objects}, and as many of the best predictions"
     return viewer.Frame(
-        kept.rgb[i], kept.depth[i].float(), kept.intrinsics[i], [*truths, *guesses[: len(there)]], caption
+        val_set.rgb[i], val_set.depth[i].float(), val_set.intrinsics[i], [*truths, *predicted[: len(index)]], caption
     )

@@ -1,7 +1,8 @@
 """Naming the object at a queried place, in RGB or RGB-D frames of the procedural world.
 
-A query is a pixel; the answer is the kind of the object seen there, one of `scenes.kinds()`. Kinds of similar shape
-differ in size (a cup and a bin, an orange and a ball), which an RGB image shows only by its context: depth matters.
+A query is a pixel; the answer is the kind of the object seen there, one of `scenes.kinds()`. Some kinds have a similar
+shape and differ in size (a cup and a bin, an orange and a ball). An RGB image reveals size only through the context, so
+depth matters.
 """
 
 from collections.abc import Iterator
@@ -28,8 +29,9 @@ from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_
 
 
 class Namer(nn.Module):
-    """A ViT whose patch tokens are read at queried places, between patches by bilinear interpolation, and named. With
-    `model.freeze`, the ViT is one on RGB that stays as it is: see `stringpe.models.frozen`."""
+    """A ViT and a linear classifier, which is applied to the ViT's features at queried places: patch tokens, with
+    bilinear interpolation between patches. With `model.freeze`, the ViT takes RGB and is not trained: see
+    `stringpe.models.frozen`."""
 
     def __init__(self, recipe: Recipe, classes: int):
         super().__init__()
@@ -40,8 +42,8 @@ class Namer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The classifier starts at random, with the recipe's bias: from zero it passes no gradient to the ViT at first,
-        which costs short trainings several points."""
+        """The classifier starts at random, with the recipe's bias. If it started from zero, it would pass no gradient
+        to the ViT at first, which costs several points in short trainings."""
         draw_by_fan_in(self.head, gain=1.0)
         nn.init.constant_(self.head.bias, self.head_bias)
 
@@ -49,26 +51,28 @@ class Namer(nn.Module):
         """Logits (b, q, classes) for queries (b, q, 2), x and y in [−1, 1] from corner to corner of the image."""
         features = self.vit.features(image, depth)
         grid = features.tokens.mT.unflatten(2, features.size)  # (b, dim, rows, columns)
-        read = F.grid_sample(grid.float(), query[:, None], align_corners=False, padding_mode="border")  # (b, dim, 1, q)
-        return self.head(read[:, :, 0].mT)
+        x = F.grid_sample(grid.float(), query[:, None], align_corners=False, padding_mode="border")  # (b, dim, 1, q)
+        return self.head(x[:, :, 0].mT)
 
 
 class Objects(Task):
-    """Object naming by place: `data.queries` places per frame, each object of a frame equally likely. top1: cameras as
-    in training; far, with data.cameras=near: the same rooms, seen from farther away than anything in training."""
+    """Object naming by place: `data.queries` places per frame, with every object of a frame equally likely. top1: with
+    cameras as in training. far, with data.cameras=near: the same rooms, seen from farther away than in training."""
 
     capturable = True
 
     metric_name = "objects named"
     meanings = Task.meanings | {
-        "far": "the share of objects named right from cameras that stand farther away than in training"
+        "far": "the share of objects named correctly from cameras that stand farther away than in training"
     }
     reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "model.start", "model.freeze", "model.lora")
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
         if bool(recipe.model.freeze) != bool(recipe.model.start):
-            raise ValueError("a frozen ViT has to come from somewhere: give both model.start and model.freeze, or none")
+            raise ValueError(
+                "a frozen ViT needs trained weights to start from: give both model.start and model.freeze, or none"
+            )
         if recipe.model.lora and not recipe.model.freeze:
             raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
         Namer(with_one_layer(recipe), 1)
@@ -117,42 +121,43 @@ class Objects(Task):
         return cross_entropy(self._logits(model, batch), target, self.recipe.loss).mean()
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        found = self._measure(model, place, "val")
+        metrics = self._measure(model, place, "val")
         if self.recipe.data.cameras == "near":
-            found["far"] = self._measure(model, place, "far")["top1"]
-        return found
+            metrics["far"] = self._measure(model, place, "far")["top1"]
+        return metrics
 
     def _measure(self, model: nn.Module, place: Place, split: str) -> dict[str, float]:
         sums: dict[str, Tensor] = {}
         for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split):
-            each = weight[:, None].expand_as(batch["label"])
-            more = weighted_sums(self._logits(model, batch), batch["label"], each, self.recipe.loss)
-            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
+            query_weight = weight[:, None].expand_as(batch["label"])
+            batch_sums = weighted_sums(self._logits(model, batch), batch["label"], query_weight, self.recipe.loss)
+            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in batch_sums.items()}
         return average(sums, place)
 
     def samples(self, count: int) -> list[Sample]:
         batch, _ = next(self._validation(Place(), count))
-        shown = []
+        samples = []
         for image, query, label in zip(batch["image"], batch["query"], batch["label"], strict=True):
             pixels = to_bytes(image).permute(1, 2, 0)
-            shown.append(Sample(_draw_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
-        return shown[:count]
+            samples.append(Sample(_draw_cross(pixels, query[0]), scenes.kinds()[int(label[0])]))
+        return samples[:count]
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         logits: Tensor = model(batch["image"], batch["depth"] if self.depth else None, batch["query"])
         return logits
 
     def _validation(self, place: Place, size: int, split: str = "val") -> Iterator[tuple[Batch, Tensor]]:
-        kept = load_frames(self.recipe.data, split, self.recipe.data.cameras)
-        count = len(kept["rgb"])
+        frames = load_frames(self.recipe.data, split, self.recipe.data.cameras)
+        count = len(frames["rgb"])
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):
-            chosen = {name: t[index].to(place.device) for name, t in kept.items()}
+            chosen = {name: t[index].to(place.device) for name, t in frames.items()}
             yield ask(chosen, u[index].to(place.device)), weight.to(place.device)
 
 
 def ask(chosen: FrameColumns, u: Tensor) -> Batch:
-    """Image in [−1, 1], depth, query (b, q, 2) and label (b, q); `draw_places` draws the queries from u (b, q)."""
+    """The batch of chosen frames: image in [−1, 1], depth, query (b, q, 2) and label (b, q). `draw_places` draws the
+    queries by uniforms u (b, q)."""
     instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]
     place = draw_places(chosen, u)  # (b, q)
     query = torch.stack([place % side, place // side], -1)
@@ -165,7 +170,7 @@ def ask(chosen: FrameColumns, u: Tensor) -> Batch:
 
 
 def mirror(batch: Batch, chosen: Tensor) -> Batch:
-    """The batch with the chosen (b,) frames seen in a mirror."""
+    """The batch with the chosen (b,) frames mirrored left to right."""
     image = torch.where(chosen[:, None, None, None], batch["image"].flip(-1), batch["image"])
     depth = torch.where(chosen[:, None, None], batch["depth"].flip(-1), batch["depth"])
     x, y = batch["query"].unbind(-1)
@@ -178,7 +183,7 @@ def _draw_cross(image: Tensor, query: Tensor) -> Tensor:
     side = image.shape[0]
     column, row = (((query + 1) / 2 * side - 0.5).round().long().clamp(0, side - 1)).tolist()
     out = image.clone()
-    for d in (-3, -2, 2, 3):  # the centre stays free, to show what is asked about
+    for d in (-3, -2, 2, 3):  # the centre stays free, to show what is queried
         for r, c in ((row + d, column), (row, column + d)):
             if 0 <= r < side and 0 <= c < side:
                 out[r, c] = torch.tensor([255, 0, 0], dtype=torch.uint8)

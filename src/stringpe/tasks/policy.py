@@ -1,8 +1,8 @@
 """Robot policies from demonstrations: chunks of actions from cameras, the robot's state and the text of a task.
 
-Validation is on held-out episodes: how near predicted actions come to the demonstrated ones. What counts in the end is
-success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK,TASK every evaluation during training
-also tries the policy in simulation, so that success over training is a curve in metrics.jsonl (val/success).
+Validation measures, on held-out episodes, how near predicted actions come to the demonstrated ones. What counts in the
+end is success in simulation: `stringpe eval RUN --env TASK`. With policy.simulate=TASK,TASK every evaluation during
+training also tries the policy in simulation, and val/success in metrics.jsonl is a curve of success over training.
 """
 
 import inspect
@@ -41,29 +41,30 @@ from .load import load_run
 from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
 
 NEAR = 0.05
-"""As a share of a joint's demonstrated range: an action closer than this to the demonstrated one counts as right.
-Joints that no demonstration moves do not count."""
+"""An action counts as right if it is no farther than this from the demonstrated one, as a share of the joint's
+demonstrated range. Joints that no demonstration moves do not count."""
 
 FIRST_TRIAL = 2_000_000
-"""Seed of the first trial during training: neither a demonstration nor a trial of `stringpe eval` uses it."""
+"""Seed of the first trial during training. Neither demonstrations nor the trials of `stringpe eval` use such seeds."""
 
-_EVALUATED = 512  # held-out frames, unless data.val_size says otherwise
+_VAL_FRAMES = 512  # held-out frames that are evaluated, unless data.val_size says otherwise
 
 
 class PolicyTask(Task):
-    """Chunks of actions from demonstrations, all of them in the device's memory.
+    """Chunks of actions learned from demonstrations, which are all held in the device's memory.
 
     near: the share of predicted actions, over held-out frames, that come near the demonstrated ones; error: their mean
-    distance, as a share of the range. near_first, error_first: the same for the first frames of held-out episodes,
-    where the state does not reveal where the arm will go and only the cameras help. success: with policy.simulate, the
-    share of trials in simulation that succeed, over all its tasks; success_MugOnPlate, …: of each, if several."""
+    distance from them, as a share of the range. near_first, error_first: the same for the first frames of held-out
+    episodes, where the state does not reveal where the arm will go and only the cameras help. success: with
+    policy.simulate, the share of trials in simulation that succeed, over all tasks named there; success_MugOnPlate, …:
+    the share of each task, if there are several."""
 
     metric = "near"
     meanings = Task.meanings | {
         "near": f"the share of predicted actions within {100 * NEAR:.0f} % of a joint's range of the demonstrated ones",
         "error": "the mean distance of predicted actions to the demonstrated ones, as a share of the joints' ranges",
-        "near_first": "the same as near, of the first frames of episodes",
-        "error_first": "the same as error, of the first frames of episodes",
+        "near_first": "the same as near, for the first frames of episodes",
+        "error_first": "the same as error, for the first frames of episodes",
         "success": "the share of trials in simulation that succeed",
     }
     metric_name = f"actions within {100 * NEAR:.0f} % of the range"
@@ -82,7 +83,7 @@ class PolicyTask(Task):
 
     @classmethod
     def check_model(cls, recipe: Recipe) -> None:
-        if not is_tower(recipe.policy.encoder):  # which brings its own layers
+        if not is_tower(recipe.policy.encoder):  # a tower brings its own layers
             backbone(with_one_layer(recipe).model, image_size=recipe.data.image_size)
 
     def __init__(self, recipe: Recipe):
@@ -97,9 +98,9 @@ class PolicyTask(Task):
         else:
             chosen = torch.isin(episode, _choose_held_out(int(episode.max()) + 1, recipe))
             self.train, held_out = torch.nonzero(~chosen)[:, 0], torch.nonzero(chosen)[:, 0]
-        count = min(len(held_out), recipe.data.val_size or _EVALUATED)
+        count = min(len(held_out), recipe.data.val_size or _VAL_FRAMES)
         self.held_out = held_out[torch.linspace(0, len(held_out) - 1, count).round().long()]
-        self.first = _first_frames(self.val_demos, held_out)[:_EVALUATED]
+        self.first = _first_frames(self.val_demos, held_out)[:_VAL_FRAMES]
 
     @property
     def examples(self) -> int:
@@ -116,7 +117,7 @@ class PolicyTask(Task):
         return Parts(spec=spec, config=tower_config(self.recipe))
 
     def model(self) -> nn.Module:
-        """A new policy; its image encoder starts from `policy.encoder`, or all of it from `model.start`."""
+        """A new policy. All of it starts from `model.start`, or its image encoder alone from `policy.encoder`."""
         folder = start_folder(self.recipe)
         policy = new_policy(self.recipe, self.parts.spec, pretrained=folder is None, tower=self.parts.config)
         policy.set_statistics(self.demos.state, self.demos.action)
@@ -138,113 +139,114 @@ class PolicyTask(Task):
         return [*super().changes_to_reopen(recipe, folder), *encoder]
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
-        seed, batch, how = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
-        kept, train = self.demos.to(place.device), self.train.to(place.device)
-        said = hash_words(kept.tasks).to(place.device)
-        begins, share = _first_frames(self.demos, self.train).to(place.device), self.recipe.policy.first
-        columns = 2 * len(kept.cameras) + 3
+        seed, batch, augment = self.recipe.seed, self.recipe.loop.batch_size, self.recipe.augment
+        demos, train = self.demos.to(place.device), self.train.to(place.device)
+        words = hash_words(demos.tasks).to(place.device)
+        starts, share = _first_frames(self.demos, self.train).to(place.device), self.recipe.policy.first
+        columns = 2 * len(demos.cameras) + 3
         for number, step in training_requests(Order(len(train), batch, seed), start, place):
             index = train[number.to(place.device)]
             u = uniforms(seed, step, batch, place, columns + 2)
-            index = torch.where(u[:, -1] < share, begins[(u[:, -2] * len(begins)).long()], index)
+            index = torch.where(u[:, -1] < share, starts[(u[:, -2] * len(starts)).long()], index)
             u = u[:, :columns]
-            image, depth = augment_cameras(kept.image[index], None if kept.depth is None else kept.depth[index], u, how)
-            k = None if kept.intrinsics is None else augment_intrinsics(kept.intrinsics[index], u, how)
-            yield self._batch(kept, index, image, depth, k, said)
+            depth = None if demos.depth is None else demos.depth[index]
+            image, depth = augment_cameras(demos.image[index], depth, u, augment)
+            k = None if demos.intrinsics is None else augment_intrinsics(demos.intrinsics[index], u, augment)
+            yield self._batch(demos, index, image, depth, k, words)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         loss: Tensor = model(batch)
         return loss
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        found: dict[str, float] = {}
-        spread = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
-        moving = spread > FLAT  # joints that stay have no range to be near in
+        metrics: dict[str, float] = {}
+        span = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
+        moving = span > FLAT  # a joint that never moves has no range to measure distances by
         devices = [place.device] if place.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):  # the same noise in every evaluation, and none taken from training
+        with torch.random.fork_rng(devices):  # the same noise in every evaluation, and training's generator untouched
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
-            for frames, mark in ((self.held_out, ""), (self.first, "_first")):
-                names = ("near", "error", "count") if mark else ("near", "error", "loss", "count")
+            for frames, suffix in ((self.held_out, ""), (self.first, "_first")):
+                names = ("near", "error", "count") if suffix else ("near", "error", "loss", "count")
                 sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
                 for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
-                    off = ((model(batch, predict=True) - batch[ACTION]).abs() / spread)[..., moving]  # (b, chunk, a)
-                    sums["near"] += ((off <= NEAR).double().mean((1, 2)) * weight).sum()
-                    sums["error"] += (off.double().mean((1, 2)) * weight).sum()
+                    distance = ((model(batch, predict=True) - batch[ACTION]).abs() / span)[..., moving]  # (b, chunk, a)
+                    sums["near"] += ((distance <= NEAR).double().mean((1, 2)) * weight).sum()
+                    sums["error"] += (distance.double().mean((1, 2)) * weight).sum()
                     sums["count"] += weight.sum()
-                    if not mark:
-                        sums["loss"] += model(batch).double() * weight.sum()  # over the batch, its padding included
-                found |= {f"{name}{mark}": value for name, value in average(sums, place).items()}
-        del found["count_first"]
-        shares = {name: self._success(model, place, name) for name in _names(self.recipe.policy.simulate)}
+                    if not suffix:
+                        sums["loss"] += model(batch).double() * weight.sum()  # a mean, padding included
+                metrics |= {f"{name}{suffix}": value for name, value in average(sums, place).items()}
+        del metrics["count_first"]
+        shares = {name: self._success(model, place, name) for name in _split_names(self.recipe.policy.simulate)}
         if len(shares) > 1:
-            found |= {f"success_{name}": share for name, share in shares.items()}
-        return found | ({"success": sum(shares.values()) / len(shares)} if shares else {})
+            metrics |= {f"success_{name}": share for name, share in shares.items()}
+        return metrics | ({"success": sum(shares.values()) / len(shares)} if shares else {})
 
     def _success(self, model: nn.Module, place: Place, task: str) -> float:
-        """The share of trials in simulation that succeed, with the current weights."""
+        """The share of a task's trials in simulation that succeed with the current weights."""
         if place.world > 1:
             raise ValueError(f"policy.simulate works with one process, got {place.world}: evaluate checkpoints instead")
         p, d, size = self.recipe.policy, self.demos, self.recipe.data.image_size
-        sees = {"depth": d.depth is not None, "calibration": p.frame == "world"}
-        env = partial(robots.make, task, size=(size, size), cameras=d.cameras, **sees)
+        observed = {"depth": d.depth is not None, "calibration": p.frame == "world"}
+        env = partial(robots.make, task, size=(size, size), cameras=d.cameras, **observed)
         seeds = range(FIRST_TRIAL, FIRST_TRIAL + p.trials)
-        bare = cast(Planner, getattr(model, "module", model))
-        return sum(trial.success for trial in run_trials(Setting(env, lambda: bare), seeds)) / len(seeds)
+        policy = cast(Planner, getattr(model, "module", model))  # without the wrapper of parallel training
+        return sum(trial.success for trial in run_trials(Setting(env, lambda: policy), seeds)) / len(seeds)
 
     def samples(self, count: int) -> list[Sample]:
-        kept = self.val_demos
-        shown = []
+        demos = self.val_demos
+        samples = []
         for i in self.held_out[:: max(len(self.held_out) // count, 1)][:count].tolist():
-            task = kept.tasks[int(kept.task[kept.seen[i]])]
-            shown.append(Sample(torch.cat(list(kept.image[i].permute(0, 2, 3, 1)), dim=1), task))
-        return shown
+            task = demos.tasks[int(demos.task[demos.seen[i]])]
+            samples.append(Sample(torch.cat(list(demos.image[i].permute(0, 2, 3, 1)), dim=1), task))
+        return samples
 
     def counters(self) -> dict[str, float]:
         return {"broken_episodes": float(self.demos.broken)} if self.demos.broken else {}
 
     def _batch(
         self,
-        kept: Demos,
+        demos: Demos,
         index: Tensor,
         image: Tensor,
         depth: Tensor | None,
         intrinsics: Tensor | None,
-        said: Tensor,
+        words: Tensor,
     ) -> Batch:
-        steps = kept.seen[index]
-        batch = {STATE: kept.state[steps], ACTION: kept.chunks(steps, self.recipe.policy.chunk)}
-        batch["task"] = said[kept.task[steps]]
-        for i, name in enumerate(kept.cameras):
+        steps = demos.seen[index]
+        batch = {STATE: demos.state[steps], ACTION: demos.chunks(steps, self.recipe.policy.chunk)}
+        batch["task"] = words[demos.task[steps]]
+        for i, name in enumerate(demos.cameras):
             batch[IMAGES + name] = image[:, i]
             if depth is not None:
                 batch[DEPTH + name] = depth[:, i]
-            if intrinsics is not None and kept.pose is not None:
-                batch[intrinsics_key(name)], batch[pose_key(name)] = intrinsics[:, i], kept.pose[index, i]
+            if intrinsics is not None and demos.pose is not None:
+                batch[intrinsics_key(name)], batch[pose_key(name)] = intrinsics[:, i], demos.pose[index, i]
         return batch
 
     def _validation(self, frames: Tensor, place: Place, size: int) -> Iterator[tuple[Batch, Tensor]]:
-        kept = self.val_demos
-        said = hash_words(kept.tasks)
+        demos = self.val_demos
+        words = hash_words(demos.tasks)
         for share, weight in shares(len(frames), size, place):
             index = frames[share]
-            depth = None if kept.depth is None else kept.depth[index]
-            k = None if kept.intrinsics is None else kept.intrinsics[index]
-            batch = self._batch(kept, index, kept.image[index], depth, k, said)
+            depth = None if demos.depth is None else demos.depth[index]
+            k = None if demos.intrinsics is None else demos.intrinsics[index]
+            batch = self._batch(demos, index, demos.image[index], depth, k, words)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _first_frames(kept: Demos, frames: Tensor) -> Tensor:
-    """Those of the frames (numbers of pictures, in order) that begin an episode."""
-    number = kept.episode[kept.seen][frames]
-    return frames[number != torch.cat([number.new_tensor([-1]), number[:-1]])]
+def _first_frames(demos: Demos, frames: Tensor) -> Tensor:
+    """The first of the frames of every episode; frames are numbers of pictures, in order."""
+    episode = demos.episode[demos.seen][frames]
+    return frames[episode != torch.cat([episode.new_tensor([-1]), episode[:-1]])]
 
 
 def _choose_held_out(episodes: int, recipe: Recipe) -> Tensor:
-    """Numbers of the episodes that validate: a share of them, at least one, the same for every seed of the run."""
+    """Numbers of the episodes held out for validation: a share of all, at least one, and the same for every seed."""
     share = recipe.policy.held_out
     if episodes < 2 or not 0 < share < 1:
         raise ValueError(
@@ -255,12 +257,12 @@ def _choose_held_out(episodes: int, recipe: Recipe) -> Tensor:
 
 
 TOWERS = ("siglip:", "paligemma:")
-"""`policy.encoder` that begins with one of these names a folder of transformers."""
+"""A `policy.encoder` that begins with one of these names a folder with a model of transformers."""
 
-_OWN = ("absolute", "none")  # encodings that leave a tower of transformers as it is
+_NOT_ATTACHED = ("absolute", "none")  # encodings that leave a tower of transformers as it is
 
 POLICIES: dict[str, Callable[..., RobotPolicy]] = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}
-"""The kinds of policies. The options of each, its keyword parameters, are keys of the recipe: policy.repeats, …"""
+"""The kinds of policies. The keyword parameters of each are its options, and keys of the recipe: policy.repeats, …"""
 
 
 def option_keys(kind: str) -> tuple[str, ...]:
@@ -272,8 +274,8 @@ def option_keys(kind: str) -> tuple[str, ...]:
 def new_policy(
     recipe: Recipe, spec: Spec, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None
 ) -> RobotPolicy:
-    """The policy of a recipe. pretrained=False leaves the encoder at random: its weights come from a checkpoint. tower:
-    the encoder's configuration, where it is one of transformers; by default what its folder says."""
+    """The policy of a recipe. pretrained=False leaves the encoder at random, for weights that come from a checkpoint.
+    tower: the configuration of an encoder of transformers; by default that of its folder."""
     encoder = image_encoder(recipe, pretrained=pretrained, tower=tower)
     policy = _build(recipe, spec, encoder)
     set_initial_weights(policy, recipe, skip=[encoder])
@@ -307,22 +309,22 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPo
 
 @torch.no_grad()
 def start_policy(policy: RobotPolicy, recipe: Recipe, folder: Path) -> None:
-    """Let a policy go on from a run of another, all of it, to be tuned on other demonstrations.
+    """Start a whole policy from that of another run, to tune it on other demonstrations.
 
-    Normalisation stays as the weights know it, except that the range of actions grows where the new demonstrations
-    leave the old ones: with data that was trained on before, the first step sees exactly the policy of the run."""
+    Normalisation stays as the loaded weights have it, except that the range of actions grows where the new
+    demonstrations exceed it: with the data of the other run, training starts from exactly its policy."""
     old, weights = read_model(folder)
     where = f"model.start={folder}"
     if old.task != "policy":
         raise ValueError(
-            f"{where} is a run of {old.task}: a policy starts from a policy, or set policy.encoder instead"
+            f"{where} is a run of {old.task}: give a run of policy, or set policy.encoder to start the encoder alone"
         )
-    before, now = read_spec(weights), policy.spec
+    trained, new = read_spec(weights), policy.spec
     for name in ("cameras", "state_dim", "action_dim", "image_size"):
-        if getattr(before, name) != getattr(now, name):
+        if getattr(trained, name) != getattr(new, name):
             raise ValueError(
-                f"{where} was trained with {name}={getattr(before, name)}, these demonstrations have "
-                f"{getattr(now, name)}: they must be of the same robot and cameras"
+                f"{where} was trained with {name}={getattr(trained, name)}, but these demonstrations have "
+                f"{getattr(new, name)}: they must be of the same robot and cameras"
             )
     if tower_config(recipe) is None:
         refuse_other_shapes(old, recipe, where)
@@ -338,32 +340,33 @@ def is_tower(encoder: str) -> bool:
 
 
 def tower_config(recipe: Recipe) -> dict[str, Any] | None:
-    """The configuration of the recipe's image encoder, where it is one of transformers: its own, or that of the policy
-    that the recipe's starts from."""
-    where, start = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), start_folder(recipe)
-    if is_tower(where):
-        return read_tower_config(Path(where.partition(":")[2]))
-    held = start is not None and (model_folder(start) / TOWER).exists()
-    return read_tower_config(model_folder(start)) if held and start is not None else None
+    """The configuration of the recipe's image encoder if it is a tower of transformers, else None. It is read from the
+    encoder's folder, or from the run that the policy starts from."""
+    encoder, start = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), start_folder(recipe)
+    if is_tower(encoder):
+        return read_tower_config(Path(encoder.partition(":")[2]))
+    if start is None or not (model_folder(start) / TOWER).exists():
+        return None
+    return read_tower_config(model_folder(start))
 
 
 def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None) -> ImageEncoder:
-    """The recipe's image encoder, with a warning where nothing but chance has formed it."""
-    where, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
+    """The recipe's image encoder; warns if it starts from random weights."""
+    encoder, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
     tower = tower_config(recipe) if tower is None else tower
     if tower is not None:
         _check_tower(tower, recipe)
-        model = load_tower(Path(where.partition(":")[2]), tower) if pretrained else build_tower(tower)
+        model = load_tower(Path(encoder.partition(":")[2]), tower) if pretrained else build_tower(tower)
         model = _attach(model, recipe)
         return ImageEncoder(model, dim=tower["hidden_size"], patch_size=tower["patch_size"], freeze=freeze)
     takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
     world = recipe.policy.frame == "world" and takes_points
     vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
     set_initial_weights(vit, recipe)
-    if pretrained and where:
-        old, weights = read_model(Path(where))
-        refuse_other_shapes(old, recipe, f"policy.encoder={where}")
-        start_vit(vit, weights, f"policy.encoder={where}")
+    if pretrained and encoder:
+        old, weights = read_model(Path(encoder))
+        refuse_other_shapes(old, recipe, f"policy.encoder={encoder}")
+        start_vit(vit, weights, f"policy.encoder={encoder}")
     elif pretrained:
         warnings.warn(
             "the policy's image encoder starts at random, which needs many more demonstrations than a trained one: "
@@ -375,12 +378,12 @@ def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str
 
 
 def _check_tower(config: Mapping[str, Any], recipe: Recipe) -> None:
-    """Refuse an image size or a use of depth that the tower cannot have."""
+    """Refuse an image size or a use of depth that the tower does not support."""
     if config["image_size"] != recipe.data.image_size:
         side = config["image_size"]
         raise ValueError(f"this image encoder takes {side} px: set data.image_size={side}")
     depth, encoding = recipe.model.depth, recipe.model.encoding
-    if depth not in ("none", "lift") or (depth == "lift" and encoding in _OWN):
+    if depth not in ("none", "lift") or (depth == "lift" and encoding in _NOT_ATTACHED):
         raise ValueError(
             f"an encoder of transformers takes depth as the third coordinate of an attached encoding, or none: set "
             f"model.depth=lift with model.encoding=circulant, for example, or model.depth=none; got {depth!r} with "
@@ -389,8 +392,8 @@ def _check_tower(config: Mapping[str, Any], recipe: Recipe) -> None:
 
 
 def _attach(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """The tower with the recipe's encoding in every layer; its own learned table stays."""
-    if recipe.model.encoding in _OWN:
+    """The tower with the recipe's encoding attached to every layer; its own learned position table stays."""
+    if recipe.model.encoding in _NOT_ATTACHED:
         return model
     options: dict[str, Any] = dict(recipe.model.options)
     coord_dim = 3 if recipe.model.depth == "lift" else 2

@@ -1,4 +1,4 @@
-"""Prediction: from a trained detector and one picture to the boxes in it, in 2D or 3D, as a JSON file and drawn."""
+"""Prediction: a trained detector finds boxes in a picture, in 2D or 3D, which are written as JSON and drawn."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 
 
 FoundBox = dict[str, Any]
-"""{"text", "score", "box": …}: what was asked for, how sure the model is, and where; the box is the task's."""
+"""{"text", "score", "box": …}: the text that was asked for, the model's score, and the box in the task's format."""
 
 
 @dataclass(frozen=True)
 class Query:
     """What to find in a picture.
 
-    texts, or query_image: names of the things to find, or a picture of one, within query_box (corners in its pixels).
-    depth: the picture's depth map, for models that take one, in steps of depth_step metres; 0 takes the step from the
-    JSON file beside the map, or else from the recipe. threshold: the lowest score that is kept. top: how many are kept
-    at most, best first. nms: of two boxes of one query whose IoU is larger, only the better is kept; 1 keeps all.
-    intrinsics: of the camera, fx, fy, cx, cy in pixels, to place and draw boxes in 3D with."""
+    texts, or query_image: names of the objects to find, or a picture of one, which query_box (corners in its pixels)
+    encloses. depth: the picture's depth map, for models that take one, in steps of depth_step metres; 0 takes the step
+    from the map itself or the JSON file beside it, or else from the recipe. threshold: the lowest score that is kept.
+    top: the most boxes that are kept, best first. nms: of two boxes of the same query whose IoU is larger than this,
+    only the better is kept; 1 keeps all. intrinsics: of the camera, fx, fy, cx, cy in pixels, to place and draw 3D
+    boxes."""
 
     texts: Sequence[str] = ()
     query_image: Path | None = None
@@ -56,13 +57,13 @@ class Query:
     intrinsics: tuple[float, float, float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
+        """Refuse queries that cannot be answered."""
         if bool(self.texts) == (self.query_image is not None):
             raise ValueError('say what to find, in one of two ways: --text "a mug" "a lamp", or --query-image mug.jpg')
         empty = [i for i, text in enumerate(self.texts, 1) if not text.strip()]
         if empty:
             raise ValueError(
-                f"text {empty[0]} of {len(self.texts)} is empty: there is nothing to look for; leave it out"
+                f"text {empty[0]} of {len(self.texts)} is empty and names nothing to look for: leave it out"
             )
         if self.query_box is not None and self.query_image is None:
             raise ValueError("a query box lies in a query image: give --query-image as well")
@@ -82,19 +83,19 @@ class Predictor(ABC):
 
     @abstractmethod
     def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
-        """What was found, best first."""
+        """The boxes found, best first."""
 
     @abstractmethod
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-        """The picture with what was found."""
+        """The picture with the boxes drawn on it."""
 
     def frame(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
-        """The picture with its depth and what was found, to look at from all sides; for models that see in 3D."""
+        """The picture with its depth and the boxes found, to view from all sides; for models that predict 3D boxes."""
         raise ValueError("--html and --rrd show boxes in 3D: this run finds boxes in the picture, which out.png shows")
 
 
 def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
-    """The predictor of a run's folder, one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers."""
+    """The predictor of a run's folder, of one of its checkpoints, or of an OWL-ViT or OWLv2 folder of transformers."""
     loaded = load_run(checkpoint)
     task = loaded.recipe.task
     if task not in _PREDICTORS:
@@ -106,8 +107,8 @@ def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -
 def predict(
     checkpoint: Path, image: Path, query: Query, out: Path, *, html: bool = False, rrd: bool = False
 ) -> tuple[list[Path], list[FoundBox]]:
-    """Write out.json and out.png; returns what was written and what was found. html: write out.html as well, a page to
-    turn the scene in; rrd: write out.rrd, the same for rerun."""
+    """Write out.json and out.png; returns the paths of the files and the boxes found. html: write out.html as well, a
+    page on which the scene can be turned; rrd: write out.rrd, the same for rerun."""
     picture = open_picture(image)
     model = load_predictor(checkpoint)
     found = model(picture, query)
@@ -141,11 +142,11 @@ def open_picture(path: Path) -> "Image":
         raise ValueError(f"cannot read the picture {error}: give a JPEG, PNG, WebP, PPM, BMP or GIF file") from error
 
 
-_PART = 256  # texts read at a time
+_TEXTS_PER_CALL = 256
 
 
 class Predictor2D(Predictor):
-    """A detector of boxes in 2D: one of our runs, or an OWL-ViT or OWLv2 of transformers. Boxes are corners in
+    """A detector of 2D boxes: a run of detection2d, or an OWL-ViT or OWLv2 of transformers. Boxes are corners in
     pixels."""
 
     def __init__(self, loaded: LoadedRun, device: torch.device):
@@ -155,22 +156,22 @@ class Predictor2D(Predictor):
         self.tokenizer, self.side = loaded.parts.tokenizer, loaded.recipe.data.image_size
 
     @torch.no_grad()
-    def __call__(self, image: "Image", wanted: Query) -> list[FoundBox]:
-        if wanted.depth is not None:
+    def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
+        if query.depth is not None:
             raise ValueError("this model sees RGB alone: leave the depth out")
-        if wanted.query_image is None:
-            names, queries = list(wanted.texts), self._embed_texts(list(wanted.texts))
+        if query.query_image is None:
+            names, queries = list(query.texts), self._embed_texts(list(query.texts))
         else:
-            example = open_picture(wanted.query_image)
-            names, queries = [wanted.query_image.name], self._embed_example(example, wanted.query_box)
-        found = self.model(self._square(image), queries=queries)
-        score, query = found.logits[0].float().sigmoid().max(-1)  # a token is one thing: its best query
-        keep = (score >= wanted.threshold).nonzero()[:, 0]
-        corners = from_square(found.boxes[0, keep], float(image.width), float(image.height))
-        score, query = score[keep], query[keep]
-        kept = self._drop_duplicates(corners, score, query, wanted.nms)[: wanted.top]
+            example = open_picture(query.query_image)
+            names, queries = [query.query_image.name], self._embed_example(example, query.query_box)
+        detections = self.model(self._square(image), queries=queries)
+        score, label = detections.logits[0].float().sigmoid().max(-1)  # each token takes its best query
+        confident = (score >= query.threshold).nonzero()[:, 0]
+        corners = from_square(detections.boxes[0, confident], float(image.width), float(image.height))
+        score, label = score[confident], label[confident]
+        best = self._drop_duplicates(corners, score, label, query.nms)[: query.top]
         return [
-            {"text": names[int(query[i])], "score": float(score[i]), "box": corners[i].tolist()} for i in kept.tolist()
+            {"text": names[int(label[i])], "score": float(score[i]), "box": corners[i].tolist()} for i in best.tolist()
         ]
 
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
@@ -181,11 +182,11 @@ class Predictor2D(Predictor):
 
     def _embed_texts(self, texts: list[str]) -> Tensor:
         tokens = self.tokenizer.encode(texts, self.model.context).to(self.device)
-        return torch.cat([self.model.queries(part) for part in tokens.split(_PART)])
+        return torch.cat([self.model.queries(part) for part in tokens.split(_TEXTS_PER_CALL)])
 
     def _embed_example(self, example: "Image", box: tuple[float, float, float, float] | None) -> Tensor:
-        """The query (1, e) of what a box of the example shows; without a box, of what the model takes to be its
-        object."""
+        """The query embedding (1, e) of the object in a box of the example. Without a box, the model chooses the
+        object; a model without an objectness head takes the whole picture."""
         corners = None
         if box is not None:
             x0, y0, x1, y1 = box
@@ -201,19 +202,19 @@ class Predictor2D(Predictor):
             corners = size / max(example.size)
         return self.model.image_queries(self._square(example), corners)
 
-    def _drop_duplicates(self, corners: Tensor, score: Tensor, query: Tensor, threshold: float) -> Tensor:
-        """Indices of the boxes that stay, best first."""
+    def _drop_duplicates(self, corners: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
+        """Indices of the boxes without those that overlap a better box of the same query, best first."""
         if threshold >= 1:
             return score.argsort(descending=True)
-        far = (corners.amax() + 1 if len(corners) else 0) * query[:, None]  # moves the boxes of different queries apart
-        return nms(corners + far, score, threshold)
+        offset = (corners.amax() + 1 if len(corners) else 0) * label[:, None]  # separates the queries
+        return nms(corners + offset, score, threshold)
 
 
 class Predictor3D(Predictor):
-    """A run of detection3d. A box is 12 numbers in the camera frame: centre, two columns of the rotation, size; beside
-    it stand Omni3D's fields, and its edges in pixels, for which the camera must be known: without `Query.intrinsics`
-    the focal length is taken to be the image's long side and the centre its middle. The box itself depends on it only
-    where the model predicts centres relative to the points of patches (`model.box_centre`)."""
+    """A run of detection3d. A box is 12 numbers in the camera frame: centre, two columns of the rotation, size.
+    Omni3D's fields are added to it, and its edges in pixels, which depend on the camera: without `Query.intrinsics` the
+    focal length is taken to be the image's long side and the centre its middle. The box itself depends on the camera
+    only if the model predicts centres relative to the points of patches (`model.box_centre`)."""
 
     def __init__(self, loaded: LoadedRun, device: torch.device):
         assert isinstance(loaded.model, Detector3D)
@@ -222,28 +223,28 @@ class Predictor3D(Predictor):
         self.tokenizer, self.recipe = loaded.parts.tokenizer, loaded.recipe
 
     @torch.no_grad()
-    def __call__(self, image: "Image", wanted: Query) -> list[FoundBox]:
-        if wanted.query_image is not None:
+    def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
+        if query.query_image is not None:
             raise ValueError("boxes in 3D are asked for by text: give --text in place of a query image")
         side = self.recipe.data.image_size
         pixels = to_unit(to_square(image, side)[None].to(self.device))
-        text = self.tokenizer.encode(list(wanted.texts), self.recipe.text.context).to(self.device)
-        queries = torch.cat([self.model.embed(part) for part in text.split(256)])
-        camera = camera_matrix(image, wanted)
-        found = self.model(pixels, self._depth(image, wanted), queries, self._calibration(image, wanted, camera))
-        best = suppress(best_boxes(found, most=4 * wanted.top)[0], wanted.nms)
-        chosen = [i for i, score in enumerate(best.score.tolist()) if score >= wanted.threshold][: wanted.top]
-        kept = ScoredBoxes(best.box[chosen].cpu(), best.label[chosen].cpu(), best.score[chosen].cpu())
-        entries = omni3d.results(kept, 0, camera, range(len(wanted.texts)))
+        tokens = self.tokenizer.encode(list(query.texts), self.recipe.text.context).to(self.device)
+        queries = torch.cat([self.model.embed(part) for part in tokens.split(_TEXTS_PER_CALL)])
+        camera = camera_matrix(image, query)
+        predictions = self.model(pixels, self._depth(image, query), queries, self._calibration(image, query, camera))
+        best = suppress(best_boxes(predictions, most=4 * query.top)[0], query.nms)
+        index = [i for i, score in enumerate(best.score.tolist()) if score >= query.threshold][: query.top]
+        chosen = ScoredBoxes(best.box[index].cpu(), best.label[index].cpu(), best.score[index].cpu())
+        entries = omni3d.results(chosen, 0, camera, range(len(query.texts)))
         return [
             {
-                "text": wanted.texts[int(label)],
+                "text": query.texts[int(label)],
                 "score": entry["score"],
                 "box": box.tolist(),
                 **{name: entry[name] for name in ("bbox3D", "center_cam", "dimensions", "pose")},
                 "edges": box3d.project_edges(box[None], camera).flatten(1).tolist(),
             }
-            for box, label, entry in zip(kept.box, kept.label, entries, strict=True)
+            for box, label, entry in zip(chosen.box, chosen.label, entries, strict=True)
         ]
 
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
@@ -253,92 +254,93 @@ class Predictor3D(Predictor):
         pen = ImageDraw.Draw(picture)
         texts = list(dict.fromkeys(str(f["text"]) for f in found))
         width, limit = max(1, round(max(picture.size) / 250)), 8 * max(picture.size)
-        for one in reversed(found):  # the best on top
-            colour = COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
-            lines = [[min(max(v, -limit), limit) for v in edge] for edge in one["edges"]]
+        for box in reversed(found):  # the best on top
+            colour = COLOURS[texts.index(str(box["text"])) % len(COLOURS)]
+            lines = [[min(max(v, -limit), limit) for v in edge] for edge in box["edges"]]
             for line in lines:
                 pen.line(line, fill=colour, width=width)
             if lines:
                 left, top = (min(line[i] for line in lines) for i in (0, 1))
-                write_label(pen, (left, top), f"{one['text']} {one['score']:.2f}", colour)
+                write_label(pen, (left, top), f"{box['text']} {box['score']:.2f}", colour)
         return picture
 
-    def frame(self, image: "Image", wanted: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
-        if wanted.depth is None:
+    def frame(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
+        if query.depth is None:
             raise ValueError(
                 "--html and --rrd show a cloud of points with boxes: give the picture's depth map with --depth"
             )
-        depth = self._read_depth(image, wanted, wanted.depth)
+        depth = self._read_depth(image, query, query.depth)
         height, width = depth.shape
         rgb = to_tensor(image.resize((width, height)))
         scale = torch.tensor([width / image.width, height / image.height, 1.0])
         boxes = [Box(torch.tensor(f["box"]), f["text"], "predicted", f["score"]) for f in found]
-        return Frame(rgb, depth, camera_matrix(image, wanted) * scale[:, None], boxes)
+        return Frame(rgb, depth, camera_matrix(image, query) * scale[:, None], boxes)
 
-    def _calibration(self, image: "Image", wanted: Query, camera: Tensor) -> Calibration | None:
+    def _calibration(self, image: "Image", query: Query, camera: Tensor) -> Calibration | None:
         """The camera of the padded square, for a model that predicts centres relative to the points of patches."""
         if self.model.centre == "absolute":
             return None
-        if wanted.depth is None:
+        if query.depth is None:
             raise ValueError("this model places boxes by the depth of their patches: give a depth map with --depth")
-        if wanted.intrinsics is None:
-            line = f"no intrinsics given: {camera[0, 0]:g} pixels of focal length assumed, the picture's long side"
-            print(line, file=sys.stderr)
+        if query.intrinsics is None:
+            note = f"no intrinsics given: a focal length of {camera[0, 0]:g} pixels assumed, the picture's long side"
+            print(note, file=sys.stderr)
         scale = torch.tensor([self.recipe.data.image_size / max(image.size)] * 2 + [1.0])
         return Calibration((camera * scale[:, None]).to(self.device), torch.eye(4, device=self.device))
 
-    def _depth(self, image: "Image", wanted: Query) -> Tensor | None:
+    def _depth(self, image: "Image", query: Query) -> Tensor | None:
         """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""
-        if wanted.depth is None:
+        if query.depth is None:
             return None
         if self.recipe.model.depth == "none":
             raise ValueError("this model sees RGB alone: leave the depth out")
-        far = self._read_depth(image, wanted, wanted.depth)
-        return depth_to_square(far, self.recipe.data.image_size)[None].to(self.device)
+        depth = self._read_depth(image, query, query.depth)
+        return depth_to_square(depth, self.recipe.data.image_size)[None].to(self.device)
 
-    def _read_depth(self, image: "Image", wanted: Query, path: Path) -> Tensor:
-        """The map (h, w) in metres. Its step is that of the query, of the file itself, of the JSON file that a data set
-        keeps beside it, or of the recipe."""
-        name, step = str(path), wanted.depth_step or self.recipe.data.depth_step
+    def _read_depth(self, image: "Image", query: Query, path: Path) -> Tensor:
+        """The map (h, w) in metres. Its step comes from the query, the file itself, the JSON file that a data set
+        stores beside it, or the recipe."""
+        name, step = str(path), query.depth_step or self.recipe.data.depth_step
         files = {DEPTH: path.read_bytes()}
         beside = path.with_name(path.name.removesuffix(f".{DEPTH}") + ".json")  # as in a shard
-        if not wanted.depth_step and beside.is_file():
+        if not query.depth_step and beside.is_file():
             files["json"] = beside.read_bytes()
         try:
-            if not wanted.depth_step and find_depth_step(files, name) is None:
-                line = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
-                print(line, file=sys.stderr)
+            if not query.depth_step and find_depth_step(files, name) is None:
+                note = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
+                print(note, file=sys.stderr)
             return check_aspect(read_depth(files, name, step), image, name)
         except BadSample as error:
             raise ValueError(str(error)) from None
 
 
-def camera_matrix(image: "Image", wanted: Query) -> Tensor:
-    """K (3, 3): as the query says, or a guess."""
-    fx, fy, cx, cy = wanted.intrinsics or (max(image.size), max(image.size), image.width / 2, image.height / 2)
+def camera_matrix(image: "Image", query: Query) -> Tensor:
+    """K (3, 3), from the query's intrinsics, or a guess from the size of the image."""
+    fx, fy, cx, cy = query.intrinsics or (max(image.size), max(image.size), image.width / 2, image.height / 2)
     if fx <= 0 or fy <= 0:
-        raise ValueError(f"intrinsics are fx fy cx cy in pixels with fx and fy above 0, got {wanted.intrinsics}")
+        raise ValueError(f"intrinsics are fx fy cx cy in pixels with fx and fy above 0, got {query.intrinsics}")
     return torch.tensor([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
 def suppress(found: ScoredBoxes, most: float) -> ScoredBoxes:
-    """Keep the best of detections of one label that overlap by an IoU of more than `most`."""
+    """The detections, best first, without those that overlap a better one of the same label by an IoU of more than
+    `most`."""
     order = found.score.argsort(descending=True)
     box, label, score = found.box[order], found.label[order], found.score[order]
     if most < 1:
         pairs = (
             (label[:, None] == label) & torch.ones(len(label), len(label)).triu(1).bool().to(label.device)
         ).nonzero()
-        rival = torch.zeros(len(label), len(label), dtype=torch.bool)
-        close = box3d.iou(box[pairs[:, 0]].double(), box[pairs[:, 1]].double()) > most
-        rival[pairs[:, 0].cpu(), pairs[:, 1].cpu()] = close.cpu()
-        good = torch.ones(len(label), dtype=torch.bool)
+        overlaps = torch.zeros(len(label), len(label), dtype=torch.bool)
+        too_close = box3d.iou(box[pairs[:, 0]].double(), box[pairs[:, 1]].double()) > most
+        overlaps[pairs[:, 0].cpu(), pairs[:, 1].cpu()] = too_close.cpu()
+        remaining = torch.ones(len(label), dtype=torch.bool)
         for i in range(len(label)):
-            if good[i]:
-                good &= ~rival[i]
-        box, label, score = box[good], label[good], score[good]
+            if remaining[i]:
+                remaining &= ~overlaps[i]
+        box, label, score = box[remaining], label[remaining], score[remaining]
     return ScoredBoxes(box, label, score)
 
 
 _PREDICTORS: dict[str, type[Predictor]] = {"detection2d": Predictor2D, "detection3d": Predictor3D}
-"""By task. A task that can predict has a class here; `stringpe predict` needs nothing else of it."""
+"""By task. A task whose runs `stringpe predict` can use has a class here."""

@@ -1,5 +1,5 @@
-"""Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1); and
-with these towers, naming what an image shows without training for it."""
+"""Finding the caption of an image and the image of a caption, with two towers and a contrastive loss (section 4.1 of
+the paper); and zero-shot classification, in which these towers name what an image shows without training for it."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -28,10 +28,11 @@ from .warm_start import name_tokenizer
 
 
 class Retrieval(TextTask):
-    """Contrastive learning on captioned images; recall@1, 5 and 10 both ways, whose mean is the number for tables.
+    """Contrastive learning on captioned images; recall@1, 5 and 10 in both directions, whose mean is the number for
+    tables.
 
-    The loss compares all pairs of the global batch, whatever the number of processes. `loop.accumulate` would compare
-    parts of it only, which is another loss, and is refused.
+    The loss compares all pairs of the global batch, whatever the number of processes. `loop.accumulate` is refused: it
+    would compare only the pairs within parts of the batch, which is a different loss.
     """
 
     metric = "mean_recall"
@@ -79,29 +80,31 @@ class Retrieval(TextTask):
         return self.feed.train(start, place)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        found: Embeddings = model(batch["image"], batch["tokens"], batch.get("depth"))
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        group = dist.group.WORLD if several else None
+        embeddings: Embeddings = model(batch["image"], batch["tokens"], batch.get("depth"))
+        distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        group = dist.group.WORLD if distributed else None
         function = siglip if self.recipe.loss.kind == "siglip" else clip
-        loss = function(*found, chunk=self.recipe.loss.chunk, group=group)
+        loss = function(*embeddings, chunk=self.recipe.loss.chunk, group=group)
         share = self.recipe.loss.within
-        return (
-            loss + share * clip_within_groups(found.image, found.text, found.scale, self.feed.val.group)
-            if share
-            else loss
-        )
+        if not share:
+            return loss
+        image, text, scale, _ = embeddings
+        return loss + share * clip_within_groups(image, text, scale, self.feed.val.group)
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 ranks them."""
         image, text, owner = self._embed_all(model, place)
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if place.rank == 0:
             shares = recall(image, text, owner)
-            found = {"mean_recall": float(shares.pop("mean")), **{name: float(share) for name, share in shares.items()}}
+            metrics = {
+                "mean_recall": float(shares.pop("mean")),
+                **{name: float(share) for name, share in shares.items()},
+            }
             if self.feed.val.group > 1:
-                found["views"] = share_distinguished(image, text, owner, self.feed.val.group)
-            found["count"] = float(len(image))
-        return broadcast(found, place)
+                metrics["views"] = share_distinguished(image, text, owner, self.feed.val.group)
+            metrics["count"] = float(len(image))
+        return broadcast(metrics, place)
 
     def samples(self, count: int) -> list[Sample]:
         val = self.feed.val
@@ -109,25 +112,26 @@ class Retrieval(TextTask):
         return [Sample(image, texts[0]) for image, texts in zip(images, val.captions, strict=False)]
 
     def counters(self) -> dict[str, float]:
-        found = {"corrupt": self.feed.corrupt, "truncated": self.feed.tokenizer.truncated}
-        return {name: float(count) for name, count in found.items() if count}
+        counts = {"corrupt": self.feed.corrupt, "truncated": self.feed.tokenizer.truncated}
+        return {name: float(count) for name, count in counts.items() if count}
 
     def _embed_all(self, model: nn.Module, place: Place) -> tuple[Tensor, Tensor, Tensor]:
-        """All images (n, width), all captions (m, width), and the image each caption belongs to (m,)."""
+        """All images (n, width), all captions (m, width), and the number of the image that each caption belongs to
+        (m,)."""
         val, texts = self.feed.val, self.feed.val_texts
-        most = int(texts.count.max())
+        most = int(texts.count.max())  # captions of an image
         parts: list[list[Tensor]] = [[], [], [], []]
         for index, weight in shares(len(val), self.recipe.loop.eval_batch, place):
             tokens, owner = texts.of(index, most)  # (b · most, context), (b · most,)
             batch = self.feed.val_images(index, place)
-            found: Embeddings = model(batch["image"], tokens.to(place.device), batch.get("depth"))
+            embeddings: Embeddings = model(batch["image"], tokens.to(place.device), batch.get("depth"))
             real = weight.bool()
             number = torch.where(real, index, -1)
             owner = torch.where(real.repeat_interleave(most), owner, -1)
-            for part, value in zip(parts, (found.image, found.text, number, owner), strict=True):
+            for part, value in zip(parts, (embeddings.image, embeddings.text, number, owner), strict=True):
                 part.append(value.to(place.device))
         image, text, number, owner = (place.gather_rows(torch.cat(part)) for part in parts)
-        order = number.argsort()[int((number < 0).sum()) :]  # padding out, the rest as in the set
+        order = number.argsort()[int((number < 0).sum()) :]  # without padding, in the order of the set
         return image[order], text[owner >= 0], owner[owner >= 0]
 
 
@@ -136,8 +140,8 @@ def share_distinguished(image: Tensor, text: Tensor, owner: Tensor, group: int) 
     first = owner // group * group
     rivals = first[:, None] + torch.arange(group, device=owner.device)  # (m, group)
     scores = (image.float()[rivals] * text.float()[:, None]).sum(-1)
-    own = scores.gather(1, (owner - first)[:, None])
-    return float(((scores >= own).sum(1) == 1).double().mean())
+    own_image = scores.gather(1, (owner - first)[:, None])
+    return float(((scores >= own_image).sum(1) == 1).double().mean())
 
 
 @torch.no_grad()
@@ -151,8 +155,9 @@ def zero_shot(
     templates: Sequence[str] = PHOTO_TEMPLATES,
     batch: int = 64,
 ) -> dict[str, float]:
-    """Shares "top1" and "top5" of images whose label, an index into `names`, is among the nearest names, over "count"
-    images; "corrupt" ones could not be read. size: of the images that the model was trained on, in pixels."""
+    """Classify images by the nearest of the embedded names. "top1" and "top5" are the shares of images whose label, an
+    index into `names`, is the nearest name or among the nearest five; "count" is the number of images, without the
+    "corrupt" ones, which could not be read. size: side of the images that the model was trained on, in pixels."""
     device = model.scale.device
     classes = class_embeddings(model, tokenizer, names, templates)  # (classes, width)
     hits, count, corrupt = torch.zeros(2), 0, 0
@@ -167,8 +172,8 @@ def zero_shot(
             except BadSample:
                 corrupt += 1
         if pixels:
-            found = model.embed_image(to_unit(torch.stack(pixels).to(device))) @ classes.mT
-            best = found.topk(min(5, len(names)), dim=1).indices.cpu()
+            scores = model.embed_image(to_unit(torch.stack(pixels).to(device))) @ classes.mT
+            best = scores.topk(min(5, len(names)), dim=1).indices.cpu()
             right = best == torch.tensor(labels)[:, None]
             hits += torch.stack([right[:, 0].sum(), right.any(1).sum()])
             count += len(labels)

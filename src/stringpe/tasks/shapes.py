@@ -1,7 +1,7 @@
 """Naming the shape of a point cloud, in any pose.
 
-A cloud is cut into groups of neighbouring points. The groups are the tokens, their centres in space the coordinates:
-real numbers, without a grid, and in three dimensions from the start.
+A cloud is cut into groups of neighbouring points. The groups are the tokens, and their centres are the coordinates:
+real numbers in three dimensions, which lie on no grid.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from .classification import CLASS_LOSSES, cross_entropy, hits, soft_targets
 
 MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""
-_OF_MODEL = (
+_MODEL_KEYS = (
     *("dim", "layers", "heads", "mlp_ratio", "attention", "encoding", "encoding_options", "share_layers", "dropout"),
     *("drop_path", "init", "pool"),
 )
 
 
 class Shapes(Task):
-    """Classification of point clouds. top1: clouds as they are; turned: each in another, random pose, unless
-    `data.pose` takes the pose away; moved: all of them elsewhere."""
+    """Classification of point clouds. top1: clouds as they are. turned: each cloud in another, random pose; left out if
+    `data.pose` removes the pose. moved: all clouds moved by `MOVE`."""
 
     capturable = True
     metric_name = "shapes named"
@@ -40,7 +40,7 @@ class Shapes(Task):
         "moved": "the same as top1, with all clouds moved by four radii",
     }
     common = (
-        *("name", "task", "seed", "data.source", *(f"model.{name}" for name in _OF_MODEL)),
+        *("name", "task", "seed", "data.source", *(f"model.{name}" for name in _MODEL_KEYS)),
         *(key for key in Task.common if key.startswith(("optim.", "loop."))),
     )
     reads = ("loss.kind", "loss.label_smoothing")
@@ -58,22 +58,22 @@ class Shapes(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        own = recipe.model
+        settings = recipe.model
         model = PointTransformer(
-            dim=own.dim,
-            layers=own.layers,
-            num_heads=own.heads,
+            dim=settings.dim,
+            layers=settings.layers,
+            num_heads=settings.heads,
             num_classes=recipe.data.num_classes,
-            encoding=own.encoding,
-            encoding_options=own.options,
-            share_layers=own.share_layers,
-            pool=own.pool,
-            attention=own.attention,
-            mlp_ratio=own.mlp_ratio,
-            dropout=own.dropout,
-            drop_path=own.drop_path,
+            encoding=settings.encoding,
+            encoding_options=settings.options,
+            share_layers=settings.share_layers,
+            pool=settings.pool,
+            attention=settings.attention,
+            mlp_ratio=settings.mlp_ratio,
+            dropout=settings.dropout,
+            drop_path=settings.drop_path,
         )
-        initialise_by_name(model, recipe.seed, Initialisation(own.init))
+        initialise_by_name(model, recipe.seed, Initialisation(settings.init))
         return model
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
@@ -97,34 +97,35 @@ class Shapes(Task):
         return cross_entropy(model(batch["points"], batch["centres"]), target, self.recipe.loss).mean()
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        kept = load_clouds(self.recipe.data, "val")
-        count, seed = len(kept["label"]), self.recipe.data.seed
+        clouds = load_clouds(self.recipe.data, "val")
+        count, seed = len(clouds["label"]), self.recipe.data.seed
         poses = draw_rotations(count, "any", generator(seed, "poses"))
         sums: dict[str, Tensor] = {}
         for index, weight in shares(count, self.recipe.loop.eval_batch, place):
-            more = self._judge(model, {name: t[index].to(place.device) for name, t in kept.items()}, poses[index])
-            more = {name: (value * weight.to(place.device)).sum() for name, value in more.items()}
-            sums = {name: value + sums.get(name, 0) for name, value in more.items()}
+            batch = {name: t[index].to(place.device) for name, t in clouds.items()}
+            scores = self._score(model, batch, poses[index])
+            batch_sums = {name: (value * weight.to(place.device)).sum() for name, value in scores.items()}
+            sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
         return average(sums, place)
 
-    def _judge(self, model: nn.Module, clouds: Clouds, pose: Tensor) -> dict[str, Tensor]:
-        """What is summed over clouds, one number (b,) per cloud and metric."""
+    def _score(self, model: nn.Module, clouds: Clouds, pose: Tensor) -> dict[str, Tensor]:
+        """For each metric the number (b,) of every cloud, to be averaged over clouds."""
         points, centres, label = clouds["points"], clouds["centres"], clouds["label"]
         logits = model(points, centres)
         target = soft_targets(label, logits.shape[-1], 0.0)
-        each = {
+        scores = {
             "top1": hits(logits, label, 1),
             "moved": hits(model(points + MOVE, centres + MOVE), label, 1),
             "loss": cross_entropy(logits, target, self.recipe.loss),
             "count": torch.ones_like(label),
         }
         if self.recipe.data.pose == "stored":
-            each["turned"] = hits(model(*turn(points, centres, pose.to(points.device))), label, 1)
-        return {name: value.double() for name, value in each.items()}
+            scores["turned"] = hits(model(*turn(points, centres, pose.to(points.device))), label, 1)
+        return {name: value.double() for name, value in scores.items()}
 
     def samples(self, count: int) -> list[Sample]:
-        kept, names = load_clouds(self.recipe.data, "val"), class_names(self.recipe.data)
-        first = zip(kept["points"][:count], kept["label"][:count].tolist(), strict=True)
+        clouds, names = load_clouds(self.recipe.data, "val"), class_names(self.recipe.data)
+        first = zip(clouds["points"][:count], clouds["label"][:count].tolist(), strict=True)
         return [Sample(draw_cloud(points.flatten(0, 1)), names[label]) for points, label in first]
 
 

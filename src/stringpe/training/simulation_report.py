@@ -1,5 +1,5 @@
 """Results of policies in simulation: tables, the figure, and report.html, which says what was tried, what the trials
-show, and what they do not."""
+show, and what they do not show."""
 
 import importlib.util
 import warnings
@@ -17,9 +17,9 @@ from .run_result import versions
 
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
-    "weights: the first digits of the digest of the weights, which is in every file of the evaluation",
+    "weights: the first digits of the digest of the weights, which every file of the evaluation contains",
     "difference: from the first policy, on the same initial states, with Newcombe's interval for paired shares",
-    "McNemar p: of the exact test that a policy wins as many initial states as it loses to the first one",
+    "McNemar p: of the exact test of whether a policy wins as many initial states as it loses, against the first one",
     "crashed: simulations that ended in an error or hung; they count as failures",
 )
 
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def share(self) -> Estimate:
-        """Successes, with Wilson's interval."""
+        """The share of successes, with Wilson's interval."""
         return wilson(sum(t.success for t in self.trials), len(self.trials))
 
 
@@ -46,11 +46,11 @@ def write_simulation(out: Path, results: Results, figure: bytes | None, policy: 
     settings = list(results)
     tasks = dict.fromkeys(name.partition(", ")[0] for name in settings)
     labels = list(next(iter(results.values())))
-    said = f"Policies: {', '.join(labels)}. In each of these settings, each of them meets the same initial states."
+    task = f"Policies: {', '.join(labels)}. In each of these settings, all policies start from the same initial states."
     tables = tuple(table_rows(result) for result in results.values())
     remarks = tuple(note for name, result in results.items() for note in notes(result, name))
     sections = [
-        Section("The task", (said,), points=tuple(settings)),
+        Section("The task", (task,), points=tuple(settings)),
         Section("Conclusion", points=tuple(_conclusions(results))),
         Section("What cannot be concluded", points=tuple(_limits(results))),
         Section("Success", tables=tables, points=_COLUMNS, notes=remarks),
@@ -61,8 +61,8 @@ def write_simulation(out: Path, results: Results, figure: bytes | None, policy: 
 
 
 def _conclusions(results: Results) -> list[str]:
-    """Success of every policy, and the differences that the trials show."""
-    said = []
+    """The success of every policy, and the differences that the trials show."""
+    sentences = []
     for name, policies in zip(short_names(list(results)), results.values(), strict=True):
         first = next(iter(policies))
         base = {t.seed: t.success for t in policies[first].trials}
@@ -71,38 +71,40 @@ def _conclusions(results: Results) -> list[str]:
             text = f"{name}: {label} succeeds in {100 * result.share.mean:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
             if label != first and result.weights != policies[first].weights:
                 pair = paired_shares({t.seed: t.success for t in result.trials}, base)
-                side = "above" if pair.difference.mean > 0 else "below"
+                direction = "above" if pair.difference.mean > 0 else "below"
                 text += (
-                    f", {abs(100 * pair.difference.mean):.0f} points {side} {first} (p = {pair.p_value:.3f})"
+                    f", {abs(100 * pair.difference.mean):.0f} points {direction} {first} (p = {pair.p_value:.3f})"
                     if pair.p_value < 0.05
                     else f", not shown to differ from {first} (p = {pair.p_value:.3f})"
                 )
-            said.append(f"{text}.")
-    return said
+            sentences.append(f"{text}.")
+    return sentences
 
 
 def _limits(results: Results) -> list[str]:
-    """What the trials do not say."""
+    """What the trials do not show."""
     least = min(len(result.trials) for policies in results.values() for result in policies.values())
-    said = [
-        "Which encoding makes the better policy: a trial repeats the simulation, not the training. That takes several "
-        "trainings per encoding, and their spread is the one that counts.",
+    limits = [
+        "Which encoding makes the better policy: a trial repeats the simulation, not the training. To compare "
+        "encodings, train several policies with each of them, and judge the difference by their spread.",
         "How the policies would do on a real robot.",
     ]
     if least < 50:
-        said.insert(0, f"How high the success rates are: {least} trials leave wide intervals. Use at least 50.")
+        limits.insert(0, f"How high the success rates are: {least} trials leave wide intervals. Use at least 50.")
     if sum(len(policies) - 1 for policies in results.values()) > 3:
-        said.append("Whether each difference holds by itself: of so many, one in twenty has p < 0.05 by chance.")
-    return said
+        limits.append(
+            "Whether each single difference is real: among so many comparisons, one in twenty has p < 0.05 by chance."
+        )
+    return limits
 
 
 def short_names(settings: Sequence[str]) -> list[str]:
-    """Names of settings without the parts that all share; "usual" where nothing else is left."""
+    """Names of settings without the parts that all have in common; "usual" if no other part is left."""
     parts = [name.split(", ") for name in settings]
     if len(parts) == 1:
         return list(settings)
     common = set.intersection(*map(set, parts))
-    return [", ".join(part for part in each if part not in common) or "usual" for each in parts]
+    return [", ".join(part for part in name if part not in common) or "usual" for name in parts]
 
 
 def overview(results: Results) -> str:
@@ -139,19 +141,19 @@ def table_rows(results: Mapping[str, Result]) -> list[list[str]]:
 
 
 def notes(results: Mapping[str, Result], setting: str) -> list[str]:
-    """What a reader of the table must know."""
+    """Sentences below the table of one setting, which its reader must know."""
     first = next(iter(results))
     base = [t.seed for t in results[first].trials]
-    said = [
+    sentences = [
         f"{setting}: {len(base)} trials each, initial states {min(base)} to {max(base)}, the same for all. "
         f"A simulation that crashed or hung counts as a failure. Intervals: Wilson's, and Newcombe's for paired shares."
     ]
     same = [label for label, result in results.items() if label != first and result.weights == results[first].weights]
     if same:
-        said.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
+        sentences.append(f"{', '.join(same)} and {first} have the same weights: the comparison means nothing.")
     if len(base) < 50:
-        said.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
-    return said
+        sentences.append(f"{len(base)} trials say little: 6 of 10 is 31 to 83 %. Use at least 50.")
+    return sentences
 
 
 def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
@@ -160,16 +162,16 @@ def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
 
 
 def draw_success(results: Results, path: Path) -> bytes | None:
-    """Write the figure of all settings, and return it; None without matplotlib."""
+    """Write the figure of all settings, and return its content (SVG); None without matplotlib."""
     if not importlib.util.find_spec("matplotlib"):
         warnings.warn(
-            f"matplotlib is not installed, so {path.name} is not drawn: repeat the command where it is", stacklevel=3
+            f"matplotlib is not installed, so {path.name} is not drawn: install it and repeat the command", stacklevel=3
         )
         return None
     from .comparison_figures import draw_shares
 
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))
-    drawn = draw_shares(groups, "success (%), 95 % interval")
-    write_bytes(path, drawn)
-    return drawn
+    figure = draw_shares(groups, "success (%), 95 % interval")
+    write_bytes(path, figure)
+    return figure
