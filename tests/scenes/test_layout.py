@@ -77,7 +77,7 @@ def test_frames_are_grouped_by_scene():
     torch.testing.assert_close(calibration.intrinsics[1, 0], frames.intrinsics[2])
     for numbers, views in (([1, 2], 2), ([0, 1, 2], 2)):
         with pytest.raises(
-            ValueError, match=f"not whole groups of 2 views, got the numbers .{numbers[0]}, {numbers[1]}"
+            ValueError, match=f"not whole groups of 2 views, received the indices .{numbers[0]}, {numbers[1]}"
         ):
             scenes.render(scenes.sample(0, numbers, views=views), (16, 16)).group(2)
 
@@ -217,7 +217,7 @@ def test_living_rooms_have_objects_on_furniture_only_if_decorated():
 def test_placed_rectangles_are_disjoint(seed):
     """Corner and centre samples of one rectangle never fall into another."""
     dice = Dice(seed, torch.arange(4))
-    plot = Plot(torch.full((4, 2), 1.0), gap=0.01, room_for=12)
+    plot = Plot(torch.full((4, 2), 1.0), gap=0.01, capacity=12)
     done = []
     for _ in range(12):
         half = dice.uniform(2, low=0.05, high=0.4)

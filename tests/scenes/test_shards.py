@@ -130,7 +130,7 @@ def test_a_shard_that_another_process_never_finishes_is_reported_with_its_name(t
         with pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on .*nothing in .* for 0.3 s"):
             scenes.write(tmp_path, 4, size=(16, 16), shard_size=2)
         assert [p.name for p in tmp_path.glob("*.tar")] == ["scenes-000001.tar"]  # the other shard did not wait
-        assert f"left to another process: {tmp_path}" in capsys.readouterr().err
+        assert f"written by another process: {tmp_path}" in capsys.readouterr().err
     scenes.write(tmp_path, 4, size=(16, 16), shard_size=2)
     assert len(list(tmp_path.glob("*.tar"))) == 2
 

@@ -7,9 +7,9 @@
     scenes.render(scenes.single_object("mug"))                     # one object in an empty room
     scenes.write("data/scenes", count=10_000)                      # WebDataset shards
 
-A scene is data (`Scenes`); the layout makes it from (seed, index), and the renderer makes frames from it. In the code,
-in that order: families, rooms, placement, layout; templates, assembly, ray_casting, shading, renderer; descriptions,
-shards.
+A scene is plain data (`Scenes`): the layout draws it from (seed, index), and the renderer turns it into `Frames`. The
+modules, in that order: families, rooms, placement, cameras, layout; templates, assembly, ray_casting, shading,
+renderer; descriptions, shards.
 
 World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in pixels with pixel centres at + ½, depth = z.
 """

@@ -1,4 +1,4 @@
-"""What can be said of a frame: which objects are seen, how they stand to each other, and true sentences about them."""
+"""Descriptions of frames: the visible objects, the relations between them, and true sentences about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .templates import ALL_KINDS, kinds
 
 RELATIONS = ("left of", "right of", "behind", "in front of", "on", "nearer than")
 
-_NEARER = 0.1
+_NEARER_BY = 0.1
+"""The difference in distance, in metres, from which "nearer than" holds."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Seen:
     box2d: tuple[float, ...]
     visibility: float
     pixels: int
-    parent: int  # slot of what it stands on, −1 for floor or wall
+    parent: int  # slot of the object that it stands on, −1 for floor or wall
 
 
 def in_view(frames: Frames, min_pixels: int = 1, min_visibility: float = 0.0) -> Tensor:
-    """(b, o) bool: objects of which enough is seen."""
+    """(b, o) bool: the objects with at least this many visible pixels (and at least one) and this visibility."""
     return (frames.pixels >= max(min_pixels, 1)) & (frames.visibility >= min_visibility)
 
 
 def seen(frames: Frames, min_pixels: int = 1, min_visibility: float = 0.0) -> list[list[Seen]]:
-    """For every frame, its visible objects."""
+    """The visible objects of every frame, as `in_view` selects them."""
     chosen = in_view(frames, min_pixels, min_visibility).cpu()
     scenes = frames.scenes
     names, colours, materials = kinds(), list(COLOURS), list(MATERIALS)
@@ -111,11 +112,11 @@ def relations(frames: Frames) -> Tensor:
         return column[:, None, :]
 
     left = first(box[..., 2]) <= second(box[..., 0])
-    share = (first(box[..., 0]) < second(box[..., 2])) & (second(box[..., 0]) < first(box[..., 2]))
-    behind = (first(near) > second(far)) & share
+    overlap = (first(box[..., 0]) < second(box[..., 2])) & (second(box[..., 0]) < first(box[..., 2]))
+    behind = (first(near) > second(far)) & overlap  # their 2D boxes share columns
     slots = torch.arange(box.shape[1], device=box.device)
     on = first(frames.scenes.parent) == slots
-    nearer = first(distance) < second(distance) - _NEARER
+    nearer = first(distance) < second(distance) - _NEARER_BY
     table = torch.stack([left, left.transpose(1, 2), behind, behind.transpose(1, 2), on, nearer], -1)
     visible = frames.visible
     both = first(visible) & second(visible) & ~torch.eye(len(slots), dtype=torch.bool, device=box.device)
@@ -128,7 +129,7 @@ _PLACES = {
     "tables": "several cluttered tables",
     "trays": "a table of trays",
 }
-_WORN = {"stripes": "striped", "checks": "checked", "dots": "dotted"}
+_PATTERN_WORDS = {"stripes": "striped", "checks": "checked", "dots": "dotted"}
 _MIN_PIXELS, _MIN_VISIBILITY = 12, 0.25
 _COLOURS = tuple(COLOURS)
 
@@ -138,8 +139,8 @@ def _add_article(words: str) -> str:
 
 
 def phrase(thing: Seen, detail: float = 0.0) -> str:
-    """A noun phrase: colour and kind, and for detail > ½ the material or the pattern too."""
-    extra = _WORN.get(thing.pattern, thing.material if thing.material in ("wooden", "metal", "glass") else "")
+    """A noun phrase for an object: colour and kind and, for detail > ½, also the pattern or the material."""
+    extra = _PATTERN_WORDS.get(thing.pattern, thing.material if thing.material in ("wooden", "metal", "glass") else "")
     return noun(thing.kind_index, thing.colour_index, extra if detail > 0.5 else "")
 
 
@@ -155,36 +156,34 @@ def _join(phrases: list[str]) -> str:
 
 
 def captions(frames: Frames, count: int = 4) -> list[list[str]]:
-    """`count` sentences for every frame, the first of which lists objects and the others state one relation each.
+    """Up to `count` sentences per frame: the first lists objects, and each of the others states one relation.
 
-    Every sentence is true: it names only objects of which at least a quarter and 12 pixels are seen, and only relations
-    that `relations` holds true. The choice depends on the scene's seed and index alone. A frame with fewer true
-    relations gets fewer sentences.
+    Every sentence is true: it names only objects with at least 12 visible pixels and a visibility of at least a
+    quarter, and only relations that `relations` reports. The choice depends on the scene's seed and index alone. A
+    frame with few true relations has fewer sentences.
     """
     table = relations(frames).cpu()
     result = []
     for b, things in enumerate(seen(frames, _MIN_PIXELS, _MIN_VISIBILITY)):
-        chooser = random.Random(f"{frames.scenes.seed}/{int(frames.scenes.index[b])}")
+        rng = random.Random(f"{frames.scenes.seed}/{int(frames.scenes.index[b])}")
         place = _PLACES[FAMILIES[int(frames.scenes.family[b])]]
         if not things:
             result.append([f"{place}."])
             continue
-        # Prefer what is large in the image, as a person would; keep it random beyond that.
-        things = sorted(things, key=lambda t: -t.pixels * chooser.uniform(0.3, 1.0))[:8]
-        shown = [phrase(t, chooser.random()) for t in things[: chooser.randint(1, 4)]]
-        sentences = [f"{place} with {_join(shown)}."]
+        # Prefer objects that are large in the image, as a person would; the rest of the order is random.
+        things = sorted(things, key=lambda t: -t.pixels * rng.uniform(0.3, 1.0))[:8]
+        phrases = [phrase(t, rng.random()) for t in things[: rng.randint(1, 4)]]
+        sentences = [f"{place} with {_join(phrases)}."]
         facts = [
             (i, j, r)
             for i in things
             for j in things
-            for r, held in enumerate(table[b, i.slot, j.slot].tolist())
-            if held
+            for r, holds in enumerate(table[b, i.slot, j.slot].tolist())
+            if holds
         ]
-        chooser.shuffle(facts)
-        facts.sort(key=lambda fact: RELATIONS[fact[2]] != "on")  # what stands on what is said first, where it is known
-        kept = facts[:1] + chooser.sample(facts[1:], min(len(facts[1:]), max(count - 2, 0)))
-        sentences += [
-            f"{phrase(i, chooser.random())} is {RELATIONS[r]} {phrase(j, chooser.random())}." for i, j, r in kept
-        ]
+        rng.shuffle(facts)
+        facts.sort(key=lambda fact: RELATIONS[fact[2]] != "on")  # if any object stands on another, say so first
+        stated = facts[:1] + rng.sample(facts[1:], min(len(facts[1:]), max(count - 2, 0)))
+        sentences += [f"{phrase(i, rng.random())} is {RELATIONS[r]} {phrase(j, rng.random())}." for i, j, r in stated]
         result.append(sentences[:count])
     return result

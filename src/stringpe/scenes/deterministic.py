@@ -2,9 +2,9 @@
 
 A scene must be the same whatever batch it is drawn in and wherever torch runs. So there is no generator state: number
 n of scene i is a hash of (seed, i, n), computed in 64-bit integers that never overflow and are therefore exact on every
-device. Downstream, the layout uses only operations that are rounded exactly (+ − × ÷, `root`, comparisons, table
-look-ups), so that no decision can flip between a CPU and a GPU. Division by a Python number is exact for powers of two
-alone: a GPU multiplies by the rounded inverse.
+device. Downstream, the layout uses only operations that are correctly rounded (+ − × ÷, `root`, comparisons, table
+look-ups), so that no decision can flip between a CPU and a GPU. Division by a Python number is safe for powers
+of two only: a GPU multiplies by the rounded inverse.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ def _mix(x: Tensor) -> Tensor:
 class Dice:
     """One stream of uniform numbers per scene: `Dice(seed, indices)` draws (b, ...) tensors, scene by scene.
 
-    `stream` names independent uses of the same (seed, index): the layout and the camera do not share numbers, so one
+    `stream` numbers independent uses of the same (seed, index): the layout and the camera do not share numbers, so one
     layout can be looked at by several cameras.
     """
 
     def __init__(self, seed: int, indices: Tensor, stream: int = 0) -> None:
         self.device = indices.device
-        root = _mix(torch.tensor([seed & _LOW32, (seed >> 32) & _LOW32, stream], device=self.device))
+        seed_hash = _mix(torch.tensor([seed & _LOW32, (seed >> 32) & _LOW32, stream], device=self.device))
         low, high = indices & _LOW32, (indices >> 32) & _LOW32
-        first = _mix(_mix(low ^ root[0]) ^ high ^ root[1])
-        # Two keys, because with one 32-bit key four million scenes would hold some two thousand twins.
-        self._keys = (_mix(first ^ root[2]), _mix(_mix(low + 0x9E3779B9 & _LOW32) ^ first ^ _mix(root[2] + 1)))
+        scene_hash = _mix(_mix(low ^ seed_hash[0]) ^ high ^ seed_hash[1])
+        # Two keys, because with one 32-bit key about two thousand of four million scenes would have a duplicate.
+        self._keys = (
+            _mix(scene_hash ^ seed_hash[2]),
+            _mix(_mix(low + 0x9E3779B9 & _LOW32) ^ scene_hash ^ _mix(seed_hash[2] + 1)),
+        )
         self._block = self._draw(0)
         self._drawn, self._used = 1, 0
 
@@ -83,8 +86,8 @@ def cos_sin(angle: Tensor) -> Tensor:
 
 
 def root(x: Tensor) -> Tensor:
-    """√x in float32, rounded the same everywhere. Vector libraries of CPUs give float32 roots that are off by one place
-    now and then; one in float64, off as it may be, still rounds to the right float32."""
+    """√x in float32, rounded identically on every device. Vectorised float32 roots on CPUs are sometimes wrong in the
+    last place; a float64 root, even if wrong in its last place, rounds to the correct float32."""
     return x.double().sqrt().float()
 
 
@@ -97,8 +100,8 @@ def turn_plane(vector: Tensor, angle: Tensor) -> Tensor:
 
 @functools.cache
 def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Nested tuples as a tensor. Shared: never write into it.
+    """Nested tuples as a tensor, which all callers share: never write into it.
 
-    The type is given and not guessed, because (1, 0) and (1.0, 0.0) are the same key of a cache.
+    The dtype is an argument and not inferred, because (1, 0) and (1.0, 0.0) are the same key in the cache.
     """
     return torch.tensor(values, device=device, dtype=dtype)

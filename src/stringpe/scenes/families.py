@@ -1,4 +1,4 @@
-"""What makes a family: which areas its rooms have and how their surfaces fill. Data, one row per family."""
+"""The rules of the scene families: the areas of their rooms and the objects on their surfaces, one row per family."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .scene import FAMILIES
 from .templates import kind_number, kind_numbers
 
 LIVING = ("lounge", "dining", "office", "reading")
-"""The areas of a living room; every family fills the rest of its rooms with them."""
+"""The areas of a living room; every family also uses them for the remaining areas of its rooms."""
 
 SURFACES, CLUTTER, FLATS, ON_FLAT = 4, 18, 4, 4
-"""The most surfaces per scene that receive objects, objects tried per surface, flat objects among them, and objects on
-each flat one."""
+"""Upper limits: surfaces per scene that receive objects, objects tried per surface, flat objects among these, and
+objects tried per flat object."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What makes one family."""
+    """The rules of one family."""
 
-    areas: tuple[str, ...]  # choices for the first area; the others are those of a living room
+    areas: tuple[str, ...]  # choices for the first area; the others are areas of a living room
     surfaces: int  # pieces of furniture that receive objects
-    anywhere: bool  # any furniture with a top, or else the first pieces of the first area
+    anywhere: bool  # on any furniture with a top, or else on the first pieces of the first area
     clutter: int  # objects tried on each surface
-    flats: int  # of those, flat ones, which carry objects of their own
+    flats: int  # how many of those are flat and carry objects themselves
     packing: tuple[float, float]  # the fraction of a surface that objects cover
     room: tuple[float, float]  # side lengths in metres
-    divided: bool  # into several areas, where the room is large enough
+    divided: bool  # whether rooms that are large enough are divided into several areas
     pool: str  # the kinds to draw objects from
 
 
@@ -56,7 +56,7 @@ POOLS = ("decor", "clutter", "flat", "small")
 
 @functools.cache
 def pools(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kinds in each pool, padded (pools, n), and how many they are (pools,)."""
+    """The kinds in each pool, padded (pools, n), and their number (pools,)."""
     rows = (
         tuple(kind_number(n) for n in _DECOR),
         kind_numbers("table") + kind_numbers("flat"),
@@ -103,6 +103,6 @@ def _table(device: torch.device, decorated: bool) -> tuple[Tensor, ...]:
 
 
 def gather_rules(family: Tensor, decorated: bool = False) -> Rules:
-    """The rule of each scene, for families (b,) by number. decorated: put a few objects on the furniture of living
-    rooms, too."""
+    """The rules of each scene, for families (b,) given by number. decorated: also put a few objects on the furniture of
+    living rooms."""
     return Rules(*(column[family] for column in _table(family.device, decorated)))

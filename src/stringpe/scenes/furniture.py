@@ -1,4 +1,4 @@
-"""The kinds that stand on the floor and hang on the wall."""
+"""The kinds of object that stand on the floor or hang on the wall."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SOFT = ("fabric", "leather")
 def _seat(width: float, depth: float, cushions: int) -> tuple[Part, ...]:
     """A sofa or an armchair: base, back, two arms and cushions."""
     inner = width - 0.36
-    each = inner / cushions
-    places = [(k - (cushions - 1) / 2) * each for k in range(cushions)]
+    cushion_width = inner / cushions
+    places = [(k - (cushions - 1) / 2) * cushion_width for k in range(cushions)]
     return (
         box((0, 0, 0.08), (width - 0.04, depth - 0.04, 0.2)),
         pillow((0, depth / 2 - 0.13, 0.1), (width - 0.1, 0.24, 0.74)),
         *(pillow((s * (width / 2 - 0.1), -0.02, 0.08), (0.2, depth - 0.04, 0.52)) for s in (-1, 1)),
-        *(pillow((x, -0.1, 0.26), (each - 0.01, depth - 0.26, 0.2), "accent") for x in places),
+        *(pillow((x, -0.1, 0.26), (cushion_width - 0.01, depth - 0.26, 0.2), "accent") for x in places),
         *(rod((s * (width / 2 - 0.12), t * (depth / 2 - 0.1), 0), (0.05, 0.05, 0.1), "dark wood")
           for s in (-1, 1) for t in (-1, 1)),
     )
@@ -37,7 +37,7 @@ def _round_table(width: float, height: float) -> tuple[Part, ...]:
 
 
 def _drawers(width: float, depth: float, height: float, rows: int, columns: int) -> tuple[Part, ...]:
-    """A chest: a body on a plinth with fronts and knobs."""
+    """A chest of drawers: a body on a plinth, with drawer fronts and handles."""
     w, h = width / columns, (height - 0.1) / rows
     spots = [((i - (columns - 1) / 2) * w, 0.09 + j * h) for i in range(columns) for j in range(rows)]
     return (
@@ -78,10 +78,10 @@ _OFFICE_CHAIR = (
 
 
 def _bookcase(width: float, height: float, levels: int) -> tuple[Part, ...]:
-    """An open case whose mouth looks to the front, boards inside, and rows of books as part of it."""
+    """A case that is open at the front, with shelves and rows of books as parts of it."""
     pitch = height / levels
     paints = ("red book", "blue book", "ochre book", "green book", "paper")
-    row = [
+    books = [
         box(((-0.3 if k % 2 else 0.12) * width + 0.02 * k, 0.02, k * pitch + 0.03),
             (0.26 * width + 0.02 * (k % 3), 0.2, pitch * (0.62 + 0.06 * (k % 2))), paints[k % 5])
         for k in range(levels)
@@ -89,12 +89,12 @@ def _bookcase(width: float, height: float, levels: int) -> tuple[Part, ...]:
     return (
         box((0, 0, 0), (width, 0.3, height), axis="-y").hollow(0.025, 0.015),
         *(box((0, 0.01, k * pitch), (width - 0.03, 0.26, 0.025)) for k in range(1, levels)),
-        *row,
+        *books,
     )
 
 
 def _plant(leaves: tuple[tuple[float, float, float, float, float], ...]) -> tuple[Part, ...]:
-    """A pot with soil and a bush: leaves are (x, y, z of the bottom, width, height)."""
+    """A pot with soil and a bush; each of `leaves` is (x, y, z of its bottom, width, height)."""
     blobs = [ball((x, y, z), (w, w, h), "leaf" if k % 2 else "young leaf", (8.0 * (-1) ** k, 10.0 * (k % 3 - 1), 0))
              for k, (x, y, z, w, h) in enumerate(leaves)]
     return (

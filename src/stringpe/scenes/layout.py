@@ -1,4 +1,4 @@
-"""From a seed and an index to a scene: room, areas, furniture, surfaces, objects, light, camera."""
+"""Draws scenes from a seed and indices: room, areas, furniture, surfaces, objects, light, camera."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from . import cameras
 from .deterministic import TURN, Dice, constant
 from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rules, gather_rules, pools
 from .object_kinds import PATTERNS
-from .placement import Clutter, Items, draw_items, rotations, scatter, tops
+from .placement import Clutter, Items, draw_items, find_tops, rotations, scatter
 from .rooms import SLOTS, Furniture, draw_light, draw_surfaces, furnish
 from .scene import FAMILIES, Scenes
 from .templates import kind_number, load_templates
 
 OBJECTS = 48
-"""Object slots of every scene; the few scenes that draw more objects lose the last ones, which carry nothing."""
+"""Object slots per scene; the few scenes that draw more objects lose the last ones, which carry no others."""
 
 _WALLS = 4
 _HANGINGS = (kind_number("painting"), kind_number("painting"), kind_number("wall clock"))
@@ -26,7 +26,7 @@ _HANGINGS = (kind_number("painting"), kind_number("painting"), kind_number("wall
 
 @dataclass(frozen=True)
 class _Objects:
-    """All objects of a batch where they stand, in slots (b, o): parents come before what they carry."""
+    """All objects of a batch with their poses, in slots (b, o); a parent comes before the objects that it carries."""
 
     items: Items
     at: Tensor  # (b, o, 2)
@@ -36,12 +36,12 @@ class _Objects:
     parent: Tensor  # (b, o)
 
 
-def _rooms(dice: Dice, rows: Rules) -> tuple[Tensor, Furniture]:
-    low, high = rows.room[:, :1], rows.room[:, 1:]
+def _rooms(dice: Dice, rules: Rules) -> tuple[Tensor, Furniture]:
+    low, high = rules.room[:, :1], rules.room[:, 1:]
     room = torch.cat([low + (high - low) * dice.uniform(2), dice.uniform(1, low=2.5, high=3.1)], -1)
     area = dice.below(len(LIVING), 4)
-    first = rows.areas.gather(1, dice.below(rows.area_count)[:, None])
-    return room, furnish(room, torch.cat([first, area[:, 1:]], 1), dice, rows.divided)
+    first = rules.areas.gather(1, dice.below(rules.area_count)[:, None])
+    return room, furnish(room, torch.cat([first, area[:, 1:]], 1), dice, rules.divided)
 
 
 def _on_walls(dice: Dice, room: Tensor) -> Clutter:
@@ -49,9 +49,10 @@ def _on_walls(dice: Dice, room: Tensor) -> Clutter:
     device = room.device
     items = draw_items(dice, constant(_HANGINGS, device, torch.int64)[dice.below(3, _WALLS)])
     along = dice.uniform(_WALLS, low=-1.0, high=1.0) * (room[:, :2].flip(-1).repeat(1, 2) / 2 - 0.7)
-    out = (room[:, :2].repeat(1, 2) / 2 - items.extent[..., 1] / 2 - 0.002) * constant((1.0, 1.0, -1.0, -1.0), device)
+    sign = constant((1.0, 1.0, -1.0, -1.0), device)
+    outward = (room[:, :2].repeat(1, 2) / 2 - items.extent[..., 1] / 2 - 0.002) * sign
     on_x = constant((True, False, True, False), device, torch.bool)[:, None]
-    at = torch.where(on_x, torch.stack([out, along], -1), torch.stack([along, out], -1))
+    at = torch.where(on_x, torch.stack([outward, along], -1), torch.stack([along, outward], -1))
     yaw = (constant((3, 0, 1, 2), device, torch.int64) * (TURN // 4)).expand(len(room), -1)
     bottom = dice.uniform(_WALLS, low=1.25, high=1.6)
     return Clutter(items, at, yaw, bottom, torch.full_like(yaw, -1), dice.chance(0.55, _WALLS))
@@ -63,31 +64,32 @@ def _pick_kinds(dice: Dice, pool: Tensor, *shape: int) -> Tensor:
     return table[pool, dice.below(count[pool], *shape)]
 
 
-def _on_furniture(dice: Dice, rows: Rules, placed: Furniture) -> list[Clutter]:
-    """Objects on furniture, and for families with trays, objects on those."""
+def _on_furniture(dice: Dice, rules: Rules, placed: Furniture) -> list[Clutter]:
+    """Objects on furniture and, in families with flat objects, objects on these."""
     b, f = placed.yaw.shape
     device = placed.at.device
     floor = torch.zeros_like(placed.at[..., 0])
-    every = torch.arange(f, device=device).expand(b, -1)
-    offers = tops(placed.items, placed.at, placed.yaw, floor, placed.present, every).usable
-    drawn = (dice.uniform(f) + offers).argsort(dim=1, descending=True, stable=True)[:, :SURFACES]
-    slots = torch.where(rows.anywhere[:, None], drawn, every[:, :SURFACES])
-    where = tops(placed.items, placed.at, placed.yaw, floor, placed.present, slots)
+    all_slots = torch.arange(f, device=device).expand(b, -1)
+    usable = find_tops(placed.items, placed.at, placed.yaw, floor, placed.present, all_slots).usable
+    random_slots = (dice.uniform(f) + usable).argsort(dim=1, descending=True, stable=True)[:, :SURFACES]
+    slots = torch.where(rules.anywhere[:, None], random_slots, all_slots[:, :SURFACES])
+    surfaces = find_tops(placed.items, placed.at, placed.yaw, floor, placed.present, slots)
 
-    surface, turn = torch.arange(SURFACES, device=device), torch.arange(CLUTTER, device=device)
-    wanted = (surface < rows.surfaces[:, None])[..., None] & (turn < rows.clutter[:, None])[:, None]  # (b, s, n)
-    flat = (turn < rows.flats[:, None])[:, None]
-    pool = torch.where(flat, POOLS.index("flat"), rows.pool[:, None, None]).expand(-1, SURFACES, -1)
-    low, high = rows.packing[:, :1], rows.packing[:, 1:]
+    surface, number = torch.arange(SURFACES, device=device), torch.arange(CLUTTER, device=device)
+    wanted = (surface < rules.surfaces[:, None])[..., None] & (number < rules.clutter[:, None])[:, None]  # (b, s, n)
+    flat = (number < rules.flats[:, None])[:, None]
+    pool = torch.where(flat, POOLS.index("flat"), rules.pool[:, None, None]).expand(-1, SURFACES, -1)
+    low, high = rules.packing[:, :1], rules.packing[:, 1:]
     packing = low + (high - low) * dice.uniform(SURFACES)
-    first = scatter(dice, where, _pick_kinds(dice, pool, SURFACES, CLUTTER), packing, wanted)
+    objects = scatter(dice, surfaces, _pick_kinds(dice, pool, SURFACES, CLUTTER), packing, wanted)
 
-    carriers = every[:, :FLATS]
-    plates = tops(first.items, first.at, first.yaw, first.bottom, first.present, carriers, f + _WALLS)
+    carriers = all_slots[:, :FLATS]
+    offset = f + _WALLS
+    flat_tops = find_tops(objects.items, objects.at, objects.yaw, objects.bottom, objects.present, carriers, offset)
     small = constant((POOLS.index("small"),), device, torch.int64).expand(b, FLATS, ON_FLAT)
-    wanted = (carriers < rows.flats[:, None])[..., None].expand(-1, -1, ON_FLAT)
+    wanted = (carriers < rules.flats[:, None])[..., None].expand(-1, -1, ON_FLAT)
     packing = dice.uniform(FLATS, low=0.3, high=1.0)
-    return [first, scatter(dice, plates, _pick_kinds(dice, small, FLATS, ON_FLAT), packing, wanted)]
+    return [objects, scatter(dice, flat_tops, _pick_kinds(dice, small, FLATS, ON_FLAT), packing, wanted)]
 
 
 def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
@@ -105,15 +107,15 @@ def _merge(placed: Furniture, groups: list[Clutter]) -> _Objects:
     names = list(Items.__dataclass_fields__)
     items = Items(**{name: pack([getattr(group.items, name) for group in groups]) for name in names})
     parent = pack([group.parent for group in groups])
-    moved = present.cumsum(1) - 1  # where a present object went
-    parent = torch.where(parent >= 0, moved.gather(1, parent.clamp(min=0)), -1)
+    new_slot = present.cumsum(1) - 1  # of each present object
+    parent = torch.where(parent >= 0, new_slot.gather(1, parent.clamp(min=0)), -1)
     at, yaw, bottom = (pack([getattr(group, name) for group in groups]) for name in ("at", "yaw", "bottom"))
     return _Objects(items, at, yaw, bottom, present.gather(1, order), parent)
 
 
 def _camera(
     dice: Dice,
-    rows: Rules,
+    rules: Rules,
     living: Tensor,
     room: Tensor,
     placed: Furniture,
@@ -122,33 +124,33 @@ def _camera(
 ) -> tuple[Tensor, Tensor]:
     """Pose and lens of a camera that looks at a piece of furniture: across a living room, or down on a table."""
     b = len(room)
-    # The first piece of an area is the one its programme is about; take an area, or a table, that is there.
-    leads = placed.present.view(b, 4, SLOTS)[:, :, 0]
-    tables = placed.present[:, :SURFACES] & (torch.arange(SURFACES, device=room.device) < rows.surfaces[:, None])
-    chosen = (dice.uniform(4) + torch.where(living[:, None], leads, tables)).argmax(1)
+    # The first piece of an area is its main piece. Choose an area, or a table, that exists.
+    main_pieces = placed.present.view(b, 4, SLOTS)[:, :, 0]
+    tables = placed.present[:, :SURFACES] & (torch.arange(SURFACES, device=room.device) < rules.surfaces[:, None])
+    chosen = (dice.uniform(4) + torch.where(living[:, None], main_pieces, tables)).argmax(1)
     slot = torch.where(living, chosen * SLOTS, chosen)
-    here = torch.arange(b, device=room.device)
-    extent, at = placed.items.extent[here, slot], placed.at[here, slot]
-    across = torch.cat([at * 0.8, torch.full_like(at[:, :1], 0.55)], -1)
-    # Among several tables, step back and look between this one and the first.
-    several = (rows.surfaces > 1)[:, None]
+    scene = torch.arange(b, device=room.device)
+    extent, at = placed.items.extent[scene, slot], placed.at[scene, slot]
+    room_focus = torch.cat([at * 0.8, torch.full_like(at[:, :1], 0.55)], -1)
+    # With several tables, step back and look at the middle between this one and the first.
+    several = (rules.surfaces > 1)[:, None]
     between = torch.where(several, (at + placed.at[:, 0]) / 2, at)
     radius = extent[:, :2].amax(-1) / 2 + torch.where(several[:, 0], 0.4, 0.0)
-    down = torch.cat([between, extent[:, 2:] + 0.06], -1)
-    room_pose, room_lens = cameras.in_room(dice, room, across, obstacles, distance)
-    table_pose, table_lens = cameras.at_table(dice, room, down, radius, obstacles, distance)
+    table_focus = torch.cat([between, extent[:, 2:] + 0.06], -1)
+    room_pose, room_lens = cameras.in_room(dice, room, room_focus, obstacles, distance)
+    table_pose, table_lens = cameras.at_table(dice, room, table_focus, radius, obstacles, distance)
     pose = torch.where(living[:, None, None], room_pose, table_pose)
     return pose, torch.where(living[:, None], room_lens, table_lens)
 
 
 def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool, distance: cameras.Distance) -> Scenes:
-    """Lay the scenes out once per group of views, then look at each with its own camera."""
-    base, which = torch.unique(index // views, return_inverse=True)
-    kind_of = torch.empty_like(base).scatter_(0, which, family)
-    rows = gather_rules(kind_of, decorated)
-    dice = Dice(seed, base, stream=1)
-    room, placed = _rooms(dice, rows)
-    objects = _merge(placed, [_on_walls(dice, room), *_on_furniture(dice, rows, placed)])
+    """Lay out every scene once for all its views, then draw a camera for each view."""
+    scene, scene_of_view = torch.unique(index // views, return_inverse=True)
+    scene_family = torch.empty_like(scene).scatter_(0, scene_of_view, family)
+    rules = gather_rules(scene_family, decorated)
+    dice = Dice(seed, scene, stream=1)
+    room, placed = _rooms(dice, rules)
+    objects = _merge(placed, [_on_walls(dice, room), *_on_furniture(dice, rules, placed)])
     items, extent = objects.items, objects.items.extent
     centre = torch.cat([objects.at, (objects.bottom + extent[..., 2] / 2)[..., None]], -1)
     rug = torch.cat([placed.at[:, 0], dice.uniform(2, low=0.7, high=1.4) * dice.chance(0.6, 1) + 1e-3], -1)
@@ -166,25 +168,27 @@ def _build(seed: int, index: Tensor, family: Tensor, views: int, decorated: bool
         "rug": rug,
         **look,
     }
-    obstacles = cameras.Obstacles(centre[which], extent[which] / 2, objects.yaw[which], objects.present[which])
+    obstacles = cameras.Obstacles(
+        centre[scene_of_view], extent[scene_of_view] / 2, objects.yaw[scene_of_view], objects.present[scene_of_view]
+    )
     living = family == FAMILIES.index("living")
-    rules, own = gather_rules(family, decorated), Dice(seed, index, stream=2)
-    pose, lens = _camera(own, rules, living, room[which], placed[which], obstacles, distance)
+    view_rules, view_dice = gather_rules(family, decorated), Dice(seed, index, stream=2)
+    pose, lens = _camera(view_dice, view_rules, living, room[scene_of_view], placed[scene_of_view], obstacles, distance)
     return Scenes(
         seed=seed,
         index=index,
         family=family,
         pose=pose,
         lens=lens,
-        **{name: column[which] for name, column in columns.items()},
+        **{name: column[scene_of_view] for name, column in columns.items()},
     )
 
 
 def check_families(families: Sequence[str]) -> None:
-    """ValueError unless `families` names some of FAMILIES."""
+    """Raise ValueError unless `families` consists of one or more names from FAMILIES."""
     wrong = [name for name in families if name not in FAMILIES]
     if wrong or not families:
-        raise ValueError(f"families are {', '.join(FAMILIES)}; received {list(families)}: pass some of those names")
+        raise ValueError(f"families are {', '.join(FAMILIES)}; received {list(families)}: pass one or more of these")
 
 
 def sample(
@@ -197,12 +201,12 @@ def sample(
     distance: str = "any",
     device: torch.device | str = "cpu",
 ) -> Scenes:
-    """Scenes number `indices` (or the first n) of the world with this seed.
+    """The scenes with these indices (or the first n) of the world with this seed.
 
     A scene depends on (seed, index, families, views, decorated, distance) alone. Families take turns: scene i is of
-    family i mod len(families). With `views` > 1, that many consecutive indices are the same room seen by
+    family families[i mod len(families)]. With `views` > 1, that many consecutive indices are the same room seen by
     different cameras. Living rooms have no objects on their furniture, as in the paper; `decorated` puts a few there.
-    `distance`: where cameras stand, "any", or "near" what they look at or "far" from it.
+    `distance`: how far cameras stand from what they look at, "any", "near" or "far".
     """
     if distance not in cameras.DISTANCES:
         raise ValueError(f"distance is one of {', '.join(cameras.DISTANCES)}, received {distance!r}")
@@ -214,9 +218,9 @@ def sample(
     index = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64, device=device)
     if len(index) == 0:
         raise ValueError("no indices given: ask for at least one scene")
-    turns = constant(tuple(FAMILIES.index(name) for name in families), index.device, torch.int64)
+    family_numbers = constant(tuple(FAMILIES.index(name) for name in families), index.device, torch.int64)
     with torch.no_grad():
-        family = turns[(index // views) % len(families)]
+        family = family_numbers[(index // views) % len(families)]
         return _build(seed, index, family, views, decorated, cameras.DISTANCES[distance])
 
 
@@ -229,23 +233,24 @@ def single_object(
     height: float = 0.6,
     colours: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None,
 ) -> Scenes:
-    """One object in an empty room, seen from its front at a distance that fits its size: to look at a kind, and to test
-    the renderer against what is known exactly.
+    """One object in an empty room, seen from its front at a distance that fits its size: for looking at a kind, and
+    for testing the renderer against exactly known geometry.
 
-    `azimuth` (radians) turns the camera around the object; `height` is the slope of the view from above.
+    `azimuth` (radians) turns the camera around the object. `height` is the camera's height above the object's centre,
+    divided by its horizontal distance.
     """
-    shelf = load_templates(torch.device("cpu"))
-    row = kind_number(kind)
-    if not 0 <= variant < int(shelf.variants[row]):
-        raise ValueError(f"{kind} has {int(shelf.variants[row])} variants, received variant={variant}: count from 0")
-    template = shelf.first[row] + variant
-    extent = shelf.nominal[template] if size is None else torch.tensor(size)
-    reach = extent.norm()
+    templates = load_templates(torch.device("cpu"))
+    number = kind_number(kind)
+    if not 0 <= variant < int(templates.variants[number]):
+        raise ValueError(f"{kind} has {templates.variants[number]} variants, received variant={variant}: count from 0")
+    template = templates.first[number] + variant
+    extent = templates.nominal[template] if size is None else torch.tensor(size)
+    diagonal = extent.norm()
     room = (extent.max() * 8 + 2).expand(3)
     centre = torch.tensor([0.0, 0.0, float(extent[2]) / 2])
     angle = torch.tensor(azimuth)
-    away = torch.stack([angle.sin(), -angle.cos(), torch.tensor(height)])
-    eye = centre + away / away.norm() * reach * 1.5
+    direction = torch.stack([angle.sin(), -angle.cos(), torch.tensor(height)])
+    eye = centre + direction / direction.norm() * diagonal * 1.5
     grey = torch.tensor([[0.62, 0.58, 0.52], [0.75, 0.77, 0.8], [0.95, 0.95, 0.95]])
     tint = torch.tensor(colours if colours is not None else ((0.20, 0.45, 0.70), (0.90, 0.80, 0.60)))
     zero = torch.zeros(1, 1, dtype=torch.int64)
@@ -254,10 +259,10 @@ def single_object(
         index=zero[0],
         family=zero[0],
         present=torch.ones(1, 1, dtype=torch.bool),
-        kind=zero + row,
-        template=(zero + template),
+        kind=zero + number,
+        template=zero + template,
         colour=zero,
-        material=shelf.materials[row, 0].view(1, 1),
+        material=templates.materials[number, 0].view(1, 1),
         pattern=zero + PATTERNS.index("plain"),
         tint=tint.view(1, 1, 2, 3),
         centre=centre.view(1, 1, 3),
@@ -269,8 +274,8 @@ def single_object(
         surface_pattern=torch.zeros(1, 3, dtype=torch.int64),
         rug=torch.tensor([[0.0, 0.0, 1e-3, 1e-3]]),
         rug_tint=torch.ones(1, 2, 3),
-        light=(centre + reach * torch.tensor([-1.6, -2.0, 4.0])).view(1, 3),
-        light_colour=(torch.ones(1, 3) * 0.9 * (1 + (4.8 * reach / 4) ** 2)),
+        light=(centre + diagonal * torch.tensor([-1.6, -2.0, 4.0])).view(1, 3),
+        light_colour=(torch.ones(1, 3) * 0.9 * (1 + (4.8 * diagonal / 4) ** 2)),
         ambient=torch.full((1, 3), 0.45),
         pose=cameras.look_at(eye.view(1, 3), centre.view(1, 3)),
         lens=torch.tensor([[1.0, 1.0, 0.5, 0.5]]),

@@ -3,7 +3,7 @@
 A *colour* is an attribute of an object (its name goes into captions). A *material* says how the surface shines and
 which patterns it may have. A *paint* covers one part of an object: `body` and `accent` take the object's own colours,
 every other paint is fixed (leaves are green on any plant). A *part* is one solid, in metres. A *kind* is a named list
-of variants, each made of parts, with what it may look like, where it may stand and what may stand on it.
+of variants, each made of parts, with its possible looks, where it may stand, and the surface it offers to others.
 
 Object frame: x to its right, y to its back (its front looks along −y), z up; the origin may be anywhere, since every
 kind is re-centred on its bounding box.
@@ -66,7 +66,7 @@ MATERIALS: dict[str, Material] = {
 
 @dataclass(frozen=True)
 class Paint:
-    """A fixed covering. `glow` is light the surface gives off by itself."""
+    """The look of a part, whatever its object. `glow` is the light that the surface emits."""
 
     colour: RGB
     pattern: str = "plain"
@@ -107,7 +107,7 @@ PAINTS: dict[str, Paint] = {
 
 Vector = tuple[float, float, float]
 
-_FRAMES = {  # columns: where the solid's own x, y, z point in the object frame
+_FRAMES = {  # row k: the direction of the solid's axis k in the object frame
     "z": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     "x": ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)),
     "y": ((0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
@@ -119,7 +119,7 @@ _FRAMES = {  # columns: where the solid's own x, y, z point in the object frame
 class Part:
     """One solid of an object: `size` (w, d, h) along the object's axes before `tilt`, `at` the middle of its bottom.
 
-    `axis` is the object axis along which the solid's own z runs (the axis of a cylinder, the mouth of a cavity);
+    `axis` is the object axis along which the solid's z axis runs (the axis of a cylinder, the mouth of a cavity);
     `tilt` turns the part about its centre by degrees around x, then y, then z.
     """
 
@@ -131,26 +131,26 @@ class Part:
     tilt: Vector = (0.0, 0.0, 0.0)
     cavity: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
-    def _own_half(self) -> list[float]:
-        """Half sizes along the solid's own axes."""
-        frame = torch.tensor(_FRAMES[self.axis])  # row k: own axis k in the object frame
+    def _half_sizes(self) -> list[float]:
+        """Half sizes along the axes of the solid."""
+        frame = torch.tensor(_FRAMES[self.axis])
         half: list[float] = (frame.abs() @ torch.tensor(self.size) / 2).tolist()
         return half
 
     def hollow(self, wall: float, floor: float | None = None) -> Part:
-        """Open at own +z: a cavity that leaves a wall and a floor of the given thickness in metres."""
-        hx, hy, hz = self._own_half()
+        """This part, open at the +z end of its solid: the cavity leaves a wall and a floor this thick, in metres."""
+        hx, hy, hz = self._half_sizes()
         return replace(self, cavity=(hx / (hx - wall), hy / (hy - wall), 1.0, (wall if floor is None else floor) / hz))
 
     def tube(self, wall: float) -> Part:
-        """Open at both ends of its own z."""
-        hx, hy, _ = self._own_half()
+        """This part, open at both ends of its solid's z axis."""
+        hx, hy, _ = self._half_sizes()
         return replace(self, cavity=(hx / (hx - wall), hy / (hy - wall), 0.98, 0.0))
 
     def place(self) -> tuple[Tensor, Tensor]:
-        """Object from own coordinates: the matrix (3, 3) and the centre (3,), in metres."""
+        """Object from solid coordinates: the matrix (3, 3) and the centre (3,), in metres."""
         frame = torch.tensor(_FRAMES[self.axis], dtype=torch.float64).T
-        half = torch.tensor(self._own_half(), dtype=torch.float64)
+        half = torch.tensor(self._half_sizes(), dtype=torch.float64)
         centre = torch.tensor(self.at, dtype=torch.float64) + torch.tensor([0.0, 0.0, self.size[2] / 2])
         return _rotation(self.tilt) @ frame * half, centre
 
@@ -216,9 +216,9 @@ class Kind:
     variants: tuple[tuple[Part, ...], ...]
     materials: tuple[str, ...]
     colours: tuple[str, ...] = tuple(COLOURS)
-    place: str = "table"  # table, flat (a table object that carries others), floor or wall
+    place: str = "table"  # table, flat (on a table, and carries others), floor or wall
     scale: tuple[float, float] = (0.88, 1.15)
     stretch: float = 0.08
-    lies: float = 0.0  # the probability that it lies on its back: y up
+    lies: float = 0.0  # the probability that it lies on its back, with its y axis up
     top: Top | None = None
-    coloured: bool = True  # its body is what a person would name its colour by
+    coloured: bool = True  # whether people would name its colour after its body

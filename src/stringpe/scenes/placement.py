@@ -1,7 +1,7 @@
 """Objects drawn at random and placed on rectangles so that none overlap: furniture on floors, clutter on tables.
 
 `draw_items` chooses variant, size, colour, material and pattern of objects of given kinds. `Plot` places rectangles on
-a rectangle. `scatter` fills surfaces with objects up to a packing fraction, those of trays and books included.
+a rectangle. `scatter` fills surfaces, those of trays and books included, with objects up to a packing fraction.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def colour_table(device: torch.device) -> Tensor:
 
 def draw_items(dice: Dice, kind: Tensor) -> Items:
     """An object of each kind in (b, o)."""
-    shelf = load_templates(kind.device)
+    templates = load_templates(kind.device)
     o = kind.shape[1]
-    template = shelf.first[kind] + dice.below(shelf.variants[kind], o)
-    low, high = shelf.scale[kind].unbind(-1)
+    template = templates.first[kind] + dice.below(templates.variants[kind], o)
+    low, high = templates.scale[kind].unbind(-1)
     scale = low + (high - low) * dice.uniform(o)
-    stretch = 1 + shelf.stretch[kind][..., None] * dice.uniform(o, 3, low=-1.0, high=1.0)
-    size = shelf.nominal[template] * scale[..., None] * stretch
-    lying = dice.chance(shelf.lies[kind], o)
-    colour = shelf.colours[kind, dice.below(shelf.colour_count[kind], o)]
-    material = shelf.materials[kind, dice.below(shelf.material_count[kind], o)]
-    pattern = shelf.patterns[material, dice.below(shelf.pattern_count[material], o)]
+    stretch = 1 + templates.stretch[kind][..., None] * dice.uniform(o, 3, low=-1.0, high=1.0)
+    size = templates.nominal[template] * scale[..., None] * stretch
+    lying = dice.chance(templates.lies[kind], o)
+    colour = templates.colours[kind, dice.below(templates.colour_count[kind], o)]
+    material = templates.materials[kind, dice.below(templates.material_count[kind], o)]
+    pattern = templates.patterns[material, dice.below(templates.pattern_count[material], o)]
     accent = dice.below(len(COLOURS), o)
     tint = colour_table(kind.device)[torch.stack([colour, accent], -1)]  # (b, o, 2, 3)
     tint = (tint * dice.uniform(o, 2, 1, low=0.85, high=1.12) + dice.uniform(o, 2, 3, low=-0.03, high=0.03)).clamp(
@@ -77,24 +77,24 @@ def rotations(yaw: Tensor, lying: Tensor) -> Tensor:
 
 
 class Plot:
-    """n independent rectangles [−half, half] that fill up one item at a time, all n in step, up to `room_for` items.
+    """n independent rectangles [−half, half], all filled at once, one item at a time, up to `capacity` items.
 
     Each item comes with a few candidate poses and takes the first that stays inside and keeps `gap` metres from
     everything placed before. Two rotated rectangles are apart exactly if one of their four edge directions separates
     them.
     """
 
-    def __init__(self, half: Tensor, gap: float, room_for: int) -> None:
+    def __init__(self, half: Tensor, gap: float, capacity: int) -> None:
         self.half, self.gap = half, gap  # (n, 2)
         n = len(half)
-        # What found no place stays a point far away, where it blocks nobody.
-        self._at = half.new_full((n, room_for, 2), 1e4)
-        self._reach = half.new_zeros(n, room_for, 2)
-        self._turn = half.new_zeros(n, room_for, 2)
+        # An item without a place stays a point far away, where it blocks no other item.
+        self._at = half.new_full((n, capacity, 2), 1e4)
+        self._reach = half.new_zeros(n, capacity, 2)
+        self._turn = half.new_zeros(n, capacity, 2)
         self._count = 0
         self._rows = torch.arange(n, device=half.device)
 
-    def _apart(self, at: Tensor, turn: Tensor, half: Tensor) -> Tensor:
+    def _clear_of_others(self, at: Tensor, turn: Tensor, half: Tensor) -> Tensor:
         """(n, c): candidate c overlaps nothing placed so far. `at`, `turn` (n, c, 2); `half` (n, 2)."""
         k = self._count
         x, y = (at[:, :, None] - self._at[:, None, :k]).unbind(-1)  # (n, c, k)
@@ -112,7 +112,7 @@ class Plot:
     def place(self, at: Tensor, yaw: Tensor, half: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Try candidates `at` (n, c, 2), `yaw` (n, c) for an item of half size (n, 2) where it is `wanted` (n,).
 
-        Returns its centre (n, 2), its yaw (n,) and whether it found a place (n,).
+        Returns its centre (n, 2), its yaw (n,) and whether it was placed (n,).
         """
         turn = cos_sin(yaw)
         cos, sin = turn.abs().unbind(-1)
@@ -120,15 +120,15 @@ class Plot:
         reach = torch.stack([cos * u + sin * v, sin * u + cos * v], -1)  # (n, c, 2)
         fits = (at.abs() + reach <= self.half[:, None]).all(-1) & wanted[:, None]
         if self._count:
-            fits = fits & self._apart(at, turn, half)
+            fits = fits & self._clear_of_others(at, turn, half)
         weights = torch.arange(fits.shape[1], 0, -1, device=at.device)
         choice = (fits * weights).argmax(1)  # the first that fits has the largest weight
-        found, centre = fits[self._rows, choice], at[self._rows, choice]
-        self._at[:, self._count] = torch.where(found[:, None], centre, 1e4)
-        self._reach[:, self._count] = half * found[:, None]
+        placed, centre = fits[self._rows, choice], at[self._rows, choice]
+        self._at[:, self._count] = torch.where(placed[:, None], centre, 1e4)
+        self._reach[:, self._count] = half * placed[:, None]
         self._turn[:, self._count] = turn[self._rows, choice]
         self._count += 1
-        return centre, yaw[self._rows, choice], found
+        return centre, yaw[self._rows, choice], placed
 
 
 _TRIES = 8
@@ -136,7 +136,7 @@ _TRIES = 8
 
 @dataclass(frozen=True)
 class Tops:
-    """s surfaces per scene to put things on: rectangles in the world, each belonging to an object."""
+    """s surfaces per scene for objects to stand on: rectangles in the world frame, each the top of an object."""
 
     at: Tensor  # (b, s, 2)
     yaw: Tensor  # (b, s)
@@ -153,59 +153,59 @@ class Clutter:
     items: Items
     at: Tensor  # (b, n, 2)
     yaw: Tensor  # (b, n)
-    bottom: Tensor  # (b, n) height of what carries it
-    parent: Tensor  # (b, n)
+    bottom: Tensor  # (b, n) height of the surface it stands on
+    parent: Tensor  # (b, n) slot of the object it stands on
     present: Tensor  # (b, n)
 
 
-def tops(
+def find_tops(
     items: Items, at: Tensor, yaw: Tensor, bottom: Tensor, present: Tensor, slots: Tensor, offset: int = 0
 ) -> Tops:
-    """The surfaces that the objects in `slots` (b, s) offer; `offset` is added to name their owners."""
+    """The surfaces that the objects in `slots` (b, s) offer; an owner is numbered slot + `offset`."""
 
-    def of(column: Tensor) -> Tensor:
+    def per_slot(column: Tensor) -> Tensor:
         return column.gather(1, slots.view(*slots.shape, *[1] * (column.dim() - 2)).expand(-1, -1, *column.shape[2:]))
 
-    offer = load_templates(at.device).top[of(items.kind)]  # (b, s, 3)
-    extent = of(items.extent)
+    offer = load_templates(at.device).top[per_slot(items.kind)]  # (b, s, 3)
+    extent = per_slot(items.extent)
     return Tops(
-        of(at),
-        of(yaw),
+        per_slot(at),
+        per_slot(yaw),
         extent[..., :2] / 2 * offer[..., :2],
-        of(bottom) + extent[..., 2] * offer[..., 2],
+        per_slot(bottom) + extent[..., 2] * offer[..., 2],
         slots + offset,
-        of(present) & (offer[..., 0] > 0) & ~of(items.lying),
+        per_slot(present) & (offer[..., 0] > 0) & ~per_slot(items.lying),
     )
 
 
-def scatter(dice: Dice, where: Tops, kind: Tensor, packing: Tensor, wanted: Tensor) -> Clutter:
-    """Put objects of the given kinds (b, s, n) on s surfaces, one after the other, all surfaces in step.
+def scatter(dice: Dice, surfaces: Tops, kind: Tensor, packing: Tensor, wanted: Tensor) -> Clutter:
+    """Put objects of the given kinds (b, s, n) on s surfaces, one after the other, on all surfaces at once.
 
     A surface takes objects until they cover the fraction `packing` (b, s) of it.
     """
     b, s, n = kind.shape
     items = draw_items(dice, kind.flatten(1))
     sizes = items.half.view(b * s, n, 2)
-    half = where.half.view(-1, 2)
-    place = dice.uniform(s, n, _TRIES, 2, low=-1.0, high=1.0).view(b * s, n, _TRIES, 2)
-    turn = dice.below(TURN, s, n, _TRIES).view(b * s, n, _TRIES)
-    plot = Plot(half, gap=0.006, room_for=n)
+    half = surfaces.half.view(-1, 2)
+    position = dice.uniform(s, n, _TRIES, 2, low=-1.0, high=1.0).view(b * s, n, _TRIES, 2)
+    yaw_choice = dice.below(TURN, s, n, _TRIES).view(b * s, n, _TRIES)
+    plot = Plot(half, gap=0.006, capacity=n)
     budget = packing.view(-1) * half[:, 0] * half[:, 1]
     used = torch.zeros_like(budget)
-    spots, yaws, founds = [], [], []
+    spots, yaws, placed = [], [], []
     for k in range(n):
         size = sizes[:, k]
         area = size[:, 0] * size[:, 1]
-        may = wanted.view(b * s, n)[:, k] & where.usable.view(-1) & ((used + area <= budget) | (used == 0))
-        # The candidates fill the room that the smaller half size leaves: none is wasted outside.
-        free = (half - size.amin(-1, keepdim=True)).clamp(min=0)
-        spot, yaw, found = plot.place(place[:, k] * free[:, None], turn[:, k], size, may)
-        used = used + area * found
+        allowed = wanted.view(b * s, n)[:, k] & surfaces.usable.view(-1) & ((used + area <= budget) | (used == 0))
+        # Centres farther out than this cannot fit, so no candidate is wasted there.
+        margin = (half - size.amin(-1, keepdim=True)).clamp(min=0)
+        spot, yaw, success = plot.place(position[:, k] * margin[:, None], yaw_choice[:, k], size, allowed)
+        used = used + area * success
         spots.append(spot)
         yaws.append(yaw)
-        founds.append(found)
-    base = where.yaw.view(-1, 1).expand(-1, n)
-    at = turn_plane(torch.stack(spots, 1), base) + where.at.view(-1, 1, 2)
+        placed.append(success)
+    base = surfaces.yaw.view(-1, 1).expand(-1, n)
+    at = turn_plane(torch.stack(spots, 1), base) + surfaces.at.view(-1, 1, 2)
 
     def repeat_column(column: Tensor) -> Tensor:
         return column[..., None].expand(-1, -1, n).reshape(b, s * n)
@@ -214,7 +214,7 @@ def scatter(dice: Dice, where: Tops, kind: Tensor, packing: Tensor, wanted: Tens
         items,
         at.view(b, s * n, 2),
         ((torch.stack(yaws, 1) + base) % TURN).view(b, s * n),
-        repeat_column(where.height),
-        repeat_column(where.owner),
-        torch.stack(founds, 1).view(b, s * n),
+        repeat_column(surfaces.height),
+        repeat_column(surfaces.owner),
+        torch.stack(placed, 1).view(b, s * n),
     )

@@ -1,9 +1,9 @@
-"""What each ray of the camera meets first, and which of those points the light reaches.
+"""The first solid that each camera ray hits, and which of those points the light reaches.
 
-Rays come in tiles of 64 with one pinhole per scene. In the pinhole's plane a tile is a rectangle, a solid is a
-rectangle, and only pairs that overlap are tested. The pairs are tested in rounds: round r pairs every tile with the
-r-th solid on its list, so that within a round no tile occurs twice and results are written without conflicts or
-padding.
+Rays come in tiles of 64, with one pinhole per scene. In the plane z = 1 of the pinhole, a rectangle bounds each tile
+and each solid, and only pairs whose rectangles overlap are tested. The pairs are tested in rounds: round r pairs every
+tile with the r-th solid on its list, so that within a round no tile occurs twice and results are written without
+conflicts or padding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TilePairs:
     solid: Tensor  # (n,)
 
     def rounds(self) -> Iterator[tuple[Tensor, list[slice]]]:
-        """The pairs in rounds: positions in the list to be tested together, and how to write the results.
+        """The pairs in rounds: positions in the list to test together, and the slices in which to write the results.
 
         No tile occurs twice within one of the slices; a tile's solids come in the order of its list.
         """
@@ -61,8 +61,8 @@ def footprint(frames: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     depth = corners[..., 2, :]
     plane = corners[..., :2, :] / depth.clamp(min=_NEAR)[..., None, :]
     low, high = plane.amin(-1), plane.amax(-1)
-    around = (depth.amin(-1) < _NEAR)[..., None]
-    low, high = low.masked_fill(around, -torch.inf), high.masked_fill(around, torch.inf)
+    straddles = (depth.amin(-1) < _NEAR)[..., None]
+    low, high = low.masked_fill(straddles, -torch.inf), high.masked_fill(straddles, torch.inf)
     behind = (depth.amax(-1) < _NEAR)[..., None]
     return low.masked_fill(behind, torch.inf), high.masked_fill(behind, -torch.inf), depth.amin(-1)
 
@@ -91,39 +91,39 @@ def to_tiles(image: Tensor) -> Tensor:
 
 
 def from_tiles(tiles: Tensor, height: int, width: int) -> Tensor:
-    """(b, t, 64) back to (b, h, w), cut to the size asked for."""
+    """(b, t, 64) back to (b, h, w) with h = `height` and w = `width`; padding is cut off."""
     down, across = -(-height // TILE), -(-width // TILE)
     image = tiles.view(-1, down, across, TILE, TILE).transpose(2, 3).reshape(-1, down * TILE, across * TILE)
     return image[:, :height, :width].contiguous()
 
 
 def pack_solids(
-    own_from_world: Tensor, centres: Tensor, axes: Tensor, origin: Tensor, quadric: Tensor, cavity: Tensor
+    solid_from_world: Tensor, centres: Tensor, axes: Tensor, origin: Tensor, quadric: Tensor, cavity: Tensor
 ) -> Solids:
-    """Solids (b, p) as the flat table that rays from `origin` (b, 3) need; `axes` (b, 3, 3) is world from pinhole."""
-    away = centres - origin[:, None]  # (b, p, 3)
+    """Solids (b, p) as one table for rays from a pinhole at `origin` (b, 3); `axes` (b, 3, 3) is world from pinhole."""
+    offset = centres - origin[:, None]  # (b, p, 3)
     return Solids.pack(
-        axes=(own_from_world @ axes[:, None]).flatten(0, 1),
-        origin=-(own_from_world @ away[..., None])[..., 0].flatten(0, 1),
-        middle=(away * axes[:, None, :, 2]).sum(-1).clamp(min=0).flatten(),
+        axes=(solid_from_world @ axes[:, None]).flatten(0, 1),
+        origin=-(solid_from_world @ offset[..., None])[..., 0].flatten(0, 1),
+        middle=(offset * axes[:, None, :, 2]).sum(-1).clamp(min=0).flatten(),
         quadric=quadric.flatten(0, 1),
         cavity=cavity.flatten(0, 1),
     )
 
 
 _BIAS = 1.5e-3
-"""Metres by which something must stand before a point to shade it."""
+"""A solid shades a point only if it is at least this many metres nearer to the light."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Per ray, in tiles: the depth and the solid met first."""
+    """Per ray, in tiles: the solid that it hits first, and the depth of that point."""
 
     x: Tensor  # (b, t, 64) the ray is t (x, y, 1) in the camera frame
     y: Tensor
     depth: Tensor  # (b, t, 64)
     row: Tensor  # (b, t, 64) row of the assembly
-    unoccluded: Tensor  # (b, o) pixels each object would cover if nothing stood before it
+    unoccluded: Tensor  # (b, o) pixels each object would cover if nothing stood in front of it
 
 
 def camera_rays(scenes: Scenes, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,53 +164,52 @@ def first_hits(scenes: Scenes, assembly: Assembly, size: tuple[int, int]) -> Hit
     axes, origin = scenes.pose[:, :3, :3], scenes.pose[:, :3, 3]
     table = pack_solids(assembly.inverse, assembly.centre, axes, origin, assembly.quadric, assembly.cavity)
     to_camera = axes.transpose(1, 2)[:, None]  # (b, 1, 3, 3)
-    away = (to_camera @ (assembly.centre - origin[:, None])[..., None])[..., 0]
-    low, high, _ = footprint((to_camera @ assembly.frame)[:, :solids], away[:, :solids])
+    offset = (to_camera @ (assembly.centre - origin[:, None])[..., None])[..., 0]
+    low, high, _ = footprint((to_camera @ assembly.frame)[:, :solids], offset[:, :solids])
     corner = torch.stack([x, y], -1)
     mask = overlaps(corner.amin(2), corner.amax(2), low, high) & (assembly.owner[:, None, :solids] >= 0)
-    met = list_pairs(
-        torch.nn.functional.pad(mask, (0, 3))
-    )  # padded, so that solids are numbered as rows of the assembly
+    # Padded by the rows of the room, so that solids are numbered as rows of the assembly.
+    pairs = list_pairs(torch.nn.functional.pad(mask, (0, 3)))
 
     depth, row = (part.view(-1, rays) for part in _room_exit(scenes, x, y, solids))
     x_flat, y_flat = x.view(-1, rays), y.view(-1, rays)
-    owner = assembly.owner.flatten()[met.solid]
-    # Pairs of one tile and one object follow each other: they share a row of `cover`.
-    new = torch.ones_like(owner, dtype=torch.bool)
-    new[1:] = (owner[1:] != owner[:-1]) | (met.tile[1:] != met.tile[:-1])
-    slot = new.cumsum(0) - 1
-    cover = torch.zeros(int(new.sum()), rays, dtype=torch.bool, device=x.device)
-    for batch, pieces in met.rounds():
-        tiles_met, solids_met, slots = met.tile[batch], met.solid[batch], slot[batch]
-        depths = entry(table[solids_met], x_flat[tiles_met], y_flat[tiles_met])
-        hit, new_row = depths < torch.inf, (solids_met % rows)[:, None]
+    owner = assembly.owner.flatten()[pairs.solid]
+    # Pairs of the same tile and object are adjacent, and share a row of `cover`.
+    starts = torch.ones_like(owner, dtype=torch.bool)
+    starts[1:] = (owner[1:] != owner[:-1]) | (pairs.tile[1:] != pairs.tile[:-1])
+    slot = starts.cumsum(0) - 1
+    cover = torch.zeros(int(starts.sum()), rays, dtype=torch.bool, device=x.device)
+    for batch, pieces in pairs.rounds():
+        pair_tiles, pair_solids, slots = pairs.tile[batch], pairs.solid[batch], slot[batch]
+        depths = entry(table[pair_solids], x_flat[pair_tiles], y_flat[pair_tiles])
+        hit, new_row = depths < torch.inf, (pair_solids % rows)[:, None]
         for piece in pieces:
-            tile, t = tiles_met[piece], depths[piece]
-            before = depth[tile]
-            nearer = t < before
-            depth[tile] = torch.where(nearer, t, before)
+            tile, t = pair_tiles[piece], depths[piece]
+            current = depth[tile]
+            nearer = t < current
+            depth[tile] = torch.where(nearer, t, current)
             row[tile] = torch.where(nearer, new_row[piece], row[tile])
             cover[slots[piece]] |= hit[piece]
-    pixels = (cover & inside[(met.tile[new] % tiles)]).sum(1)
+    pixels = (cover & inside[(pairs.tile[starts] % tiles)]).sum(1)
     objects = scenes.present.shape[1]
     unoccluded = torch.zeros(b * objects, dtype=torch.int64, device=x.device)
-    unoccluded.index_add_(0, met.tile[new] // tiles * objects + owner[new], pixels)
+    unoccluded.index_add_(0, pairs.tile[starts] // tiles * objects + owner[starts], pixels)
     return Hits(x, y, depth.view(b, tiles, rays), row.view(b, tiles, rays), unoccluded.view(b, objects))
 
 
 def light_reaches(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Tensor) -> Tensor:
-    """(b, t, 64) bool: the light reaches the point. `points` (3, b, t, 64) in the world; `facing` (b, t, 64) are the
-    ones whose surface is turned to the light at all.
+    """(b, t, 64) bool: the light reaches the point. `points` (3, b, t, 64) in the world; `facing` (b, t, 64)
+    bool: the surface is turned towards the light.
 
-    The light is a pinhole that looks straight down, above every object: shadows are first hits once more.
+    The light is treated as a pinhole above every object that looks straight down, so shadows are found like hits.
     """
     b, tiles, rays = facing.shape
     solids = assembly.owner.shape[1] - 3
     down = torch.diag(torch.tensor([1.0, 1.0, -1.0], device=points.device)).expand(b, 3, 3)
     inverse, centre = assembly.inverse[:, :solids], assembly.centre[:, :solids]
     table = pack_solids(inverse, centre, down, scenes.light, assembly.quadric[:, :solids], assembly.cavity[:, :solids])
-    away = (centre - scenes.light[:, None]) * down[:, None, :, :].diagonal(dim1=-2, dim2=-1)
-    low, high, top = footprint(down[:, None] @ assembly.frame[:, :solids], away)
+    offset = (centre - scenes.light[:, None]) * down[:, None, :, :].diagonal(dim1=-2, dim2=-1)
+    low, high, least_depth = footprint(down[:, None] @ assembly.frame[:, :solids], offset)
 
     below = scenes.light[:, 2, None, None] - points[2]
     facing = facing & (below > 0.02)  # nothing stands between the light and the ceiling
@@ -220,15 +219,15 @@ def light_reaches(scenes: Scenes, assembly: Assembly, points: Tensor, facing: Te
     outside = ~facing[..., None]
     first, last = plane.masked_fill(outside, torch.inf).amin(2), plane.masked_fill(outside, -torch.inf).amax(2)
     mask = overlaps(first, last, low, high) & (assembly.owner[:, None, :solids] >= 0)
-    mask &= top[:, None] < below.masked_fill(~facing, 0).amax(2)[..., None]
-    met = list_pairs(mask)
+    mask &= least_depth[:, None] < below.masked_fill(~facing, 0).amax(2)[..., None]
+    pairs = list_pairs(mask)
 
     shaded = torch.zeros(b * tiles, rays, dtype=torch.bool, device=points.device)
     x_flat, y_flat = x.view(-1, rays), y.view(-1, rays)
     limit = (below - _BIAS - 1e-4 * below).view(-1, rays)
-    for batch, pieces in met.rounds():
-        tile = met.tile[batch]
-        blocked = entry(table[met.solid[batch]], x_flat[tile], y_flat[tile]) < limit[tile]
+    for batch, pieces in pairs.rounds():
+        tile = pairs.tile[batch]
+        blocked = entry(table[pairs.solid[batch]], x_flat[tile], y_flat[tile]) < limit[tile]
         for piece in pieces:
             shaded[tile[piece]] |= blocked[piece]
     return facing & ~shaded.view(b, tiles, rays)

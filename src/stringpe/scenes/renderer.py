@@ -1,4 +1,4 @@
-"""From scenes to frames, a pure function of the data on whatever device it lives; and an endless stream of frames."""
+"""Renders scenes to frames, a pure function of the data on the device that holds it, and streams frames endlessly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = {"cpu": 16, "cuda": 1024}
 
 
 def check_size(size: Sequence[int]) -> None:
-    """ValueError unless `size` is a height and a width."""
+    """Raise ValueError unless `size` is a height and a width."""
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"size is (height, width) in pixels, received {size}: pass for example size=(128, 128)")
 
@@ -30,7 +30,7 @@ def render(
     shadows: bool = True,
     device: torch.device | str | None = None,
 ) -> Frames:
-    """Cast one ray through every pixel centre, and one from the light to whatever it met.
+    """Render frames: one ray through every pixel centre, and one from the light to each point that these hit.
 
     `size` is (height, width) for the whole batch; where a scene's aspect ratio differs, its pixels are not square and
     K says so. `device` defaults to where the scenes are.
@@ -70,9 +70,9 @@ def stream(
     shadows: bool = True,
     start: int = 0,
 ) -> Iterator[Frames]:
-    """Batches of frames number start, start + 1, …; layouts are drawn on `device` too, so nothing is copied.
+    """Batches of the frames start, start + 1, …; layouts are drawn on `device` too, so nothing is copied.
 
-    `views` and `decorated` as in `sample`. To spread a world over w workers, give each its own `seed`.
+    `views` and `decorated` as in `sample`. With several workers, give each its own `seed`.
     """
     if batch < 1:
         raise ValueError(f"batch is the number of frames per step, received {batch}: pass at least 1")

@@ -1,7 +1,8 @@
-"""Rooms: a rectangle is split into areas, each area is furnished by a programme, surfaces and light get their look.
+"""Rooms: their split into areas, the furniture of each area, the looks of their surfaces, and their light.
 
-A programme is data: a list of slots, each a choice of kinds and where the piece goes, relative to the area's walls or
-to a piece placed before it. An area's own frame has its back wall at +y, and furniture looks along −y, into the area.
+A programme furnishes an area. It is data: a list of slots, each a choice of kinds and a position relative to the area's
+walls or to a piece placed before it. In the frame of an area its back wall is at +y, and furniture looks along −y, into
+the area.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _WALL = 0.08
 class Slot:
     """One piece of furniture.
 
-    `side` (x, y) in −1 .. 1: towards which walls of the area it stands, or on which side of piece `by` it stands,
-    `gap` metres away and slid sideways by `slide` half widths of that piece; `turn` is its quarter turn: 0 looks to the
-    front, 1 to the right, 2 to the back, 3 to the left. `by` = −1 means the area itself.
+    `side` (x, y) in −1 .. 1: the walls of the area towards which it stands, or the side of the piece `by` on which it
+    stands, `gap` metres away and shifted sideways by `slide` half widths of that piece. `by` = −1 means the area
+    itself. `turn` is in quarter turns: 0 looks to the front, 1 to the right, 2 to the back, 3 to the left.
     """
 
     kinds: tuple[str, ...]
@@ -42,7 +43,7 @@ class Slot:
 
 
 def _seats(kinds: tuple[str, ...], chance: float) -> tuple[Slot, ...]:
-    """Six chairs around piece 0: two on each long side, one at each end."""
+    """Six seats around piece 0: two on each long side, one at each end."""
     long_sides = tuple(
         Slot(kinds, chance, (0, y), 0, 0 if y > 0 else 2, 0.06, slide, 0.05) for y in (1, -1) for slide in (-0.45, 0.45)
     )
@@ -122,11 +123,11 @@ def _programme_table(device: torch.device) -> dict[str, Tensor]:
     width = max(len(slot.kinds) for slots in rows for slot in slots)
     kinds = [[[kind_number(s.kinds[k % len(s.kinds)]) for k in range(width)] for s in slots] for slots in rows]
     numbers = [[(s.chance, *s.side, s.gap, s.slide, s.jitter) for s in slots] for slots in rows]
-    whole = [[(s.by, s.turn, len(s.kinds)) for s in slots] for slots in rows]
+    integers = [[(s.by, s.turn, len(s.kinds)) for s in slots] for slots in rows]
     return {
         "kinds": torch.tensor(kinds, device=device),
         "numbers": torch.tensor(numbers, device=device),
-        "whole": torch.tensor(whole, device=device),
+        "integers": torch.tensor(integers, device=device),
     }
 
 
@@ -145,17 +146,17 @@ class Furniture:
 
 
 def split_room(room: Tensor, dice: Dice, divided: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rooms (b, 3) into up to 2 × 2 areas: centre (b, 4, 2), half size (b, 4, 2) and whether it exists (b, 4)."""
-    many = (room[:, :2] > 4.6) & dice.chance(0.85, 2) & divided[:, None]  # (b, 2)
-    half = torch.where(many, room[:, :2] / 4, room[:, :2] / 2)[:, None].expand(-1, 4, -1)
+    """Split rooms (b, 3) into up to 2 × 2 areas: centres (b, 4, 2), half sizes (b, 4, 2) and which exist (b, 4)."""
+    split = (room[:, :2] > 4.6) & dice.chance(0.85, 2) & divided[:, None]  # (b, 2)
+    half = torch.where(split, room[:, :2] / 4, room[:, :2] / 2)[:, None].expand(-1, 4, -1)
     sign = constant(((-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0), (1.0, 1.0)), room.device)
-    centre = torch.where(many[:, None], half * sign, 0.0)
-    exists = (many[:, None] | (sign < 0)).all(-1)
+    centre = torch.where(split[:, None], half * sign, 0.0)
+    exists = (split[:, None] | (sign < 0)).all(-1)
     return centre, half - _WALL, exists
 
 
 def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furniture:
-    """Follow the programme `area` (b, 4) in each of the room's four areas, all areas of all rooms in step.
+    """Follow the programme number `area` (b, 4) in each of a room's four areas, in all areas of all rooms at once.
 
     Rooms that are not `divided` (b,) are one area.
     """
@@ -168,58 +169,58 @@ def furnish(room: Tensor, area: Tensor, dice: Dice, divided: Tensor) -> Furnitur
     quarter = torch.where(sideways, torch.where(outward[..., 0] > 0, 3, 1), torch.where(outward[..., 1] > 0, 0, 2))
     half = torch.where(sideways[..., None], half.flip(-1), half).reshape(-1, 2)  # (n, 2) with n = 4 b
     kind = table["kinds"][area]  # (b, 4, slots, choices)
-    whole, numbers = table["whole"][area].flatten(0, 1), table["numbers"][area].flatten(0, 1)  # (n, slots, …)
-    choice = dice.below(whole[..., 2].view(b, 4, SLOTS), 4, SLOTS)
+    integers, numbers = table["integers"][area].flatten(0, 1), table["numbers"][area].flatten(0, 1)  # (n, slots, …)
+    choice = dice.below(integers[..., 2].view(b, 4, SLOTS), 4, SLOTS)
     kind = kind.gather(3, choice[..., None])[..., 0].flatten(1)  # (b, 4 · slots)
     items = draw_items(dice, kind)
     sizes = items.half.view(-1, SLOTS, 2)
     wanted = (dice.chance(numbers[..., 0].view(b, 4, SLOTS), 4, SLOTS) & exists[..., None]).view(-1, SLOTS)
     noise = dice.uniform(4, SLOTS, _TRIES, 3, low=-1.0, high=1.0).view(4 * b, SLOTS, _TRIES, 3)
-    plot = Plot(half, gap=0.03, room_for=SLOTS)
-    at, yaw, found = _follow(plot, sizes, wanted, whole, numbers, noise)
-    back = (quarter.view(-1, 1) * (TURN // 4)).expand(-1, SLOTS)
-    place = turn_plane(at, back).view(b, 4, SLOTS, 2) + centre[:, :, None]
-    return Furniture(items, place.flatten(1, 2), ((yaw + back) % TURN).view(b, -1), found.view(b, -1))
+    plot = Plot(half, gap=0.03, capacity=SLOTS)
+    at, yaw, placed = _follow(plot, sizes, wanted, integers, numbers, noise)
+    area_yaw = (quarter.view(-1, 1) * (TURN // 4)).expand(-1, SLOTS)
+    centres = turn_plane(at, area_yaw).view(b, 4, SLOTS, 2) + centre[:, :, None]
+    return Furniture(items, centres.flatten(1, 2), ((yaw + area_yaw) % TURN).view(b, -1), placed.view(b, -1))
 
 
 def _follow(
-    plot: Plot, sizes: Tensor, wanted: Tensor, whole: Tensor, numbers: Tensor, noise: Tensor
+    plot: Plot, sizes: Tensor, wanted: Tensor, integers: Tensor, numbers: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Place slot after slot: centres (n, slots, 2), yaws and success (n, slots), in area frames.
+    """Place slot after slot: centres (n, slots, 2), yaws (n, slots) and which were placed (n, slots), in area frames.
 
-    All that does not depend on what was placed before is worked out for every slot at once.
+    Everything that does not depend on earlier placements is computed for all slots at once.
     """
     n = len(sizes)
-    by, turn = whole[..., 0].clamp(min=0), whole[..., 1]  # (n, slots)
-    free = whole[..., 0] < 0  # placed by the area itself
+    by, turn = integers[..., 0].clamp(min=0), integers[..., 1]  # (n, slots)
+    by_area = integers[..., 0] < 0  # placed relative to the area itself
     side, gap = numbers[..., 1:3], numbers[..., 3:4]
     slide, jitter = numbers[..., 4:5], numbers[..., 5]
-    reach = torch.where((turn % 2 == 1)[..., None], sizes.flip(-1), sizes)  # as it stands after its turn
+    reach = torch.where((turn % 2 == 1)[..., None], sizes.flip(-1), sizes)  # half sizes after the turn
     neighbour = sizes.gather(1, by[..., None].expand(-1, -1, 2))
-    # Beside its neighbour, on the given side; along that side, slid in half widths of the neighbour.
+    # Beside its neighbour, on the given side, shifted along that side by half widths of the neighbour.
     beside = side * (neighbour + reach + gap) + torch.where(side == 0, slide * neighbour, 0.0)
     walls = side * (plot.half[:, None] - reach - gap).clamp(min=0)
-    wild = (jitter > 0.9)[..., None]
+    anywhere = (jitter > 0.9)[..., None]
     spread = constant(tuple((k + 1) / _TRIES for k in range(_TRIES)), sizes.device)
-    shake = noise[..., :2] * spread[:, None] * torch.where(wild, plot.half[:, None], jitter[..., None])[:, :, None]
+    offset = noise[..., :2] * spread[:, None] * torch.where(anywhere, plot.half[:, None], jitter[..., None])[:, :, None]
     # Against a wall, jitter moves along it and away from it, never into it.
-    against = (free[..., None] & (side.abs() == 1))[:, :, None]
-    shake = torch.where(against, -shake.abs() * side.sign()[:, :, None], shake)  # (n, slots, tries, 2)
-    wobble = (noise[..., 2] * torch.where(wild, TURN / 2, 22.0 * jitter[..., None])).to(torch.int64)
-    wobble = wobble + (turn * (TURN // 4))[..., None]
+    against = (by_area[..., None] & (side.abs() == 1))[:, :, None]
+    offset = torch.where(against, -offset.abs() * side.sign()[:, :, None], offset)  # (n, slots, tries, 2)
+    yaw_noise = (noise[..., 2] * torch.where(anywhere, TURN / 2, 22.0 * jitter[..., None])).to(torch.int64)
+    yaw_noise = yaw_noise + (turn * (TURN // 4))[..., None]
 
     rows = torch.arange(n, device=sizes.device)
-    spots, yaws, founds = torch.zeros_like(sizes), torch.zeros_like(by), torch.zeros_like(wanted)
+    spots, yaws, placed = torch.zeros_like(sizes), torch.zeros_like(by), torch.zeros_like(wanted)
     for slot in range(SLOTS):
-        alone, near = free[:, slot], by[:, slot]
-        base, facing = spots[rows, near], yaws[rows, near]
-        spot = torch.where(alone[:, None], walls[:, slot], turn_plane(beside[:, slot], facing) + base)
-        yaw = (torch.where(alone, 0, facing)[:, None] + wobble[:, slot]) % TURN
-        ready = wanted[:, slot] & (alone | founds[rows, near])
-        spots[:, slot], yaws[:, slot], founds[:, slot] = plot.place(
-            spot[:, None] + shake[:, slot], yaw, sizes[:, slot], ready
+        from_area, neighbour_slot = by_area[:, slot], by[:, slot]
+        base, facing = spots[rows, neighbour_slot], yaws[rows, neighbour_slot]
+        spot = torch.where(from_area[:, None], walls[:, slot], turn_plane(beside[:, slot], facing) + base)
+        yaw = (torch.where(from_area, 0, facing)[:, None] + yaw_noise[:, slot]) % TURN
+        ready = wanted[:, slot] & (from_area | placed[rows, neighbour_slot])
+        spots[:, slot], yaws[:, slot], placed[:, slot] = plot.place(
+            spot[:, None] + offset[:, slot], yaw, sizes[:, slot], ready
         )
-    return spots, yaws, founds
+    return spots, yaws, placed
 
 
 _FLOORS = (
@@ -258,8 +259,8 @@ def draw_surfaces(dice: Dice) -> dict[str, Tensor]:
 
 
 def draw_light(dice: Dice, room: Tensor) -> dict[str, Tensor]:
-    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and the light that
-    the room reflects."""
+    """The fields light, light_colour and ambient: a lamp near or above the ceiling, warm or cool, and the ambient light
+    that the room reflects."""
     spot = dice.uniform(2, low=-0.45, high=0.45) * room[:, :2]
     height = room[:, 2:] + dice.uniform(1, low=-0.05, high=0.5)
     tone = 1 + dice.uniform(1, low=-1.0, high=1.0) * constant((0.10, 0.0, -0.14), room.device)

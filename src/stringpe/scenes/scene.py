@@ -1,7 +1,7 @@
-"""A batch of scenes as data, and what rendering makes of it: no random numbers here, and no rays.
+"""A batch of scenes as data, and the frames rendered from it.
 
-`Scenes` is everything a renderer needs: objects, room, light and camera. `Frames` is what comes out: images, cameras,
-and the annotation of every object.
+`Scenes` is the input of the renderer: objects, room, light and camera. `Frames` is its output: images, cameras, and the
+annotation of every object. Neither random numbers nor rays occur in this file.
 
 World frame: z up, metres, the floor at z = 0 and the middle of the room at x = y = 0. Camera frame (OpenCV): x right,
 y down, z forward. b scenes, o object slots; slots where `present` is false are empty.
@@ -25,10 +25,10 @@ FAMILIES = ("living", "tabletop", "tables", "trays")
 
 @dataclass(frozen=True)
 class Scenes:
-    """What is where. Everything a renderer needs, and everything an annotation is made from."""
+    """A batch of scenes: everything that the renderer and the annotation need."""
 
     seed: int
-    index: Tensor  # (b,) int64: with `seed`, all that the scene depends on
+    index: Tensor  # (b,) int64: the scene's number in the world `seed`
     family: Tensor  # (b,) index into FAMILIES
     # objects
     present: Tensor  # (b, o) bool
@@ -91,7 +91,7 @@ class Frames:
 
     Instance 0 is the room (walls, floor, ceiling); instance i + 1 is object i. Depth is z in the camera frame, in
     metres. Boxes are in the camera frame (x right, y down, z forward) and tight: the object's solids touch all six
-    faces. Visibility is visible pixels / pixels the object would cover in this image if nothing stood before it.
+    faces. Visibility is visible pixels / pixels that the object would cover if nothing stood in front of it.
     """
 
     scenes: Scenes
@@ -133,13 +133,13 @@ class Frames:
         return backproject(self.depth, self.intrinsics, self.pose if world else None)
 
     def group(self, views: int) -> tuple[Tensor, Tensor, Calibration]:
-        """What a model in the world frame takes, with so many views per scene: images (b, v, 3, h, w) in [−1, 1], depth
-        (b, v, h, w) in metres, and the calibration of the cameras. For frames of `sample(…, views=views)`."""
+        """The input of a model in the world frame, for v = `views` views per scene: images (b, v, 3, h, w) in [−1, 1],
+        depth (b, v, h, w) in metres, and the calibration of the cameras. For frames of `sample(…, views=views)`."""
         scene = self.scenes.index // views
         if len(self) % views or not (scene.view(-1, views) == scene[::views, None]).all():
             raise ValueError(
-                f"these frames are not whole groups of {views} views, got the numbers {self.scenes.index.tolist()}: "
-                f"sample them with views={views}, from a multiple of {views} on"
+                f"these frames are not whole groups of {views} views, received the indices "
+                f"{self.scenes.index.tolist()}: sample them with views={views}, starting at a multiple of {views}"
             )
         image, depth = (x.unflatten(0, (-1, views)) for x in (2 * self.rgb - 1, self.depth))
         calibration = Calibration(*(m.unflatten(0, (-1, views)) for m in (self.intrinsics, self.pose)))
@@ -164,7 +164,7 @@ def _boxes_2d(instance: Tensor, objects: int) -> tuple[Tensor, Tensor]:
 
 
 def annotate(scenes: Scenes, rgb: Tensor, depth: Tensor, instance: Tensor, unoccluded: Tensor) -> Frames:
-    """Combine images with what the scene knows; `unoccluded` (b, o) as in ray_casting.Hits."""
+    """Add the annotations that follow from the scene to its images; `unoccluded` (b, o) as in ray_casting.Hits."""
     box2d, pixels = _boxes_2d(instance, scenes.present.shape[1])
     to_camera = scenes.pose[:, None, :3, :3].transpose(-1, -2)
     away = scenes.centre - scenes.pose[:, None, :3, 3]

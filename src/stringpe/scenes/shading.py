@@ -1,4 +1,4 @@
-"""Colour: surface normals, procedural patterns, and light.
+"""The colour of every ray: surface normals, procedural patterns, and light.
 
 Vectors are (3, n): component first, n all rays of the batch in tile order. Light is linear until the last step.
 """
@@ -28,7 +28,7 @@ def _unit(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Surface:
-    """The surface points that the rays met: position, normal and look."""
+    """The surface points that the rays hit: position, normal and look."""
 
     def __init__(self, scenes: Scenes, assembly: Assembly, hits: Hits) -> None:
         rows = assembly.owner.shape[1]
@@ -46,14 +46,14 @@ class Surface:
         inverse = assembly.inverse.flatten(0, 1).flatten(1).T[:, flat].view(3, 3, -1)
         half = assembly.frame.norm(dim=-2).flatten(0, 1).T[:, flat]  # half sizes in metres
         away = self.point - assembly.centre.flatten(0, 1).T[:, flat]
-        own = torch.stack([_dot(axis, away) for axis in inverse])
+        local = torch.stack([_dot(axis, away) for axis in inverse])
         quadric = assembly.quadric.flatten(0, 1).T[:, flat]
-        gradient = _gradient(own, quadric, assembly.cavity.flatten(0, 1).T[:, flat])
+        gradient = _gradient(local, quadric, assembly.cavity.flatten(0, 1).T[:, flat])
         normal, _ = _unit(torch.stack([_dot(inverse[:, k], gradient) for k in range(3)]))
         self.normal = torch.where(self.room_row >= 0, -normal, normal)
-        self.metric = own * half
+        self.metric = local * half  # metres from the centre, in solid axes
         self.look = assembly.look.flatten(0, 1).T[:, flat]
-        self.to_edge = (1 - own.abs()) * half
+        self.to_edge = (1 - local.abs()) * half  # metres to the faces of the solid's cube
 
     def to_light(self, scenes: Scenes) -> tuple[Tensor, Tensor]:
         """Directions (3, n) towards the light and distances (n,)."""
@@ -64,8 +64,9 @@ class Surface:
         return _dot(self.normal, self.to_light(scenes)[0]) > 0
 
 
-def _steepest(p: Tensor, quadric: Tensor) -> tuple[Tensor, Tensor]:
-    """Outward gradient (3, n) of the face of the convex solid that lies nearest to p, and how far off p is from it."""
+def _nearest_face(p: Tensor, quadric: Tensor) -> tuple[Tensor, Tensor]:
+    """The outward gradient (3, n) of the face of the convex solid that is nearest to p, and the signed deviation of p
+    from that face."""
     q_r, q_z, linear, constant = quadric
     curved = torch.stack([q_r * p[0], q_r * p[1], q_z * p[2] + 0.5 * linear])
     value = 0.5 * (p[0] * curved[0] + p[1] * curved[1] + p[2] * (curved[2] + 0.5 * linear) + constant)
@@ -75,13 +76,13 @@ def _steepest(p: Tensor, quadric: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(value > most, curved, face), torch.maximum(value, most)
 
 
-def _gradient(own: Tensor, quadric: Tensor, cavity: Tensor) -> Tensor:
-    """Outward gradient in own coordinates; inside a cavity it points into the cavity."""
-    outer, off = _steepest(own, quadric)
+def _gradient(local: Tensor, quadric: Tensor, cavity: Tensor) -> Tensor:
+    """The outward gradient in solid coordinates; on the wall of a cavity it points into the cavity."""
+    outer, outer_deviation = _nearest_face(local, quadric)
     k = cavity[:3]
-    shifted = torch.stack([own[0], own[1], own[2] - cavity[3]]) * k
-    inner, inner_off = _steepest(shifted, quadric)
-    inside = (cavity[0] > 0) & (inner_off.abs() < off.abs())
+    shifted = torch.stack([local[0], local[1], local[2] - cavity[3]]) * k
+    inner, inner_deviation = _nearest_face(shifted, quadric)
+    inside = (cavity[0] > 0) & (inner_deviation.abs() < outer_deviation.abs())
     return torch.where(inside, -inner * k, outer)
 
 
@@ -123,7 +124,7 @@ def pattern_weight(pattern: Tensor, metric: Tensor, frequency: Tensor) -> Tensor
 
 
 def _albedo(scenes: Scenes, surface: Surface) -> Tensor:
-    """(3, n) linear colour of the surface itself."""
+    """(3, n) linear colour of the surface, before lighting."""
     look = surface.look
     weight = pattern_weight(look[6], surface.metric, look[7])
     colour = torch.lerp(look[:3], look[3:6], weight)
@@ -135,15 +136,15 @@ def _albedo(scenes: Scenes, surface: Surface) -> Tensor:
     return torch.where((surface.room_row == 0) & (inside < 1), rug_colour, colour)
 
 
-def shade(scenes: Scenes, surface: Surface, reached: Tensor) -> Tensor:
-    """(3, n) sRGB in [0, 1]; `reached` (n,) says where the light is not blocked."""
+def shade(scenes: Scenes, surface: Surface, lit: Tensor) -> Tensor:
+    """(3, n) sRGB in [0, 1]; `lit` (n,) bool: the light reaches the point."""
     direction, distance = surface.to_light(scenes)
     normal, look = surface.normal, surface.look
     albedo = _albedo(scenes, surface)
-    key = scenes.light_colour.T[:, surface.scene] * (reached / (1 + (distance / 4) ** 2))
+    key = scenes.light_colour.T[:, surface.scene] * (lit / (1 + (distance / 4) ** 2))
     ambient = scenes.ambient.T[:, surface.scene] * (0.8 + 0.2 * normal[2])
     head_on = _dot(normal, surface.view).clamp_(min=0)
-    # Corners of the room see less of it: a factor for each of the walls that meet near the point.
+    # Corners of the room receive less ambient light: one factor per pair of opposite faces of the room's box.
     crease = 1 - 0.3 * torch.exp(-surface.to_edge.clamp(min=0) / 0.25)
     ambient = ambient * torch.where(surface.room_row >= 0, crease[0] * crease[1] * crease[2] / 0.7, 1.0)
     incoming = ambient * (0.65 + 0.35 * head_on) + key * _dot(normal, direction).clamp_(min=0)

@@ -1,4 +1,4 @@
-"""Scenes on disk: WebDataset shards (tar files) that are written once, whole, and a contact sheet to look at.
+"""Scenes on disk: WebDataset shards (tar files), each written once and as a whole, and a contact sheet to look at.
 
 Each sample `000000042` holds
 - rgb.png: 8-bit sRGB;
@@ -41,13 +41,14 @@ DEPTH_STEP = 0.0002
 """Metres per step of a stored depth: 0.2 mm, up to 13.1 m."""
 
 _SHEET = 24
+"""Frames on the contact sheet of a data set."""
 _GREEN = (0.15, 1.0, 0.35)
 _POLL, _PATIENCE = 0.2, 600.0
-"""Seconds between looks at what another process writes, and after which a process that writes nothing is reported."""
+"""Seconds between two checks of the files of another process, and seconds without any change after which to give up."""
 
 
 def describe(frames: Frames, views: int = 1) -> list[dict[str, Any]]:
-    """The annotation of every frame as plain data. views: per scene, as in `sample`."""
+    """The annotation of every frame as plain data. views: the number per scene, as in `sample`."""
     table = relations(frames).cpu()
     texts = captions(frames)
     result = []
@@ -73,7 +74,7 @@ def describe(frames: Frames, views: int = 1) -> list[dict[str, Any]]:
     return result
 
 
-def _files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
+def _encode_files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files of a batch, sample after sample."""
     rgb = (frames.rgb * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
     depth = (frames.depth / DEPTH_STEP).round().clamp(0, 65535).to(torch.int32).cpu()
@@ -88,7 +89,7 @@ def _files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class _DataSet:
-    """What a folder of shards holds: frames 0 .. count − 1 of the world `seed`."""
+    """The contents of a folder of shards: frames 0 .. count − 1 of the world `seed`."""
 
     out: Path
     count: int
@@ -111,15 +112,15 @@ class _DataSet:
         spans = [range(i, min(i + self.shard_size, self.count)) for i in range(0, self.count, self.shard_size)]
         return {self.out / f"scenes-{number:06d}.tar": span for number, span in enumerate(spans)}
 
-    def make(self, indices: Sequence[int]) -> Frames:
+    def render(self, indices: Sequence[int]) -> Frames:
         options = {"families": self.families, "views": self.views, "decorated": self.decorated, "device": self.device}
         return render(sample(self.seed, indices, **options), self.size)  # type: ignore[arg-type]
 
     def write_shard(self, path: Path, span: range, advance: Callable[[int], None]) -> None:
         with new_file(path) as draft, tarfile.open(draft, "w") as tar:
             for start in range(span.start, span.stop, self.batch):
-                frames = self.make(range(start, min(start + self.batch, span.stop)))
-                for name, content in _files(frames, self.views):
+                frames = self.render(range(start, min(start + self.batch, span.stop)))
+                for name, content in _encode_files(frames, self.views):
                     entry = tarfile.TarInfo(name)
                     entry.size = len(content)  # times stay 0: the same seed gives the same bytes
                     tar.addfile(entry, io.BytesIO(content))
@@ -141,9 +142,9 @@ def write(
 ) -> list[Path]:
     """Write frames 0 .. count − 1 to `out` as shards, a contact sheet and dataset.json; returns the shards.
 
-    seed, families, views, decorated: as in `sample`; whole scenes go into one shard. It may be stopped and called
-    again: finished shards stay as they are, an unfinished one starts over. Several processes may write to one folder:
-    each shard is written by one of them, and all return when every shard is there.
+    seed, families, views, decorated: as in `sample`; all views of a scene go into the same shard. After an
+    interruption, call it again: it keeps finished shards and starts an unfinished one over. Several processes may write
+    to one folder: each shard is written by one of them, and all return when every shard is complete.
     """
     if count < 1 or shard_size < 1 or batch < 1:
         raise ValueError(
@@ -154,7 +155,7 @@ def write(
     check_size(size)
     if views < 1 or count % views or shard_size % views:
         raise ValueError(
-            f"every scene has {views} views, so that count and shard_size must be multiples of it, "
+            f"every scene has {views} views, so count and shard_size must be multiples of it, "
             f"received {count} and {shard_size}"
         )
     shape = (size[0], size[1])
@@ -166,14 +167,14 @@ def write(
         _write_missing(data, missing, advance)
     picture = data.out / "contact_sheet.png"
     if not picture.exists():
-        contact_sheet(data.make(range(min(count, _SHEET))), picture)
+        contact_sheet(data.render(range(min(count, _SHEET))), picture)
     _clean_up(data.out)
     return list(shards)
 
 
 def _write_missing(data: _DataSet, missing: dict[Path, range], advance: Callable[[int], None]) -> None:
-    """Write the missing shards, except those that other processes are writing; wait for these, and take over what a
-    process leaves that ends before its shard is complete."""
+    """Write the missing shards, except those that other processes are writing; wait for these, and take over the shard
+    of a process that ends before completing it."""
     watch = _Watch(data.out)
     while missing:
         holder = ""
@@ -195,7 +196,7 @@ def _write_missing(data: _DataSet, missing: dict[Path, range], advance: Callable
 
 
 def _clean_up(out: Path) -> None:
-    """Remove locks, and drafts that killed processes left; all shards are there, so nobody writes any more."""
+    """Remove locks, and drafts that killed processes left. All shards are complete, so no process is still writing."""
     for file in out.glob(".scenes-*.tar.*"):
         file.unlink(missing_ok=True)
     for name in ("dataset.json", "contact_sheet.png"):
@@ -203,30 +204,32 @@ def _clean_up(out: Path) -> None:
 
 
 class _Watch:
-    """Waits for another process for as long as the files that it writes change."""
+    """Waits for other processes for as long as the files that they write change."""
 
     def __init__(self, out: Path):
         self.out = out
-        self.seen: list[tuple[str, int]] | None = None
-        self.since = time.monotonic()
+        self.files: list[tuple[str, int]] | None = None
+        self.last_change = time.monotonic()
 
     def wait(self, missing: Collection[Path], holder: str) -> None:
-        """Sleep for a moment; ValueError if nothing has changed for a long time. holder: who writes."""
-        if self.seen is None:
-            print(f"scenes: {len(missing)} shards are left to another process: {holder}", file=sys.stderr, flush=True)
-        seen = []
+        """Sleep for a moment; ValueError if nothing has changed for `_PATIENCE` seconds. holder: a message that
+        names the writing process."""
+        if self.files is None:
+            message = f"scenes: {len(missing)} shards are being written by another process: {holder}"
+            print(message, file=sys.stderr, flush=True)
+        files = []
         for file in sorted(file for path in missing for file in self.out.glob(f".{path.name}.*")):
             with suppress(FileNotFoundError):  # renamed or removed since it was listed
-                seen.append((file.name, file.stat().st_size))
-        if seen != self.seen:
-            self.seen, self.since = seen, time.monotonic()
-        elif time.monotonic() - self.since > _PATIENCE:
+                files.append((file.name, file.stat().st_size))
+        if files != self.files:
+            self.files, self.last_change = files, time.monotonic()
+        elif time.monotonic() - self.last_change > _PATIENCE:
             raise ValueError(f"{holder} (nothing in {self.out} has changed for {_PATIENCE:g} s)")
         time.sleep(_POLL)
 
 
 def _hash_sources() -> str:
-    """A digest of this package's source: another version may draw other frames for the same seed."""
+    """A digest of this package's source, because another version may draw other frames for the same seed."""
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())

@@ -1,6 +1,6 @@
-"""The one solid everything is made of, and where a ray enters it.
+"""The solid that every object is made of, and the depth at which a ray enters it.
 
-A solid is convex: in its own coordinates (x, y, z) it is the cube [−1, 1]³ cut by one quadric of revolution,
+A solid is convex: in solid coordinates (x, y, z), its own, it is the cube [−1, 1]³ cut by one quadric of revolution,
 
     q_r (x² + y²) + q_z z² + l z + c ≤ 0        with q_r, q_z ≥ 0,
 
@@ -22,10 +22,10 @@ Quadric = tuple[float, float, float, float]
 """(q_r, q_z, l, c)."""
 
 _FLAT = 1e-8
-"""Stands for a zero curvature: the quadric then closes 10⁴ sizes away, and no root is 0/0."""
+"""Used in place of zero curvature: the quadric then closes 10⁴ half sizes away, and no root is 0/0."""
 
 _TINY = 1e-20
-"""Added to a direction, so that a ray that runs exactly in a middle plane meets 0 · 10²⁰ and not 0 · ∞."""
+"""Added to directions, so that a ray that lies exactly in a middle plane gives 0 · 10²⁰ and not 0 · ∞."""
 
 BOX: Quadric = (_FLAT, _FLAT, 0.0, -1.0)
 CYLINDER: Quadric = (1.0, _FLAT, 0.0, -1.0)
@@ -52,11 +52,13 @@ def barrel(end: float) -> Quadric:
 class Solids:
     """A table of solids seen from a pinhole (a camera, or a light): n rows.
 
-    A ray is p(t) = t (x, y, 1) in the frame of the pinhole, so that t is the depth. In a solid's own coordinates
+    A ray is p(t) = t (x, y, 1) in the frame of the pinhole, so that t is the depth. In solid coordinates
     p(t) = origin + t (axes · (x, y, 1)).
     """
 
-    rows: Tensor  # (n, 21): axes (9), origin (3), middle (1), quadric (4), cavity (4), packed so that one gather does
+    rows: (
+        Tensor  # (n, 21): axes (9), origin (3), middle (1), quadric (4), cavity (4), packed so that one gather suffices
+    )
 
     @classmethod
     def pack(cls, axes: Tensor, origin: Tensor, middle: Tensor, quadric: Tensor, cavity: Tensor) -> Solids:
@@ -72,7 +74,7 @@ Triple = tuple[Tensor, Tensor, Tensor]
 
 
 def _interval(o: Triple, d: Triple, quadric: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the lines o + τ d (in own coordinates) enter and leave the convex solid; enter > leave on a miss."""
+    """Where the lines o + τ d (in solid coordinates) enter and leave the convex solid; enter > leave on a miss."""
     q_r, q_z, linear, constant = quadric  # (n, 1) each
     a = torch.addcmul(q_z * d[2] * d[2], q_r, torch.addcmul(d[0] * d[0], d[1], d[1]))
     zz = torch.addcmul(0.5 * linear, q_z, o[2])
@@ -116,7 +118,8 @@ def entry(solids: Solids, x: Tensor, y: Tensor) -> Tensor:
 
 
 def support(quadric: Quadric, directions: Tensor) -> Tensor:
-    """How far the solid reaches along each direction: max over it of a·p, for a in `directions` (n, 3).
+    """How far the solid reaches along each direction: the largest a · p over its points p, for
+    a in `directions` (n, 3).
 
     The cross section at height z is a disc of radius r(z) clipped to the square [−1, 1]²; the maximum over z is taken
     on a grid that holds the ends and the middle, where axis-aligned solids touch their cube.

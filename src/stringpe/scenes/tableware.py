@@ -1,4 +1,4 @@
-"""The kinds that stand on tables, and the flat ones that carry others."""
+"""The kinds of object that stand on tables, among them the flat ones that carry others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BRIGHT = ("red", "orange", "yellow", "green", "teal", "blue", "purple", "pink", 
 
 
 def _handle(x: float, z: float, width: float, height: float, thick: float, paint: str = "body") -> Part:
-    """A flat loop standing out to the right, from the wall at x."""
+    """A flat loop that stands out to the right from the wall at x."""
     return box((x + width / 2, 0, z), (width, thick * 1.5, height), paint, "y").tube(thick)
 
 

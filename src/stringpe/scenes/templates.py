@@ -2,7 +2,7 @@
 
 A *template* is one variant. Its parts are stored in the box frame of the object: the box is [−½, ½]³, so an object of
 size s, rotation R and centre c has a part at R diag(s) (frame, centre) + c, and its oriented box is tight whatever
-the size. `assembly` carries the parts of all objects of a batch into the world.
+the size. `assembly` transforms the parts of all objects of a batch to the world frame.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def kind_number(name: str) -> int:
 
 @dataclass(frozen=True)
 class Templates:
-    """k kinds, t templates, p parts at most in a template. Lists of choices are padded; draw below their count."""
+    """k kinds, t templates, at most p parts per template. Lists of choices are padded: draw below their count."""
 
     # per template
-    frame: Tensor  # (t, p, 3, 3) box frame from the part's own coordinates
+    frame: Tensor  # (t, p, 3, 3) box frame from solid coordinates
     inverse: Tensor  # (t, p, 3, 3)
     centre: Tensor  # (t, p, 3)
     quadric: Tensor  # (t, p, 4)
@@ -52,7 +52,7 @@ class Templates:
     scale: Tensor  # (k, 2)
     stretch: Tensor  # (k,)
     lies: Tensor  # (k,)
-    top: Tensor  # (k, 3) the surface it offers, see kind.Top; zeros where it offers none
+    top: Tensor  # (k, 3) the surface it offers, see object_kinds.Top; zeros for kinds without one
     materials: Tensor  # (k, 4)
     material_count: Tensor  # (k,)
     colours: Tensor  # (k, len(COLOURS))
@@ -68,7 +68,8 @@ class Templates:
 def _template(parts: Sequence[Part], width: int) -> dict[str, Tensor]:
     """Normalise the parts of one variant to the unit box and pad them to `width` rows."""
     placed = [part.place() for part in parts]
-    # Row k of an own-to-object matrix is the object's axis k seen from the solid: its support is the half extent.
+    # Row k of the matrix (object from solid) is the object's axis k in solid coordinates: the support along it says how
+    # far the part reaches along that axis.
     high = torch.stack([c + solids.support(part.shape, m) for part, (m, c) in zip(parts, placed, strict=True)]).amax(0)
     low = torch.stack([c - solids.support(part.shape, -m) for part, (m, c) in zip(parts, placed, strict=True)]).amin(0)
     size, middle = high - low, (high + low) / 2
@@ -94,7 +95,7 @@ def _template(parts: Sequence[Part], width: int) -> dict[str, Tensor]:
 
 
 def _choices(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Lists of different lengths as one padded table and the lengths."""
+    """Lists of different lengths as one padded table, and their lengths."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row] + [row[0]] * (width - len(row)) for row in rows]), torch.tensor([len(r) for r in rows])
 
@@ -135,5 +136,5 @@ def load_templates(device: torch.device) -> Templates:
 
 
 def kind_numbers(place: str) -> tuple[int, ...]:
-    """The class numbers of the kinds that belong on the floor, on the wall, on a table, or that lie flat on one."""
+    """The class numbers of the kinds with this `Kind.place`: table, flat, floor or wall."""
     return tuple(k for k, kind in enumerate(ALL_KINDS) if kind.place == place)
