@@ -20,10 +20,10 @@ from stringpe.robots.data.demos import parse_options
 class StringEnv(EnvConfig):
     """A task of `stringpe.robots.tasks()`.
 
-    size: side of the pictures in pixels. cameras: their names, all of the robot by default. depth: hand it over, in
-    millimetres, as LeRobot reads it from data sets. options: settings of the environment as `stringpe eval` takes
-    them, for example '["lighting=dim", "depth_noise=true"]'. calibration: hand over the cameras' poses, which policies
-    in the world frame need."""
+    size: side of the images in pixels. cameras: their names, by default all cameras of the robot. depth: include depth
+    in the observations, in millimetres, as LeRobot reads it from data sets. options: settings of the environment as
+    `stringpe eval` takes them, for example '["lighting=dim", "depth_noise=true"]'. calibration: include the cameras'
+    poses, which policies in the world frame need."""
 
     task: str | None = "KukaPick"
     fps: int = 10
@@ -48,19 +48,19 @@ class StringEnv(EnvConfig):
             self.features[f"pixels/{name}"] = PolicyFeature(FeatureType.VISUAL, (*side, 3))
             self.features_map[f"pixels/{name}"] = IMAGES + name
             if self.depth:
-                key = _plain(stored_key(DEPTH + name))
+                key = _strip_prefix(stored_key(DEPTH + name))
                 self.features[key] = PolicyFeature(FeatureType.VISUAL, (*side, 1))
                 self.features_map[key] = stored_key(DEPTH + name)
 
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Arguments of `stringpe.robots.make`."""
-        chosen = {"size": (self.size, self.size), "cameras": tuple(self.cameras) or None, "depth": self.depth}
-        chosen |= {"calibration": self.calibration}
-        return chosen | parse_options(self.options)
+        arguments = {"size": (self.size, self.size), "cameras": tuple(self.cameras) or None, "depth": self.depth}
+        arguments |= {"calibration": self.calibration}
+        return arguments | parse_options(self.options)
 
     def create_envs(self, n_envs: int, use_async_envs: bool = False) -> dict[str, dict[int, gym.vector.VectorEnv]]:
-        """That many environments side by side, in processes of their own if use_async_envs."""
+        """`n_envs` environments side by side, each in a process of its own if `use_async_envs`."""
         make = partial(RobotTask, self.task or "", self.gym_kwargs)
         mode = gym.vector.AutoresetMode.SAME_STEP
         if use_async_envs and n_envs > 1:  # a rendering context does not survive a fork
@@ -71,7 +71,7 @@ class StringEnv(EnvConfig):
 
 
 class RobotTask(gym.Env[Any, Any]):
-    """An environment of stringpe with observations by LeRobot's names: agent_pos, pixels, and depth (1, h, w) in
+    """An environment of stringpe whose observations have LeRobot's names: agent_pos, pixels, and depth (1, h, w) in
     millimetres."""
 
     def __init__(self, task: str, options: dict[str, Any]):
@@ -81,12 +81,12 @@ class RobotTask(gym.Env[Any, Any]):
         self.metadata, self.render_mode = self.env.metadata, "rgb_array"
         self.action_space = self.env.action_space
         spaces = self.env.observation_space.spaces
-        deep = {_plain(stored_key(k)): (1, *s.shape) for k, s in spaces.items() if k.startswith(DEPTH)}
+        depth_shapes = {_strip_prefix(stored_key(k)): (1, *s.shape) for k, s in spaces.items() if k.startswith(DEPTH)}
         pixels = {k.removeprefix(IMAGES): s for k, s in spaces.items() if k.startswith(IMAGES)}
         self.observation_space = gym.spaces.Dict(
             {"agent_pos": spaces[STATE], "pixels": gym.spaces.Dict(pixels)}
-            | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in deep.items()}
-            | {_plain(key): space for key, space in spaces.items() if key.startswith(CAMERA)}
+            | {key: gym.spaces.Box(0, np.inf, shape, np.float32) for key, shape in depth_shapes.items()}
+            | {_strip_prefix(key): space for key, space in spaces.items() if key.startswith(CAMERA)}
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -105,17 +105,17 @@ class RobotTask(gym.Env[Any, Any]):
 
 
 def _rename(observation: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"agent_pos": observation[STATE], "pixels": {}}
+    renamed: dict[str, Any] = {"agent_pos": observation[STATE], "pixels": {}}
     for key, value in observation.items():
         if key.startswith(IMAGES):
-            found["pixels"][key.removeprefix(IMAGES)] = value
+            renamed["pixels"][key.removeprefix(IMAGES)] = value
         elif key.startswith(DEPTH):
-            found[_plain(stored_key(key))] = (value / MILLIMETRE).astype(np.float32)[None]
+            renamed[_strip_prefix(stored_key(key))] = (value / MILLIMETRE).astype(np.float32)[None]
         elif key.startswith(CAMERA):
-            found[_plain(key)] = value
-    return found
+            renamed[_strip_prefix(key)] = value
+    return renamed
 
 
-def _plain(key: str) -> str:
-    """A key without the word that LeRobot puts before it."""
+def _strip_prefix(key: str) -> str:
+    """A key without LeRobot's prefix "observation."."""
     return key.removeprefix("observation.")

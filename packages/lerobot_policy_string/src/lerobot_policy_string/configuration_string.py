@@ -1,4 +1,4 @@
-"""What a stringpe policy in LeRobot is made of: a recipe of stringpe, changes to it, and LeRobot's features."""
+"""The configuration of a stringpe policy in LeRobot: a recipe of stringpe, changes to it, and LeRobot's features."""
 
 import json
 from collections.abc import Mapping
@@ -17,15 +17,18 @@ from stringpe.tasks.policy import PolicyTask
 
 IMAGES = "observation.images."
 DEPTH = "_depth"
-"""How the keys of a camera's depth end, as LeRobot names them: observation.images.<camera>_depth."""
+"""The suffix of LeRobot's keys of depth: observation.images.<camera>_depth."""
 
-_READ = (
+_USED = (
     *("seed", "model.*", "policy.*", "data.image_size"),
     *("optim.lr", "optim.beta1", "optim.beta2", "optim.eps", "optim.weight_decay", "optim.clip", "optim.warmup_steps"),
 )
 """Keys of a recipe that a policy in LeRobot depends on."""
-_OURS = ("policy.cameras", "policy.stride", "policy.first", "policy.held_out", "policy.simulate", "policy.trials")
-"""Of these, keys that only stringpe's own training reads."""
+_TRAINING_ONLY = (
+    *("policy.cameras", "policy.stride", "policy.first", "policy.held_out"),
+    *("policy.simulate", "policy.trials"),
+)
+"""Keys among these that only stringpe's own training reads."""
 
 
 @PreTrainedConfig.register_subclass("string")
@@ -33,17 +36,18 @@ _OURS = ("policy.cameras", "policy.stride", "policy.first", "policy.held_out", "
 class StringConfig(PreTrainedConfig):
     """A policy of a stringpe recipe.
 
-    recipe: kuka_small, aloha_small, kuka or aloha: sizes of the image encoder and of the policy, learning rate, …
-    kind: diffusion or energy. encoding: a name of `stringpe.names()`. depth: none, lift, channel, normals or
-    lift+normals. encoder: a run or checkpoint of stringpe whose image encoder the policy's starts from. Each of these
-    is the recipe's own where it is left empty. changes: further settings of the recipe as `stringpe train` takes them,
-    for example '["policy.chunk=32", "model.layers=4"]'.
-    cameras: their names, all of the data set by default. image_size: side in pixels that pictures are resized to, 0 for
-    the recipe's. depth_unit: of the depth that LeRobot hands over (`--dataset.depth_output_unit`). noise_seed: where
-    set, episode i after loading draws its noise from this seed + i alone, as `stringpe eval` does.
-    as_built, fps, tasks, calibration: filled in when a policy is made; a saved policy is built from them. calibration:
-    of the cameras of a policy in the world frame, by name: "intrinsics" in pixels of pictures of image_size, and "pose"
-    for cameras that stand still; poses of others are a column `observation.camera.<camera>.pose`."""
+    recipe: kuka_small, aloha_small, kuka or aloha: sizes of the image encoder and of the policy, learning rate, … kind:
+    diffusion or energy. encoding: a name of `stringpe.names()`. depth: none, lift, channel, normals or lift+normals.
+    encoder: a run or checkpoint of stringpe from whose image encoder the policy's starts. Each of these that is left
+    empty is taken from the recipe. changes: further settings of the recipe as `stringpe train` takes them, for example
+    '["policy.chunk=32", "model.layers=4"]'.
+    cameras: their names, by default all cameras of the data set. image_size: side in pixels of the resized images, 0
+    for the recipe's. depth_unit: the unit of LeRobot's depth (`--dataset.depth_output_unit`). noise_seed: if set,
+    episode i after loading draws its noise from this seed + i alone, as `stringpe eval` does.
+    as_built, fps, tasks, calibration: filled in when a policy is created; a saved policy is built from them.
+    calibration: of the cameras of a policy in the world frame, by name: "intrinsics" in pixels of images of side
+    image_size, and "pose" for cameras that stand still; the poses of other cameras are a column
+    `observation.camera.<camera>.pose`."""
 
     recipe: str = "kuka_small"
     kind: str = ""
@@ -70,13 +74,13 @@ class StringConfig(PreTrainedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.n_obs_steps != 1:
-            raise ValueError(f"these policies see one observation at a time, got n_obs_steps={self.n_obs_steps}")
+            raise ValueError(f"these policies see one observation at a time, received n_obs_steps={self.n_obs_steps}")
         if self.depth_unit not in ("m", "mm"):
-            raise ValueError(f"depth_unit is m or mm, got {self.depth_unit!r}")
-        self.build_recipe()  # a wrong name is told before any data is read
+            raise ValueError(f"depth_unit is m or mm, received {self.depth_unit!r}")
+        self.build_recipe()  # reports a wrong name before any data is read
 
     def build_recipe(self) -> Recipe:
-        """The recipe with all changes."""
+        """The recipe with all changes applied."""
         if self.as_built:
             return from_dict(json.loads(self.as_built))
         given = {
@@ -91,25 +95,25 @@ class StringConfig(PreTrainedConfig):
         if recipe.task != "policy":
             raise ValueError(f"{self.recipe} is a recipe for {recipe.task}, not for a policy: use kuka_small, …")
         keys = [change.partition("=")[0] for change in changes]
-        unread = [key for key in keys if not is_read(key, _READ) or key in _OURS]
+        unread = [key for key in keys if not is_read(key, _USED) or key in _TRAINING_ONLY]
         if unread:
-            raise ValueError(f"{unread[0]} would change nothing: LeRobot's data, loop and options decide on it")
+            raise ValueError(f"{unread[0]} would change nothing: LeRobot's data, loop and options determine it")
         PolicyTask.check(recipe, keys)
         return recipe
 
     def camera_keys(self) -> dict[str, str]:
         """LeRobot's keys of the images, by camera, in the policy's order."""
-        there = {
+        available = {
             key.removeprefix("observation.").removeprefix("images."): key
             for key, feature in sorted(self.image_features.items())
             if feature.shape[0] == 3
         }
-        if not there:
-            raise ValueError("these policies need at least one camera, and there is none among the features")
-        missing = [name for name in self.cameras if name not in there]
+        if not available:
+            raise ValueError("these policies need at least one camera, and the features contain none")
+        missing = [name for name in self.cameras if name not in available]
         if missing:
-            raise ValueError(f"there is no camera {', '.join(missing)}; there are {', '.join(there)}")
-        return {name: there[name] for name in self.cameras or there}
+            raise ValueError(f"there is no camera {', '.join(missing)}; there are {', '.join(available)}")
+        return {name: available[name] for name in self.cameras or available}
 
     def depth_keys(self) -> dict[str, str]:
         """LeRobot's keys of the depth, by camera; none for a policy that does not see depth."""
@@ -117,17 +121,17 @@ class StringConfig(PreTrainedConfig):
         if recipe.model.depth == "none" and recipe.policy.frame != "world":
             return {}
         cameras = self.camera_keys()
-        wanted = {name: f"{IMAGES}{name}{DEPTH}" for name in cameras}
-        missing = [key for key in wanted.values() if key not in self.image_features]
+        keys = {name: f"{IMAGES}{name}{DEPTH}" for name in cameras}
+        missing = [key for key in keys.values() if key not in self.image_features]
         if missing:
             raise ValueError(
                 f"depth={recipe.model.depth} in the {recipe.policy.frame} frame needs {', '.join(missing)}; there are "
                 f"{', '.join(sorted(self.image_features))}: record depth, choose other cameras, or set depth=none"
             )
-        return wanted
+        return keys
 
     def spec(self) -> Spec:
-        """What the policy is made for."""
+        """The cameras, dimensions and tasks that the policy is built for."""
         assert self.robot_state_feature is not None
         assert self.action_feature is not None
         state, action = self.robot_state_feature.shape[0], self.action_feature.shape[0]
@@ -135,7 +139,7 @@ class StringConfig(PreTrainedConfig):
         return Spec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
 
     def calibrate(self, features: Mapping[str, Any]) -> None:
-        """Note what a data set knows of the cameras, where the policy sees the world frame."""
+        """Store the calibration of the cameras from a data set's features, for a policy in the world frame."""
         recipe = self.build_recipe()
         if recipe.policy.frame != "world":
             return
@@ -157,7 +161,7 @@ class StringConfig(PreTrainedConfig):
         self.depth_keys()
 
     def drop_unused_features(self) -> None:
-        """Keep only what the policy sees, so that processors leave the rest alone."""
+        """Keep only the features that the policy uses, so that processors ignore the rest."""
         used = {*self.camera_keys().values(), *self.depth_keys().values()}
         self.input_features = {
             key: feature

@@ -1,4 +1,4 @@
-"""A policy that stringpe trained, as a folder that LeRobot loads: for lerobot-eval, for robots, or to train on.
+"""Converts a policy trained by stringpe to a folder that LeRobot loads: for lerobot-eval, robots or further training.
 
 python -m lerobot_policy_string.convert runs/pick/checkpoints/last lerobot/pick
 lerobot-eval --policy.path=lerobot/pick --env.type=string --env.task=KukaPick
@@ -21,12 +21,14 @@ from .processor_string import make_string_pre_post_processors
 
 
 def convert(run: str | Path, out: str | Path) -> Path:
-    """Write the policy of a run or of a checkpoint to a folder; its normalisation goes to the processors."""
+    """Write the policy of a run or of a checkpoint to a folder; its normalisation becomes that of the processors."""
     loaded = load_run(run, "policy")
     trained = loaded.model
     assert isinstance(trained, RobotPolicy)
     if loaded.recipe.policy.frame == "world":
-        raise ValueError(f"{run} sees the world frame and does not keep its cameras' calibration: train it in LeRobot")
+        raise ValueError(
+            f"{run} works in the world frame and does not store its cameras' calibration: train it in LeRobot"
+        )
     config = _describe(trained, loaded.recipe)
     policy = StringPolicy(config)
     policy.model.load_state_dict(trained.state_dict())
@@ -66,8 +68,8 @@ def _describe(trained: RobotPolicy, recipe: Any) -> StringConfig:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make a stringpe policy one of LeRobot's.")
+    parser = argparse.ArgumentParser(description="Convert a stringpe policy to a LeRobot policy.")
     parser.add_argument("run", help="folder of a run of stringpe train, or of one of its checkpoints")
     parser.add_argument("out", help="folder to write")
-    given = parser.parse_args()
-    print(f"wrote {convert(given.run, given.out)}")
+    args = parser.parse_args()
+    print(f"wrote {convert(args.run, args.out)}")

@@ -29,7 +29,7 @@ class StringPolicy(PreTrainedPolicy):
         config.validate_features()
         config.drop_unused_features()
         recipe = config.build_recipe()
-        if config.as_built:  # a saved policy is data, and must not choose what is imported
+        if config.as_built:  # a saved policy is data and must not choose which modules are imported
             refuse_foreign_code(recipe, Path("this policy's config.json"))
         if dataset_meta is not None and not config.as_built:
             config.fps = float(dataset_meta.fps)
@@ -40,7 +40,7 @@ class StringPolicy(PreTrainedPolicy):
         self._cameras, self._depths = config.camera_keys(), config.depth_keys()
         self._queue: deque[Tensor] = deque()
         self._noise: list[torch.Generator] | None = None
-        self._episodes = 0  # that have begun since loading
+        self._episodes = 0  # begun since loading
 
     def get_optim_params(self) -> list[dict[str, Any]]:
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
@@ -61,7 +61,7 @@ class StringPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """The next actions (b, a). The network runs when no planned action is left."""
+        """The next actions (b, a). The network runs only when no planned action is left."""
         if not self._queue:
             chunk = self.predict_action_chunk(batch)
             self._queue.extend(chunk[:, : self.model.net.execute].unbind(1))
@@ -78,32 +78,33 @@ class StringPolicy(PreTrainedPolicy):
         return self._noise
 
     def _observation(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """LeRobot's batch as stringpe's: images in [−1, 1], depth in metres, both of the policy's size."""
+        """LeRobot's batch in stringpe's form: images in [−1, 1], depth in metres, both of the policy's size."""
         side = self.model.spec.image_size
-        found: dict[str, Any] = {STATE: batch[STATE]}
+        observation: dict[str, Any] = {STATE: batch[STATE]}
         if batch.get("task") is not None:
-            found["task"] = list(batch["task"])
+            observation["task"] = list(batch["task"])
         for name, key in self._cameras.items():
             image = batch[key].float() / 255 if batch[key].dtype == torch.uint8 else batch[key].float()
             if image.shape[-2:] != (side, side):
                 image = F.interpolate(image, (side, side), mode="bilinear", antialias=True)
-            found[IMAGES + name] = 2 * image - 1
+            observation[IMAGES + name] = 2 * image - 1
         for name, key in self._depths.items():
             depth = batch[key].float() * UNITS[self.config.depth_unit]  # (b, 1, h, w)
             if depth.shape[-2:] != (side, side):
-                depth = F.interpolate(depth, (side, side), mode="nearest-exact")  # holes do not mix
-            found[DEPTH + name] = depth[:, 0]
-        for name, known in self.config.calibration.items():
-            found |= _place_camera(name, known, batch)
-        return found
+                # The nearest pixel, so that missing depths are not mixed with measured ones.
+                depth = F.interpolate(depth, (side, side), mode="nearest-exact")
+            observation[DEPTH + name] = depth[:, 0]
+        for name, calibration in self.config.calibration.items():
+            observation |= _calibrate_camera(name, calibration, batch)
+        return observation
 
 
-def _place_camera(name: str, known: dict[str, Any], batch: dict[str, Any]) -> dict[str, Tensor]:
+def _calibrate_camera(name: str, calibration: dict[str, Any], batch: dict[str, Any]) -> dict[str, Tensor]:
     """The intrinsics (b, 3, 3) and the pose (b, 4, 4) of a camera."""
-    like = batch[STATE]
-    pose = batch[pose_key(name)] if pose_key(name) in batch else like.new_tensor(known["pose"])
-    intrinsics = like.new_tensor(known["intrinsics"])
+    state = batch[STATE]
+    pose = batch[pose_key(name)] if pose_key(name) in batch else state.new_tensor(calibration["pose"])
+    intrinsics = state.new_tensor(calibration["intrinsics"])
     return {
-        intrinsics_key(name): intrinsics.expand(len(like), 3, 3),
-        pose_key(name): pose.to(like).reshape(-1, 4, 4).expand(len(like), 4, 4),
+        intrinsics_key(name): intrinsics.expand(len(state), 3, 3),
+        pose_key(name): pose.to(state).reshape(-1, 4, 4).expand(len(state), 4, 4),
     }

@@ -13,18 +13,18 @@ from .configuration_string import StringConfig
 def make_string_pre_post_processors(
     config: StringConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
 ) -> tuple[Any, Any]:
-    """Processors of a policy, from the statistics of a data set."""
+    """The pre- and postprocessors of a policy, from the statistics of a data set."""
     return make_default_pre_post_processors(config, steady(dataset_stats) if dataset_stats else None)
 
 
 def steady(stats: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Statistics under which a joint that no demonstration moves stays still: its noise is not blown up to deviation 1,
-    and its action is the demonstrated one."""
-    found = {key: dict(values) for key, values in stats.items()}
-    if "observation.state" in found:
-        std = torch.as_tensor(found["observation.state"]["std"])
-        found["observation.state"]["std"] = torch.where(std > FLAT, std, torch.ones_like(std))
-    if "action" in found:
-        low, high = (torch.as_tensor(found["action"][name]) for name in ("min", "max"))
-        found["action"]["max"] = torch.where(high - low < FLAT, low, high)
-    return found
+    """Statistics under which a joint that no demonstration moves stays still: its noise is not scaled up to deviation
+    1, and its action is the demonstrated one."""
+    adjusted = {key: dict(values) for key, values in stats.items()}
+    if "observation.state" in adjusted:
+        std = torch.as_tensor(adjusted["observation.state"]["std"])
+        adjusted["observation.state"]["std"] = torch.where(std > FLAT, std, torch.ones_like(std))
+    if "action" in adjusted:
+        low, high = (torch.as_tensor(adjusted["action"][name]) for name in ("min", "max"))
+        adjusted["action"]["max"] = torch.where(high - low < FLAT, low, high)
+    return adjusted
