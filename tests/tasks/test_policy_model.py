@@ -210,7 +210,7 @@ def test_what_a_policy_cannot_start_from_is_refused(recipe, folder, tmp_path):
     for changes, text in (
         (["policy.dim=64"], "are not those of its recipe"),
         (["model.encoding=rope"], "model.encoding=cayley there, rope here"),
-        (["data.image_size=32"], "was trained with image_size=16, these demonstrations have 32"),
+        (["data.image_size=32"], "was trained with image_size=16, but these demonstrations have 32"),
     ):
         with pytest.raises(ValueError, match=text):
             tasks.create(override(recipe, [start, *changes])).model()

@@ -322,11 +322,11 @@ def camera_matrix(image: "Image", query: Query) -> Tensor:
     return torch.tensor([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
-def suppress(found: ScoredBoxes, most: float) -> ScoredBoxes:
+def suppress(detections: ScoredBoxes, most: float) -> ScoredBoxes:
     """The detections, best first, without those that overlap a better one of the same label by an IoU of more than
     `most`."""
-    order = found.score.argsort(descending=True)
-    box, label, score = found.box[order], found.label[order], found.score[order]
+    order = detections.score.argsort(descending=True)
+    box, label, score = detections.box[order], detections.label[order], detections.score[order]
     if most < 1:
         pairs = (
             (label[:, None] == label) & torch.ones(len(label), len(label)).triu(1).bool().to(label.device)

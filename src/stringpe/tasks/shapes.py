@@ -109,7 +109,7 @@ class Shapes(Task):
         return average(sums, place)
 
     def _score(self, model: nn.Module, clouds: Clouds, pose: Tensor) -> dict[str, Tensor]:
-        """For each metric the number (b,) of every cloud, to be averaged over clouds."""
+        """The values (b,) of every metric, one per cloud, which are averaged over clouds."""
         points, centres, label = clouds["points"], clouds["centres"], clouds["label"]
         logits = model(points, centres)
         target = soft_targets(label, logits.shape[-1], 0.0)
