@@ -31,6 +31,36 @@ def test_the_nearest_in_a_stretched_metric_worked_by_hand():
     assert nearest_label(labels, coords, stretched).tolist() == [7, 5, 5]
 
 
+def test_larger_sets_have_as_many_points_per_volume():
+    labels, coords = draw_points(20, torch.Generator().manual_seed(0), growth=2)
+    assert labels.shape == (20, 8 * POINTS)
+    assert coords.shape == (20, 8 * POINTS, 3)
+    assert 15.5 < coords.max() < 16
+    assert coords.min() < 0.5
+
+
+def test_the_nearest_of_many_points_is_found_without_loss_of_digits():
+    """Distances by products of coordinates, as torch takes them from 26 points on, confuse near points far away."""
+    coords = torch.rand(4, 128, 3, generator=torch.Generator().manual_seed(0)) * 16 + 1000
+    labels = torch.arange(128).expand(4, -1)
+    exact = coords.double()
+    distance = (exact[:, :, None] - exact[:, None]).norm(dim=-1)
+    distance.diagonal(dim1=1, dim2=2).fill_(float("inf"))
+    assert torch.equal(nearest_label(labels, coords, torch.eye(3)), distance.argmin(-1))
+
+
+def test_larger_sets_are_scored_beside_those_of_training():
+    metrics = {}
+    for size in ("10", "40"):
+        task = create(small(f"data.val_size={size}", "loop.seeds=2"))
+        metrics[size] = task.evaluate(task.model(), Place())
+        assert metrics[size]["count"] == int(size) * POINTS
+    assert 0 < metrics["40"]["larger"] < 0.5
+    assert metrics["40"]["larger"] == pytest.approx(
+        sum(metrics["40"][f"seed{seed}/larger"] for seed in (0, 1)) / 2, abs=1e-12
+    )
+
+
 def test_answers_do_not_change_when_everything_moves():
     task = create(small())
     labels, coords = draw_points(50, torch.Generator().manual_seed(0))

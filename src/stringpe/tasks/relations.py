@@ -36,6 +36,8 @@ SIDE = 8.0
 METRIC = (1.0, 0.35, 0.35)
 SHIFT = 32.0
 """How far all coordinates move, on every axis, for the metric `moved`."""
+GROWTH = 2
+"""How many times as long the cube's side is for the metric `larger`, with as many points per volume."""
 _SINCOS_BASES = {"absolute": 100.0, "sincos": 100.0}  # of the sine-cosine embedding that is added to tokens
 _SINCOS_SCALE, _LABEL_SCALE = 0.5, 0.5
 _ATTENTION = ("softmax", "linear")
@@ -182,12 +184,16 @@ class PointTransformers(nn.Module):
 
 
 class Relations(Task):
-    """Labels of nearest neighbours. top1: as trained; moved: with all coordinates moved by 32 units on every axis."""
+    """Labels of nearest neighbours. top1: as trained; moved: with all coordinates moved by 32 units on every axis;
+    larger: in sets of 128 points in a cube of twice the side, a quarter as many sets."""
 
     capturable = True
 
     metric_name = "neighbours named"
-    meanings = Task.meanings | {"moved": "the same as top1, with all coordinates moved by 32 units on every axis"}
+    meanings = Task.meanings | {
+        "moved": "the same as top1, with all coordinates moved by 32 units on every axis",
+        "larger": "the same as top1, in sets of 128 points in place of 16, in a cube of twice the side",
+    }
     stacks_seeds = True
     common = (
         *("name", "task", "seed", "model.dim", "model.layers", "model.heads", "model.mlp_ratio", "model.attention"),
@@ -236,35 +242,44 @@ class Relations(Task):
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """The metrics of every seed, as "seed3/top1", and their means over seeds; every process evaluates all sets."""
-        seeds = len(self.seeds)
-        sums: dict[str, Tensor] = {}
-        sets = draw_points(self.recipe.data.val_size, generator(self.recipe.data.seed, "test points"))
-        answers = nearest_label(*sets, self.axes)
-        for parts in zip(*(t.split(self.recipe.loop.eval_batch) for t in (*sets, answers)), strict=True):
-            labels, coords, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
-            logits = model(labels, coords)
-            right = {
-                "top1": logits.argmax(-1) == answer,
-                "moved": model(labels, coords + SHIFT).argmax(-1) == answer,
-                "loss": F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none"),
-            }
-            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in right.items()}
-        by_seed = {name: (value / answers.numel()).tolist() for name, value in sums.items()}
+        sets = self.recipe.data.val_size
+        by_seed = self._score(model, place, sets) | self._score(model, place, -(-sets // 4), GROWTH)
         means = {name: math.fsum(values) / len(values) for name, values in by_seed.items()}
-        means["count"] = float(answers.numel())
+        means["count"] = float(sets * POINTS)
         if len(self.seeds) == 1:
             return means
         of_seeds = {f"seed{s}/{name}": values[i] for name, values in by_seed.items() for i, s in enumerate(self.seeds)}
         return means | of_seeds
 
+    def _score(self, model: nn.Module, place: Place, sets: int, growth: int = 1) -> dict[str, list[float]]:
+        """Metrics of each seed on so many test sets. growth: of the cube's side; then `larger` is the only metric."""
+        points = "test points" if growth == 1 else "larger test points"
+        labels, coords = draw_points(sets, generator(self.recipe.data.seed, points), growth)
+        answers = nearest_label(labels, coords, self.axes)
+        sums: dict[str, Tensor] = {}
+        seeds = len(self.seeds)
+        batch = max(self.recipe.loop.eval_batch // growth**AXES, 1)
+        for parts in zip(*(t.split(batch) for t in (labels, coords, answers)), strict=True):
+            label, where, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
+            logits = model(label, where)
+            right = logits.argmax(-1) == answer
+            found = {"larger": right}
+            if growth == 1:
+                loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
+                found = {"top1": right, "moved": model(label, where + SHIFT).argmax(-1) == answer, "loss": loss}
+            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in found.items()}
+        return {name: (value / answers.numel()).tolist() for name, value in sums.items()}
+
     def samples(self, count: int) -> list[Sample]:
         return []
 
 
-def draw_points(count: int, dice: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Labels (count, 16) and coordinates (count, 16, 3) of random sets."""
-    labels = torch.randint(LABELS, (count, POINTS), generator=dice)
-    return labels, SIDE * torch.rand(count, POINTS, AXES, generator=dice)
+def draw_points(count: int, dice: torch.Generator, growth: int = 1) -> tuple[Tensor, Tensor]:
+    """Labels (count, 16) and coordinates (count, 16, 3) of random sets. growth: of the cube's side, with as many points
+    per volume: 128 with a growth of 2."""
+    points = POINTS * growth**AXES
+    labels = torch.randint(LABELS, (count, points), generator=dice)
+    return labels, growth * SIDE * torch.rand(count, points, AXES, generator=dice)
 
 
 def nearest_label(labels: Tensor, coords: Tensor, axes: Tensor) -> Tensor:
@@ -272,7 +287,8 @@ def nearest_label(labels: Tensor, coords: Tensor, axes: Tensor) -> Tensor:
     axes (c, c) to (…, n)."""
     places = coords @ axes
     itself = torch.eye(coords.shape[-2], dtype=torch.bool, device=coords.device)
-    return labels.gather(-1, torch.cdist(places, places).masked_fill(itself, math.inf).argmin(-1))
+    distance = torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")  # products would lose digits
+    return labels.gather(-1, distance.masked_fill(itself, math.inf).argmin(-1))
 
 
 def _seeds(recipe: Recipe) -> range:
