@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -146,16 +147,30 @@ def test_training_keeps_off_the_attention_whose_gradients_may_be_nan(toy, tmp_pa
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
+def go_back(out):
+    """Take a finished run back to its checkpoint before the last."""
+    (out / "result.json").unlink()
+    shutil.rmtree(checkpoints.list_checkpoints(out)[-1])
+
+
 def test_shared_encodings_are_saved_and_resumed(changed, tmp_path):
     recipe = changed(model={"share_layers": True}, loop={"steps": 10})
     whole = train(recipe, tmp_path / "a", quiet=True)
     train(recipe, tmp_path / "b", quiet=True)
-    (tmp_path / "b" / "result.json").unlink()
-    last = checkpoints.list_checkpoints(tmp_path / "b")[-1]
-    for file in sorted(last.rglob("*"), reverse=True):  # back to step 5
-        file.unlink() if file.is_file() else file.rmdir()
-    last.rmdir()
+    go_back(tmp_path / "b")
     assert train(recipe, tmp_path / "b", quiet=True)["metrics"] == whole["metrics"]
+
+
+def test_a_run_begun_on_a_gpu_goes_on_as_this_device_does(toy, tmp_path):
+    """The groups in a checkpoint say how the optimiser ran where it was saved: fused and captured, on a GPU."""
+    whole = train(toy, tmp_path, quiet=True)
+    go_back(tmp_path)
+    groups = checkpoints.list_checkpoints(tmp_path)[-1] / "training_state/optimizer.json"
+    there = [group | {"fused": True, "capturable": True} for group in json.loads(groups.read_text())]
+    groups.write_text(json.dumps(there))
+    assert train(toy, tmp_path, quiet=True)["metrics"] == whole["metrics"]
+    last = checkpoints.list_checkpoints(tmp_path)[-1] / "training_state/optimizer.json"
+    assert {(group["fused"], group["capturable"]) for group in json.loads(last.read_text())} == {(None, False)}
 
 
 def test_a_run_says_how_far_it_is(changed, tmp_path, capsys):

@@ -1,8 +1,9 @@
 """Steps that do not wait for Python: compiled layers, the whole step as one CUDA graph, batches made one step ahead.
 
 A small model's kernels take less time than Python needs to launch them. A captured step is launched as a whole. It
-reads its batch and its learning rates from tensors that stay in place; everything else in it must depend on nothing but
-these, the weights and torch's own generator. `Task.capturable` says whether that holds for a task's loss.
+reads its batch and its learning rates from tensors that stay in place, and adds the loss to one that stays; everything
+else in it must depend on nothing but these, the weights and torch's own generator. `Task.capturable` says whether that
+holds for a task's loss.
 """
 
 import sys
@@ -57,12 +58,16 @@ class CapturedStep:
         if self.calls < 0:
             self.step(batch)
             return
+        # The first steps, too, read the tensors that stay: layers are then compiled for these, before the capture.
+        if not self.batch:
+            self.batch = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
+        for name, tensor in batch.items():
+            self.batch[name].copy_(tensor)
         self.calls += 1
         if self.calls <= _WARM_UP:
-            self._warm(batch)
+            self._warm()
             return
         if self.replay is None:
-            self.batch = {name: tensor.clone() for name, tensor in batch.items()}
             try:
                 self.replay = self.graph(lambda: self.step(self.batch))
             except torch.OutOfMemoryError:
@@ -73,19 +78,21 @@ class CapturedStep:
                 warnings.warn(f"the step is not captured and runs as it is written: {reason}", RuntimeWarning, 2)
                 self.step(batch)
                 return
-        for name, tensor in batch.items():
-            self.batch[name].copy_(tensor)
         self.replay()
 
-    def _warm(self, batch: Batch) -> None:
+    def _warm(self) -> None:
         if self.device.type != "cuda":
-            self.step(batch)
+            self.step(self.batch)
             return
         side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         side.wait_stream(current)
+        waits = False
         with torch.cuda.stream(side):
             # The first steps may wait: libraries are loaded and code is compiled in them. The last one must not.
-            waits = _runs_and_waits(lambda: self.step(batch)) if self.calls == _WARM_UP else self.step(batch)
+            if self.calls == _WARM_UP:
+                waits = _runs_and_waits(lambda: self.step(self.batch))
+            else:
+                self.step(self.batch)
         current.wait_stream(side)
         if waits:
             self.calls = -1
@@ -109,7 +116,8 @@ def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
     """Capture what `run` launches, without running it; call the result to run it."""
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
+    # By default, a capture fails if another thread allocates meanwhile, as the one does that pins the loader's batches.
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         run()
     return captured.replay
 

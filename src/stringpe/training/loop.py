@@ -58,14 +58,17 @@ class Run:
         if recipe.loop.compile:
             compile_layers(model, quiet=quiet)
         self.model: nn.Module
-        self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, task, accelerator.device))
+        captures = (
+            recipe.loop.compile and self.place.world == 1 and self.place.device.type == "cuda" and task.capturable
+        )
+        self.model, self.optimizer = accelerator.prepare(
+            model, _optimizer(model, task, accelerator.device, capturable=captures)
+        )
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.ema = Ema(self.bare, recipe.optim.ema, recipe.optim.ema_power) if recipe.optim.ema else None
         self.clock = Clock()
         self.window = torch.zeros(2, device=accelerator.device)  # sum and number of losses since the last log
-        self.descend: Step = self._descend
-        if recipe.loop.compile and self.place.world == 1 and self.place.device.type == "cuda" and task.capturable:
-            self.descend = CapturedStep(self._descend, self.place.device)
+        self.descend: Step = CapturedStep(self._descend, self.place.device) if captures else self._descend
         torch.manual_seed(derive(recipe.seed, "train", self.place.rank))  # dropout differs between processes
 
     @property
@@ -126,6 +129,16 @@ class Run:
 
     def _descend(self, batch: Batch) -> None:
         """Gradients of the batch, clipped, and one step of the optimiser: what can be captured."""
+        try:
+            self._add_gradients(batch)
+            if self.recipe.optim.clip:
+                self._clip(self.recipe.optim.clip)
+            self.optimizer.step()
+        finally:  # gradients that a failed capture leaves were never computed, and the next step would add to them
+            self.optimizer.zero_grad()
+
+    def _add_gradients(self, batch: Batch) -> None:
+        """Gradients of the batch's mean loss, part after part, and that loss in the window."""
         parts = self.recipe.loop.accumulate
         pieces = [dict(zip(batch, p, strict=True)) for p in zip(*(t.chunk(parts) for t in batch.values()), strict=True)]
         for i, piece in enumerate(pieces):
@@ -135,10 +148,6 @@ class Run:
                 self.accelerator.backward(loss)
             self.window[0] += loss.detach()
         self.window[1] += 1
-        if self.recipe.optim.clip:
-            self._clip(self.recipe.optim.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
     def _clip(self, limit: float) -> None:
         """Bring the norm of the gradient down to the limit: that of each seed, where several train in one step."""
@@ -204,7 +213,7 @@ class Run:
     def _save(self, step: int, log: Log | None) -> None:
         """Write a checkpoint, unless weights or optimiser are no longer finite."""
         self._check_finite(step)
-        self.window = self.accelerator.reduce(self.window, "mean")  # the same in all processes: one pair to save
+        self.window.copy_(self.accelerator.reduce(self.window, "mean"))  # the same in all processes: one pair to save
         # Full tensors under plain names, however the model is wrapped or sharded.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         weights, optimizer = map(_untyped, get_state_dict(self.model, self.optimizer.optimizer, options=options))
@@ -285,7 +294,7 @@ class Run:
             self.model,
             self.optimizer.optimizer,
             model_state_dict=_untyped(weights),
-            optim_state_dict=checkpoint.optimizer,
+            optim_state_dict=self._for_this_device(checkpoint.optimizer),
             options=options,
         )
         for group in self.optimizer.param_groups if isinstance(self.descend, CapturedStep) else ():
@@ -295,8 +304,14 @@ class Run:
         rows = {name: t[self.place.rank].clone() for name, t in states if len(t) == self.place.world}
         if rows:  # with another number of processes, dropout goes on from a new seed
             restore_generators(rows, self.place.device)
-        self.window = torch.tensor(checkpoint.progress["window"], device=self.place.device)
+        self.window.copy_(torch.tensor(checkpoint.progress["window"]))
         return checkpoint.step, checkpoint.progress["log_bytes"]
+
+    def _for_this_device(self, optimizer: dict[str, Any]) -> dict[str, Any]:
+        """The state of an optimiser, which may have been saved on a GPU or on a CPU, with the settings that suit this
+        device."""
+        own = {key: self.optimizer.param_groups[0][key] for key in ("foreach", "fused", "capturable")}
+        return optimizer | {"param_groups": [group | own for group in optimizer["param_groups"]]}
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -310,14 +325,14 @@ def _untyped(state: Any) -> dict[str, Any]:
     return state
 
 
-def _optimizer(model: nn.Module, task: Task, device: torch.device) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, task: Task, device: torch.device, *, capturable: bool) -> torch.optim.Optimizer:
     o, groups = task.recipe.optim, task.parameter_groups(model)
     if device.type != "cuda":
         return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
-    capturable = task.recipe.loop.compile
     if capturable:  # a captured step reads its learning rates from the device
         for group in groups:
             group["lr"] = torch.tensor(group["lr"], device=device)
+        warnings.filterwarnings("ignore", message=".*constructed with capturable=True")  # its first steps are not
     return torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, fused=True, capturable=capturable)
 
 
