@@ -315,3 +315,24 @@ class TestARefusedCallLeavesTheCacheAsItWas:
         with torch.no_grad(), pytest.raises(ValueError, match="cache is for self attention"):
             attn(self.x, None, self.x, cache=cache)
         assert len(cache) == 5
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms_gain"])
+def test_a_norm_that_takes_the_place_of_another_keeps_the_basis_out_of_the_weights(norm):
+    """Whether P may be folded is judged by the norms that the layer has now."""
+    attn, other = perturbed(layer("cayley"), 0.3), perturbed(layer("cayley", qk_norm=norm), 0.3)
+    attn.q_norm, attn.k_norm = other.q_norm, other.k_norm
+    x, coords = inputs()
+    out = attn(x, coords)
+    attn.fold = False
+    torch.testing.assert_close(out, attn(x, coords), atol=1e-5, rtol=0)
+
+
+def test_an_encoding_that_comes_later_is_folded_only_where_it_may():
+    """HARoPE's basis is not orthogonal and does not commute with the norm, which was built without an encoding."""
+    attn = Attention(64, 4, qk_norm="rms")
+    attn.encoding = perturbed(stringpe.harope(head_dim=16, num_heads=4), 0.3)
+    x, coords = inputs()
+    out = attn(x, coords)
+    attn.fold = False
+    torch.testing.assert_close(out, attn(x, coords), atol=1e-5, rtol=0)

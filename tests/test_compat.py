@@ -1,6 +1,7 @@
 """Drop-in layers against the published definition, written out term by term."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -76,3 +77,10 @@ def test_bad_calls_are_refused_in_words():
         RoPE2D(freq=0.0)
     with pytest.raises(ValueError, match="F0 must be a finite number"):
         RoPE2D(F0=math.nan)
+
+
+@pytest.mark.parametrize(("layer", "axes"), LAYERS)
+def test_a_layer_that_was_called_can_be_saved_whole(layer, axes):
+    rope, tokens, positions = layer(freq=10.0, F0=0.5), torch.randn(1, 2, 3, 4 * axes), torch.rand(1, 3, axes)
+    out = rope(tokens, positions)
+    assert torch.equal(pickle.loads(pickle.dumps(rope))(tokens, positions), out)

@@ -300,3 +300,29 @@ def test_positive_features_point_where_circulant_generators_do_not_turn():
     expected = (16 / torch.pi + 1 - 1 / torch.pi) / 16
     assert share_of_ones(basis) == pytest.approx(expected, abs=0.005)
     assert share_of_ones(signs[:, None] * basis) == pytest.approx((1 - 1 / torch.pi) / 16, abs=0.005)
+
+
+@pytest.mark.parametrize("features", ["softmax", "relu"])
+def test_no_tokens_and_no_keys(features):
+    attn = layer("cayley", features=features)
+    x, coords = inputs(n=3)
+    assert attn(x[:, :0], coords[:, :0]).shape == (2, 0, 64)
+    without_keys = attn(x, coords, x[:, :0], coords[:, :0])
+    assert torch.equal(without_keys, attn.out.bias.expand(2, 3, 64))
+
+
+@pytest.mark.parametrize("other", [{"num_kv_heads": 1}, {"dtype": torch.float64}])
+def test_a_cache_of_another_layer_is_refused_and_left_as_it_was(other):
+    """Sums of one head would be broadcast to those of four."""
+    cache, (x, coords) = LinearCache(), inputs()
+    layer("cayley", features="relu", num_kv_heads=4)(x, coords, cache=cache)
+    second = layer("cayley", features="relu", **other)
+    dtype = second.qkv.weight.dtype
+    with pytest.raises(ValueError, match="this cache holds sums of 4 heads × 17 features × 16, .* one cache per layer"):
+        second(x.to(dtype), coords.to(dtype), cache=cache)
+    assert len(cache) == 9
+
+
+def test_causal_is_true_or_false():
+    with pytest.raises(ValueError, match="causal must be True or False, got 'false'"):
+        layer("cayley", features="relu")(*inputs(), causal="false")

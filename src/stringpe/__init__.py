@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .hosts.attach import fold as fold
     from .hosts.attach import lift as lift
     from .kv_cache import KVCache as KVCache
+    from .kv_cache import LinearCache as LinearCache
     from .linear_attention import LinearAttention as LinearAttention
-    from .linear_attention import LinearCache as LinearCache
     from .models.vit import ViT as ViT
     from .models.vit import vit as vit
     from .named import cayley as cayley
@@ -56,8 +56,8 @@ _HOMES = {
     "encoding": "Encoding param_groups",
     "geometry": "box3d",
     "hosts.attach": "attach fold lift",
-    "kv_cache": "KVCache",
-    "linear_attention": "LinearAttention LinearCache",
+    "kv_cache": "KVCache LinearCache",
+    "linear_attention": "LinearAttention",
     "models.vit": "ViT vit",
     "named": "cayley circulant general golden harope rope rope_mixed simplex",
     "outer_product": "Outer outer",

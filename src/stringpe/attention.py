@@ -5,18 +5,19 @@ and values, their norms, and the encoding, whose basis is folded into the projec
 (`stringpe.folding`). `prepare` works out for all layers of a model at once what depends on their parameters alone.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
-from .checks import check_count, check_flag, check_tensor
+from .checks import check_attention_sizes, check_flag, check_tensor
 from .encoding import Encoding, PositionEncoding
 from .folding import HALF, Rows, check_precision, fold_together, form_all, linear_obstacle, norm_obstacle
-from .kv_cache import KVCache
+from .kv_cache import KVCache, LinearCache
 from .packing import Packing, attend_packed, broadcast_mask, check_packing
 from .rotate import can_project, product_dtype
 
@@ -50,8 +51,22 @@ class Prepared(NamedTuple):
     frequencies: Tensor | None
 
 
-class MultiHead(nn.Module):
-    """Projections, norms and encoding, shared by the attention layers. Abstract.
+class Inputs(NamedTuple):
+    """The arguments of one call, once they fit each other: see `MultiHead.forward`. packings: of queries and keys."""
+
+    x: Tensor
+    coords: Tensor | None = None
+    context: Tensor | None = None
+    context_coords: Tensor | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    packings: tuple[Packing, Packing] | None = None
+    cache: Any = None
+    prepared: Prepared | None = None
+
+
+class MultiHead(nn.Module, ABC):
+    """Attention over tokens at coordinates: projections, norms and encoding. Abstract: subclasses `attend`.
 
     encoding: an `Encoding` (or ⊗-STRING, LieRE), or None. With grouped queries it has one head per key head.
     fold: True puts P into the projection weights in every forward, False multiplies tokens; None folds where it can.
@@ -59,6 +74,8 @@ class MultiHead(nn.Module):
     `qkv` and `out` may be replaced by other modules of the same shapes, or carry hooks, parametrisations or quantised
     weights: whatever is more than a plain nn.Linear is called as a module, and its weight is not read.
     """
+
+    cache_kind: ClassVar[type[KVCache | LinearCache]]
 
     def __init__(
         self,
@@ -74,7 +91,7 @@ class MultiHead(nn.Module):
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        head_dim = _check_sizes(dim, num_heads, num_kv_heads, head_dim)
+        head_dim = check_attention_sizes(dim, num_heads, num_kv_heads, head_dim)
         _check_encoding(encoding, head_dim, num_kv_heads)
         self.dim, self.num_heads, self.num_kv_heads, self.head_dim = dim, num_heads, num_kv_heads, head_dim
         self.encoding = encoding
@@ -83,6 +100,52 @@ class MultiHead(nn.Module):
         self.q_norm, self.k_norm = _qk_norm(qk_norm, head_dim), _qk_norm(qk_norm, head_dim)
         self.fold = self._resolve_fold(fold)
 
+    def forward(
+        self,
+        x: Tensor,
+        coords: Tensor | None = None,
+        context: Tensor | None = None,
+        context_coords: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        lengths: Packing | Sequence[int] | Tensor | None = None,
+        context_lengths: Packing | Sequence[int] | Tensor | None = None,
+        cache: Any = None,
+        prepared: Prepared | None = None,
+    ) -> Tensor:
+        """x (b, n, dim) at coords (n, c) or (b, n, c), attending to itself or to context (b, m, dim) at context_coords;
+        returns (b, n, dim).
+
+        mask: boolean, True where a query may look at a key: (b, m) for padded keys, (n, m), (b, n, m), or anything
+            that broadcasts to (b, h, n, m). m counts the keys, those in the cache included. For linear attention, whose
+            queries all see the same keys: (b, m) or (b, 1, 1, m), where m counts the new keys alone.
+        causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
+        lengths: of sequences packed end to end in x (1, N, dim); each attends to itself alone, as `stringpe.packing`
+            says. context_lengths: likewise of the context, one per sequence of x.
+        cache: a `KVCache`, or for linear attention a `LinearCache`: attend to the tokens in it as well, and add these;
+            for self attention.
+        prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
+        """
+        self.check_inputs(x, coords, context, context_coords)
+        check_flag("causal", causal)
+        if causal and context is not None:
+            raise ValueError("causal is for self attention: drop it or the context")
+        if cache is not None and not isinstance(cache, self.cache_kind):
+            raise TypeError(f"cache must be a stringpe.{self.cache_kind.__name__}, got {type(cache).__name__}")
+        if cache is not None and context is not None:
+            raise ValueError(
+                "cache is for self attention: each call would append the context to it once more. Leave the cache out, "
+                "and pass the whole context in every call"
+            )
+        packed = lengths is not None or context_lengths is not None
+        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
+        return self.attend(Inputs(x, coords, context, context_coords, mask, causal, packings, cache, prepared))
+
+    @abstractmethod
+    def attend(self, inputs: Inputs) -> Tensor:
+        """What `forward` returns."""
+
     def fold_obstacle(self) -> str | None:
         """Why P cannot move into the weights, as a clause; None if it can."""
         if obstacle := linear_obstacle(self.qkv):
@@ -90,6 +153,11 @@ class MultiHead(nn.Module):
         orthogonal = not isinstance(self.encoding, Encoding) or self.encoding.basis.orthogonal
         norms = (norm_obstacle(norm, "the q/k norm", orthogonal) for norm in (self.q_norm, self.k_norm))
         return next((obstacle for obstacle in norms if obstacle), None)
+
+    def folds(self) -> bool:
+        """Whether there is a P that goes into the weights in every forward, with the norms that the layer has now."""
+        with_basis = isinstance(self.encoding, Encoding) and not isinstance(self.encoding.basis, Identity)
+        return self.fold and with_basis and self.fold_obstacle() is None
 
     @torch.no_grad()
     def fold_basis(self, plain: Encoding) -> None:
@@ -198,15 +266,15 @@ class MultiHead(nn.Module):
 
 
 class Attention(MultiHead):
-    """Multi-head softmax attention over tokens at coordinates: `attn(x, coords)`, or with keys from elsewhere
-    `attn(x, coords, context, context_coords)`. x (b, n, dim), coords (n, c) or (b, n, c); returns (b, n, dim).
+    """Softmax attention: `attn(x, coords)`, or with keys from elsewhere `attn(x, coords, context, context_coords)`.
 
-    fold: True puts P into the projection weights in every forward, False multiplies tokens; None folds where it can.
-    dropout: of attention weights, in training. `**heads`: see `Heads`.
+    dropout: of attention weights, in training. fold: as in `MultiHead`. `**heads`: see `Heads`.
 
     Scores go through torch's `scaled_dot_product_attention`. Its fused kernels have first derivatives only: for second
     or forward-mode ones, and inside torch.func, use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` around the call.
     """
+
+    cache_kind = KVCache
 
     def __init__(
         self,
@@ -223,42 +291,9 @@ class Attention(MultiHead):
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.dropout = dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        coords: Tensor | None = None,
-        context: Tensor | None = None,
-        context_coords: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        lengths: Packing | Sequence[int] | Tensor | None = None,
-        context_lengths: Packing | Sequence[int] | Tensor | None = None,
-        cache: KVCache | None = None,
-        prepared: Prepared | None = None,
-    ) -> Tensor:
-        """mask: boolean, True where a query may look at a key: (b, m) for padded keys, (n, m), (b, n, m), or anything
-            that broadcasts to (b, h, n, m). m counts the keys, those in the cache included.
-        causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
-        lengths: of sequences packed end to end in x (1, N, dim); each attends to itself alone, as `stringpe.packing`
-            says. context_lengths: likewise of the context, one per sequence of x.
-        cache: append these tokens to it and attend to all of it; for self attention.
-        prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
-        """
-        self.check_inputs(x, coords, context, context_coords)
-        check_flag("causal", causal)
-        if causal and context is not None:
-            raise ValueError("causal is for self attention: drop it or the context")
-        if cache is not None and not isinstance(cache, KVCache):
-            raise TypeError(f"cache must be a stringpe.KVCache, got {type(cache).__name__}")
-        if cache is not None and context is not None:
-            raise ValueError(
-                "cache is for self attention: each call would append the context to it once more. Leave the cache out, "
-                "and pass the whole context in every call"
-            )
-        packed = lengths is not None or context_lengths is not None
-        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
-        q, k, v = self._encode(x, coords, context, context_coords, prepared)
+    def attend(self, inputs: Inputs) -> Tensor:
+        q, k, v = self._encode(inputs)
+        mask, causal, packings, cache = inputs.mask, inputs.causal, inputs.packings, inputs.cache
         dropout = self.dropout if self.training else 0.0
         scale = self.head_dim**-0.5  # of the head before encoding: ⊗-STRING makes it wider
         if packings is not None:
@@ -278,20 +313,14 @@ class Attention(MultiHead):
         )  # fmt: skip
         return self.merge(heads)
 
-    def _encode(
-        self,
-        x: Tensor,
-        coords: Tensor | None,
-        context: Tensor | None,
-        context_coords: Tensor | None,
-        prepared: Prepared | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _encode(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, with q and k encoded."""
+        x, coords, context, context_coords = inputs[:4]
         encoding = self.encoding
         if encoding is None:
             return self.project(x, context)
         assert coords is not None
-        rows, folded, theta = prepare([self])[0] if prepared is None else prepared
+        rows, folded, theta = inputs.prepared or prepare([self])[0]
         # In training, values are a product of their own: rotated queries and keys are new tensors, so that those from
         # before the rotation are not kept for backward.
         apart = rows if folded or torch.is_grad_enabled() else None
@@ -325,7 +354,7 @@ def prepare(layers: Sequence[MultiHead]) -> list[Prepared]:
         check_precision(encoding)
     theta = dict(zip(encodings, form_all([e.frequencies for e in encodings.values()]), strict=True))
     rows = {i: layer.rows() for i, layer in enumerate(layers) if linear_obstacle(layer.qkv) is None}
-    folding = [i for i in rows if i in encodings and layers[i].fold and not isinstance(encodings[i].basis, Identity)]
+    folding = [i for i in rows if i in encodings and layers[i].folds()]
     bases = form_all([encodings[i].basis for i in folding])
     for i, folded in zip(folding, fold_together([rows[i][0] for i in folding], bases), strict=True):
         rows[i] = folded, rows[i][1]
@@ -344,19 +373,6 @@ def prepare_together(layers: Sequence[nn.Module]) -> Sequence[Prepared | None]:
 def _is_sharded(layer: MultiHead) -> bool:
     weight = getattr(layer.qkv, "weight", None)
     return not isinstance(weight, Tensor) or weight.ndim != 2 or hasattr(weight, "device_mesh")
-
-
-def _check_sizes(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:
-    """The head dim, once the sizes fit each other."""
-    for name, value in (("dim", dim), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-        check_count(name, value)
-    if head_dim is None and dim % num_heads:
-        raise ValueError(f"dim={dim} does not divide into {num_heads} heads: pass head_dim")
-    if num_heads % num_kv_heads:
-        raise ValueError(f"num_heads={num_heads} is not a multiple of num_kv_heads={num_kv_heads}")
-    head_dim = dim // num_heads if head_dim is None else head_dim
-    check_count("head_dim", head_dim)
-    return head_dim
 
 
 def _check_encoding(encoding: object, head_dim: int, num_kv_heads: int) -> None:

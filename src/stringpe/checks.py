@@ -40,6 +40,19 @@ def check_heads(head_dim: Any, num_heads: Any) -> None:
         raise ValueError(f"head_dim must be even and at least 2, got {head_dim}: channels rotate in pairs")
 
 
+def check_attention_sizes(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:
+    """The head dim, once the sizes fit each other."""
+    for name, value in (("dim", dim), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+        check_count(name, value)
+    if head_dim is None and dim % num_heads:
+        raise ValueError(f"dim={dim} does not divide into {num_heads} heads: pass head_dim")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads={num_heads} is not a multiple of num_kv_heads={num_kv_heads}")
+    head_dim = dim // num_heads if head_dim is None else head_dim
+    check_count("head_dim", head_dim)
+    return head_dim
+
+
 def check_number(what: str, value: Any) -> float:
     """value as a float, or an error where it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -12,6 +12,8 @@ Nothing is compiled or written in place, gradients are right for any strides, an
 they go through the fused rotation of `stringpe.rotate`.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -47,15 +49,13 @@ class AxialBlocks(nn.Module):
     def _frequencies(self, h: int, tokens: Tensor) -> Tensor:
         """(h · axes, axes, m): the frequencies of each block, on its own axis alone."""
         m = tokens.shape[-1] // (2 * self.axes)
+        constant = self._constants.setdefault((h, m), Constant(partial(self._form_frequencies, h, m)))
+        return constant(torch.promote_types(tokens.dtype, torch.float32), tokens.device)
 
-        def form(dtype: torch.dtype, device: torch.device) -> Tensor:
-            frequencies = self.F0 * self.base ** (-torch.arange(m, dtype=torch.float64, device=device) / m)
-            axis = torch.eye(self.axes, dtype=torch.float64, device=device)
-            return (axis[:, :, None] * frequencies).repeat(h, 1, 1).to(dtype)
-
-        return self._constants.setdefault((h, m), Constant(form))(
-            torch.promote_types(tokens.dtype, torch.float32), tokens.device
-        )
+    def _form_frequencies(self, h: int, m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        frequencies = self.F0 * self.base ** (-torch.arange(m, dtype=torch.float64, device=device) / m)
+        axis = torch.eye(self.axes, dtype=torch.float64, device=device)
+        return (axis[:, :, None] * frequencies).repeat(h, 1, 1).to(dtype)
 
     def _check(self, tokens: Tensor, positions: Tensor) -> None:
         check_tensor("tokens", tokens)

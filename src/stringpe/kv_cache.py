@@ -1,4 +1,4 @@
-"""The cache of softmax attention: keys and values of the tokens seen so far."""
+"""The caches of attention, softmax and linear: what is stored of the tokens seen so far."""
 
 import torch
 from torch import Tensor
@@ -86,6 +86,46 @@ class KVCache:
             for new, old in zip(fresh, self._room, strict=True):
                 new[:, :, : self._length] = old[:, :, : self._length].detach()
         self._room = (fresh[0], fresh[1])
+
+
+class LinearCache:
+    """What linear attention stores of the tokens seen so far: the sums Σ φ(k_j) v_jᵀ (b, h, f', d) and Σ φ(k_j)
+    (b, h, f, 1), of the same size after one token as after a million. Keys enter encoded, at their own coordinates."""
+
+    def __init__(self) -> None:
+        self.values: Tensor | None = None
+        self.weights: Tensor | None = None
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def check_fit(self, scoring: Tensor, values: Tensor) -> None:
+        """Refuse features (b, h, n, f') and values (b, h, n, d) of another batch or layer than those in the cache."""
+        if self.values is None:
+            return
+        if len(values) != len(self.values):
+            sizes = f"{len(self.values)}, got one of {len(values)}"
+            raise ValueError(f"this cache holds a batch of {sizes}: use one cache per batch")
+        _, heads, features, width = self.values.shape
+        held = (heads, features, width, self.values.dtype, self.values.device)
+        given = (scoring.shape[1], scoring.shape[3], values.shape[3], values.dtype, values.device)
+        if held != given:
+            raise ValueError(
+                f"this cache holds sums of {_describe_sums(*held)}, got {_describe_sums(*given)}: use one cache per "
+                f"layer, and a new one after a change of dtype or device"
+            )
+
+    def add(self, scoring: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Add the features that score (b, h, n, f'), those that normalise (b, h, n, f), and the values (b, h, n, d)."""
+        new = scoring.mT @ values, keys.sum(2)[..., None]
+        self.values = new[0] if self.values is None else self.values + new[0]
+        self.weights = new[1] if self.weights is None else self.weights + new[1]
+        self.count += values.shape[2]
+
+
+def _describe_sums(heads: int, features: int, width: int, dtype: torch.dtype, device: torch.device) -> str:
+    return f"{heads} heads × {features} features × {width}, {dtype}, on {device}"
 
 
 def _describe(kind: tuple[int, int, torch.dtype, torch.device]) -> str:

@@ -22,18 +22,18 @@ number: `LinearCache` holds them.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import Heads, MultiHead
+from .attention import Heads, Inputs, MultiHead
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
+from .kv_cache import LinearCache
 from .outer_product import Outer
-from .packing import Packing, check_packing, key_mask
+from .packing import Packing, key_mask
 from .rotate import full_precision
 
 FEATURES = ("softmax", "relu")
@@ -44,34 +44,8 @@ BOUND = 1 + 1 / NORM_SHARE  # of |out| / max |v|
 CHUNK = 64  # tokens that causal attention treats at once
 
 
-class LinearCache:
-    """What linear attention stores of the tokens seen so far: the sums Σ φ(k_j) v_jᵀ (b, h, f', d) and Σ φ(k_j)
-    (b, h, f, 1), of the same size after one token as after a million. Keys enter encoded, at their own coordinates."""
-
-    def __init__(self) -> None:
-        self.values: Tensor | None = None
-        self.weights: Tensor | None = None
-        self.count = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def check(self, batch: int) -> None:
-        """Refuse tokens of another batch than those in the cache."""
-        if self.values is not None and len(self.values) != batch:
-            sizes = f"{len(self.values)}, got one of {batch}"
-            raise ValueError(f"this cache holds a batch of {sizes}: use one cache per batch")
-
-    def add(self, scoring: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Add the features that score (b, h, n, f'), those that normalise (b, h, n, f), and the values (b, h, n, d)."""
-        new = scoring.mT @ values, keys.sum(2)[..., None]
-        self.values = new[0] if self.values is None else self.values + new[0]
-        self.weights = new[1] if self.weights is None else self.weights + new[1]
-        self.count += values.shape[2]
-
-
 class LinearAttention(MultiHead):
-    """Attention in O(n), over the same arguments as `Attention`.
+    """Attention in O(n), called as `Attention` is. Packed sequences are treated one after the other.
 
     features: "softmax", the Performer's positive random features, which estimate the softmax kernel; or "relu".
     encode: "before" applies the whole R(r) = P RoPE Pᵀ before the feature map, so that φ depends on P and P adds
@@ -79,8 +53,11 @@ class LinearAttention(MultiHead):
         φ(k), since R(r) does not commute with φ: scores are exactly invariant, and the normaliser is not rotated;
         "relu" only, since random features have no planes (⊗-STRING, which needs none, takes both).
     num_features: random features per head, for "softmax". `**heads`: see `Heads`.
+
+    `causal` and `cache` are for "relu": softmax features of a key are scaled by the largest of all keys.
     """
 
+    cache_kind = LinearCache
     projection: Tensor
 
     def __init__(
@@ -126,37 +103,13 @@ class LinearAttention(MultiHead):
             "so P has to multiply tokens"
         )
 
-    def forward(
-        self,
-        x: Tensor,
-        coords: Tensor | None = None,
-        context: Tensor | None = None,
-        context_coords: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        cache: LinearCache | None = None,
-        lengths: Packing | Sequence[int] | Tensor | None = None,
-        context_lengths: Packing | Sequence[int] | Tensor | None = None,
-    ) -> Tensor:
-        """mask: boolean (b, m), or (b, 1, 1, m), True for the keys that may be looked at. causal: a token sees itself
-            and those before it; with features="relu", since softmax features of a key depend on all keys.
-        cache: attend to the tokens that it holds as well, and add these to it. With `causal`, tokens one by one or in
-            parts give what all of them at once do. m counts the new keys alone.
-        lengths, context_lengths: of sequences packed end to end, as in `Attention`; they are treated one after the
-            other.
-        """
-        self.check_inputs(x, coords, context, context_coords)
-        packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache)
-        if cache is not None and not isinstance(cache, LinearCache):
-            raise TypeError(f"cache must be a stringpe.LinearCache, got {type(cache).__name__}")
+    def attend(self, inputs: Inputs) -> Tensor:
+        x, coords, context, context_coords, mask, causal, packings, cache, _ = inputs
         if packings is not None:
-            return self._attend_each(x, coords, context, context_coords, *packings, causal=causal)
-        if (causal or cache is not None) and (context is not None or self.features == "softmax"):
+            return self._attend_each(inputs, *packings)
+        if (causal or cache is not None) and self.features == "softmax":
             option = "causal" if causal else "cache"
             raise ValueError(f"{option} is for self attention with features='relu': drop {option} or change it")
-        if cache is not None:
-            cache.check(len(x))
         q, k, v = self.project(x, context)
         mask = None if mask is None else key_mask(mask, k.shape[0], k.shape[2])
         places = (coords, coords if context is None else context_coords)
@@ -169,18 +122,9 @@ class LinearAttention(MultiHead):
             heads = linear_mix(q, k, v.to(wide), scoring, mask=mask, causal=causal, cache=cache)
         return self.merge(heads.to(v.dtype))
 
-    def _attend_each(
-        self,
-        x: Tensor,
-        coords: Tensor | None,
-        context: Tensor | None,
-        context_coords: Tensor | None,
-        queries: Packing,
-        keys: Packing,
-        *,
-        causal: bool,
-    ) -> Tensor:
+    def _attend_each(self, inputs: Inputs, queries: Packing, keys: Packing) -> Tensor:
         """Every packed sequence alone: each has sums over keys, and their scale, of its own."""
+        x, coords, context, context_coords = inputs[:4]
         nothing = (None,) * len(queries)
         parts = (
             queries.split(x, 1),
@@ -188,7 +132,7 @@ class LinearAttention(MultiHead):
             nothing if context is None else keys.split(context, 1),
             nothing if context_coords is None else keys.split(context_coords, -2),
         )
-        return torch.cat([self(*part, causal=causal) for part in zip(*parts, strict=True)], dim=1)
+        return torch.cat([self(*part, causal=inputs.causal) for part in zip(*parts, strict=True)], dim=1)
 
     def _rotate(
         self, q: Tensor, k: Tensor, coords: Tensor | None, key_coords: Tensor | None, *, whole: bool
@@ -250,6 +194,7 @@ def linear_mix(
     total = _weighted_sum(q, k, ones, causal)
     mixed = _weighted_sum(scoring_q, scoring_k, v, causal)
     if cache is not None:
+        cache.check_fit(scoring_k, v)
         if cache.values is not None and cache.weights is not None:
             total = total + _multiply_sums(q, cache.weights)
             mixed = mixed + _multiply_sums(scoring_q, cache.values)
@@ -290,6 +235,8 @@ def positive_features(
     exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
     if mask is not None:
         exponent = exponent.masked_fill(~mask[:, None, :, None], torch.finfo(x.dtype).min)
+    if not exponent.numel():  # there is no largest of nothing
+        return exponent
     # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
     largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)
     return torch.exp(exponent - largest) + LEAST_FEATURE

@@ -184,11 +184,8 @@ def check_packing(
     lengths: Packing | Sequence[int] | Tensor | None,
     context_lengths: Packing | Sequence[int] | Tensor | None,
     **unpacked: object,
-) -> tuple[Packing, Packing] | None:
-    """The packings of queries and keys, or None where nothing is packed. unpacked: options that cannot be combined with
-    lengths."""
-    if lengths is None and context_lengths is None:
-        return None
+) -> tuple[Packing, Packing]:
+    """The packings of queries and keys. unpacked: options that cannot be combined with lengths."""
     given = [name for name, value in unpacked.items() if value is not None]
     if given:
         raise ValueError(

@@ -58,6 +58,11 @@ SHAPES = [
     Shape(32, 8, 1024, 128, groups=4, shared=False),
     Shape(32, 16, 1024, 80, shared=False),
     Shape(32, 8, 1024, 256, shared=False),
+    Shape(8, 12, 4096, 16, shared=False),
+    Shape(8, 12, 4096, 32, shared=False),
+    Shape(8, 12, 4096, 64, c=6, shared=False),
+    Shape(8, 16, 16384, 128, shared=False),
+    Shape(16, 12, 256, 64, shared=False),
     Shape(64, 16, 1024, 64, shared=False, dtype=torch.float32),
     Shape(8, 6, 64, 64, c=2),
     Shape(1, 12, 1, 64, c=2),
@@ -129,7 +134,7 @@ def search(shape: Shape, best: int = 5) -> None:
     """Time every tile that fits, and print the best beside the heuristic's choice."""
     runs = Runs(shape)
     entries = [1, 2, 4, 8, 16] if shape.shared else [1]
-    tiles = [fused_rotation.Tile(*t) for t in itertools.product([8, 16, 32, 64], entries, [2, 4, 8])]
+    tiles = [fused_rotation.Tile(*t) for t in itertools.product([8, 16, 32, 64, 128, 256], entries, [1, 2, 4, 8])]
     tiles = [t for t in tiles if t.batch <= shape.b and 2 <= t.tokens * shape.d / 2 / (32 * t.warps) <= 32]
     print(shape)
     for name, run, planes, moves in (

@@ -180,10 +180,9 @@ def figure(
         threshold: Draw all predictions with at least this score; 0 draws those that are matched to the objects.
         overrides: key=value changes of the runs' recipes, for data that lies elsewhere now.
     """
-    from ..tasks.detection3d_figures import draw_figure, name_run
+    from ..tasks.detection3d_figures import draw_figure, name_runs
 
-    columns = dict(name_run(text) for text in runs)
-    path = draw_figure(columns, out, frames=frames, rows=rows, threshold=threshold, changes=overrides)
+    path = draw_figure(name_runs(runs), out, frames=frames, rows=rows, threshold=threshold, changes=overrides)
     print(f"wrote {path}")
 
 

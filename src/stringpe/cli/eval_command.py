@@ -62,12 +62,14 @@ def evaluate(
 
 def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes) -> None:
     """Evaluate a run on its validation set; print the numbers and where the rest is."""
+    from ..io.checkpoint import model_folder
     from ..training.evaluation import evaluate as measure
     from ..training.evaluation import evaluation_folder
 
     find_local_modules(*changes)
-    out = out or evaluation_folder(run)
-    result = measure(run, changes, out)
+    folder = model_folder(Path(run))  # the newest checkpoint, for all that follows: a run may still be training
+    out = out or evaluation_folder(folder)
+    result = measure(folder, changes, out)
     name = result["metric"]
     low, high = result.get("interval", (0.0, 0.0))
     bounds = f"95 % interval {100 * low:.2f} to {100 * high:.2f}, " if "interval" in result else ""
@@ -75,10 +77,10 @@ def _measure(run: str, out: Path | None, html: bool, rrd: bool, changes: Changes
     print(", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)))
     print(f"report: {out / 'report.html'}")
     if html or rrd:
-        _show_predictions(run, out / "scenes", html, rrd, changes)
+        _show_predictions(folder, out / "scenes", html, rrd, changes)
 
 
-def _show_predictions(run: str, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
+def _show_predictions(run: Path, path: Path, html: bool, rrd: bool, changes: Changes) -> None:
     """Write a page, or a file for rerun, with what a run of detection in 3D predicts."""
     from .. import viewer
     from ..tasks.detection3d_figures import predict_val_frames

@@ -1,6 +1,7 @@
 """The command line: `stringpe --help`, and the same as `python -m stringpe` for launchers."""
 
 import importlib.metadata
+import os
 import re
 import sys
 import textwrap
@@ -42,7 +43,7 @@ _DISTRIBUTIONS = {
     "cv2": "opencv-python",
     "rerun": "rerun-sdk",
 }  # of modules whose package has another name
-_INTERRUPTED = 130  # the exit status with which shells report Ctrl-C
+_INTERRUPTED, _CLOSED = 130, 141  # the exit statuses with which shells report Ctrl-C and a closed pipe
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -51,6 +52,9 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         with explain_torchvision():
             run(words)
+    except BrokenPipeError:  # the reader of our output has what it wanted: stringpe recipes NAME | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at the end
+        sys.exit(_CLOSED)
     except KeyboardInterrupt:
         print("\nstringpe: stopped by Ctrl-C; what was finished is kept, the same command goes on", file=sys.stderr)
         sys.exit(_INTERRUPTED)

@@ -111,10 +111,9 @@ def run_blocks(
     """Tokens (b, n, dim), or packed ones (1, N, dim), at coords through all blocks. What depends on parameters alone,
     such as P and its product with the weights, is worked out for all layers at once where possible."""
     chain = as_blocks(blocks)
-    given = {"mask": mask, "lengths": packing}
     for block, prepared in zip(chain, prepare_together([block.attention for block in chain]), strict=True):
         places = None if block.attention.encoding is None else coords
-        x = block(x, places, **given, **({} if prepared is None else {"prepared": prepared}))
+        x = block(x, places, mask=mask, lengths=packing, prepared=prepared)
     return x
 
 

@@ -43,14 +43,19 @@ def draw_figure(
     """
     if not runs:
         raise ValueError("a figure needs at least one run of detection3d")
-    first = override(checkpoints.read_model(Path(next(iter(runs.values()))))[0], changes)
-    val_set = load_boxes3d(first.data, "val", first.model.depth != "none")
+    val_set = _load_frames(next(iter(runs.values())), changes)
     shown = torch.tensor(list(frames) or spread_frames(val_set, rows))
     if int(shown.max()) >= len(val_set) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(val_set) - 1}, got {shown.tolist()}")
     columns, names = [], []
     scale = min(max(_WIDTH // (min(len(runs), _COLUMNS) * val_set.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
+        own = _load_frames(folder, changes)
+        if len(own) != len(val_set) or not torch.equal(own.rgb[shown], val_set.rgb[shown]):
+            raise ValueError(
+                f"{folder} has other validation frames than {next(iter(runs.values()))}: draw them apart, or say with "
+                f"--overrides on which data both are to be shown"
+            )
         boxes_by_frame, iou = predict_frames(folder, shown, threshold, changes)
         columns.append(
             [_picture(val_set, int(i), boxes, scale) for i, boxes in zip(shown, boxes_by_frame, strict=True)]
@@ -59,6 +64,14 @@ def draw_figure(
     pictures = [list(row) for row in zip(*columns, strict=True)]
     left = [val_set.groups[int(val_set.group[i])] for i in shown] if len(val_set.groups) > 1 else ()
     return sheet(pictures, columns=names, path=out, rows=left, abreast=_COLUMNS)
+
+
+def _load_frames(folder: str | Path, changes: Sequence[str]) -> BoxedFrames:
+    """The validation frames of a run of detection3d."""
+    recipe = override(checkpoints.read_model(Path(folder))[0], changes)
+    if recipe.task != "detection3d":
+        raise ValueError(f"{folder} holds a run of the task {recipe.task!r}: figures are drawn of runs of detection3d")
+    return load_boxes3d(recipe.data, "val", recipe.model.depth != "none")
 
 
 @torch.no_grad()
@@ -95,6 +108,16 @@ def spread_frames(val_set: BoxedFrames, rows: int) -> list[int]:
 def _picture(val_set: BoxedFrames, i: int, boxes: Tensor, scale: int) -> Tensor:
     truth = val_set.box[i][val_set.label[i] >= 0]
     return draw(val_set.rgb[i], val_set.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
+
+
+def name_runs(texts: Sequence[str]) -> dict[str, Path]:
+    """The folders of runs by the names of their columns, which must differ."""
+    columns: dict[str, Path] = {}
+    for name, folder in map(name_run, texts):
+        if name in columns:
+            raise ValueError(f"{columns[name]} and {folder} would both be the column {name!r}: name them, NAME=FOLDER")
+        columns[name] = folder
+    return columns
 
 
 def name_run(text: str) -> tuple[str, Path]:

@@ -26,6 +26,7 @@ from .comparison_runs import (
     best_rate,
     expand_rows,
     plan_runs,
+    refuse_failures,
     run_all,
     start_workers,
     tune,
@@ -34,7 +35,7 @@ from .comparison_table import Summary, as_csv, summarise
 from .launch import train_start
 from .log import check_tracker
 from .report import as_markdown, show_samples, write_report
-from .run_result import read_result, versions
+from .run_result import digest_files, read_result, versions
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def compare(
     if metrics:
         design = replace(design, columns=tuple(Column(name, metric=name) for name in dict.fromkeys(metrics)))
     rows, seeds, out = expand_rows(encodings or design.rows), seeds or design.seeds, Path(out)
+    if "loss" in metrics:
+        raise ValueError("--metrics shows shares, in percent, and loss is not one: its curves are in metrics.jsonl")
     for run in plan_runs(recipe, rows, seeds, out)[: len(rows)]:
         check(run.recipe)  # a mistake in a row is reported before anything runs
         check_data(run.recipe)
@@ -122,14 +125,10 @@ def _train_rows(
             rate_scores = tune(recipe, rows, out, question.tuning, task.examples, pool, quiet)
         rates = {row: [f"optim.lr={best_rate(scores)}"] for row, scores in rate_scores.items()}
         plan = plan_runs(recipe, rows, question.seeds, out, rates, variants=variants, stack_seeds=task.stacks_seeds)
-        unfinished = [run for run in plan if read_result(run.recipe, run.out) is None]
+        files = {data: digest_files(data) for data in {run.recipe.data for run in plan}}  # which may be many files
+        unfinished = [run for run in plan if read_result(run.recipe, run.out, files[run.recipe.data]) is None]
         outcomes = run_all(unfinished, pool, quiet)
-    failed = [f"{run.title}: {outcome}" for run, outcome in outcomes if isinstance(outcome, Exception)]
-    if failed:
-        listed = "\n  ".join(failed)
-        raise ValueError(
-            f"{len(failed)} of {len(unfinished)} runs failed; run it again to go on with them:\n  {listed}"
-        )
+    refuse_failures(outcomes)
     return plan, rate_scores
 
 

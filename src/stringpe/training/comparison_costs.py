@@ -31,7 +31,8 @@ def load_or_measure_costs(
     damaged = find_mismatch(costs, _COSTS) or any(
         len(cost[name]) != 3 for cost in costs.values() for name in ("step_ms", "ratio")
     )
-    if damaged or list(costs) != list(recipes):
+    # Of other rows, or as ratios to another baseline: that of the baseline itself is 1.
+    if damaged or list(costs) != list(recipes) or costs[baseline]["ratio"] != [1.0, 1.0, 1.0]:
         with working(f"measuring the steps of {len(recipes)} rows in turns", quiet=quiet):
             costs = measure_in_turns(recipes, baseline)
         write_json(path, costs)

@@ -17,7 +17,7 @@ from ..recipes.design import Design
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from .launch import train
-from .run_result import read_result
+from .run_result import digest_files, read_result
 
 TUNING_SEED = 1000
 """What is added to the recipe's seed for the runs that choose a learning rate, whose scores are not reported."""
@@ -182,6 +182,14 @@ def run_all(
     return outcomes
 
 
+def refuse_failures(outcomes: Sequence[tuple[PlannedRun, Outcome]]) -> None:
+    """Say which of these runs failed, if any did."""
+    failed = [f"{run.title}: {outcome}" for run, outcome in outcomes if isinstance(outcome, Exception)]
+    if failed:
+        listed = "\n  ".join(failed)
+        raise ValueError(f"{len(failed)} of {len(outcomes)} runs failed; run it again to go on with them:\n  {listed}")
+
+
 def _train_each(
     runs: Sequence[PlannedRun], pool: WorkerPool | None, quiet: bool
 ) -> Iterator[tuple[PlannedRun, Outcome]]:
@@ -222,10 +230,14 @@ def tune(
 ) -> RateScores:
     """Try every rate on every row. A rate that diverges scores 0; a row that no rate trains is an error. examples: the
     size of the training set."""
+    from .loop import Diverged
+
     plan = plan_tuning(recipe, rows, out, tuning, examples)
-    results = {run.out: read_result(run.recipe, run.out) for run in plan}
-    for run, outcome in run_all([run for run in plan if results[run.out] is None], pool, quiet):
-        results[run.out] = None if isinstance(outcome, Exception) else outcome
+    files = {data: digest_files(data) for data in {run.recipe.data for run in plan}}
+    results = {run.out: read_result(run.recipe, run.out, files[run.recipe.data]) for run in plan}
+    outcomes = run_all([run for run in plan if results[run.out] is None], pool, quiet)
+    refuse_failures([pair for pair in outcomes if not isinstance(pair[1], Diverged)])
+    results |= {run.out: outcome for run, outcome in outcomes if not isinstance(outcome, Exception)}
     scores: RateScores = {}
     for row in dict.fromkeys(rows):
         by_rate = {f"{rate:g}": results[_tuning_folder(out, row, rate)] for rate in tuning.rates}
@@ -239,15 +251,17 @@ def plan_tuning(recipe: Recipe, rows: Sequence[str], out: Path, tuning: Tuning, 
     """The runs that try the rates, rate by rate. examples: the size of the training set."""
     if not 0 < tuning.share <= 1 or min(tuning.rates) <= 0:
         raise ValueError(f"tuning needs positive rates and a share in (0, 1], got {tuning}")
-    steps = max(1, round(tuning.share * recipe.total_steps(examples)))
+    rated = [row for row in rows if any(change.startswith("optim.lr=") for change in row_changes(row))]
+    if rated:
+        raise ValueError(f"the row {rated[0]} has a learning rate of its own, and --rates chooses one: leave one out")
     return [
         PlannedRun(
             label=f"{row} at optim.lr={rate:g}",
             seed=recipe.seed + TUNING_SEED,
-            recipe=_shorten(override(recipe, [*row_changes(row), f"optim.lr={rate:g}"]), steps, tuning.share),
+            recipe=_shorten(override(recipe, [*row_changes(row), f"optim.lr={rate:g}"]), examples, tuning.share),
             out=_tuning_folder(out, row, rate),
         )
-        for rate in tuning.rates
+        for rate in dict.fromkeys(tuning.rates)
         for row in dict.fromkeys(rows)
     ]
 
@@ -261,8 +275,9 @@ def _tuning_folder(out: Path, row: str, rate: float) -> Path:
     return out / "tuning" / folder_name(row) / f"{rate:g}"
 
 
-def _shorten(recipe: Recipe, steps: int, share: float) -> Recipe:
-    """The recipe over so many steps, a share of its own, with a shorter warm-up and one evaluation, at the end."""
+def _shorten(recipe: Recipe, examples: int, share: float) -> Recipe:
+    """The recipe over a share of its steps, with a shorter warm-up and one evaluation, at the end."""
+    steps = max(1, round(share * recipe.total_steps(examples)))
     loop = replace(recipe.loop, steps=steps, eval_every=0, save_every=steps + 1, tracker="")
     optim = replace(recipe.optim, warmup_steps=round(share * recipe.optim.warmup_steps))
     return replace(recipe, seed=recipe.seed + TUNING_SEED, loop=loop, optim=optim)

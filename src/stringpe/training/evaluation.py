@@ -27,7 +27,8 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     changes: overrides of the run's recipe, for example data on another machine: ["data.val=…"]. out: a folder for
     metrics.json, report.html and, of detection, results.json with the boxes in COCO's or Omni3D's results format.
     """
-    task, model = open_run(path, changes or ())
+    folder = checkpoints.model_folder(Path(path))  # the newest now; a run that goes on writes newer ones meanwhile
+    task, model = open_run(folder, changes or ())
     if out is not None:
         task.results = Path(out) / "results.json"
     accelerator = create_accelerator(task.recipe)
@@ -38,7 +39,7 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise ValueError(f"{name} of {path} is {value}: the model's outputs are not finite on this data")
-    weights = checkpoints.digest_weights(Path(path))
+    weights = checkpoints.digest_weights(folder)
     result: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digests(task.recipe, weights)}
     share = None
     if task.counted:
@@ -47,7 +48,7 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
         result["interval"] = [share.low, share.high]
     if out is not None and accelerator.is_main_process:
         write_json(Path(out) / "metrics.json", result)
-        write_evaluation(Path(out), path, task, result, share, figure=not changes)
+        write_evaluation(Path(out), folder, task, result, share, figure=not changes)
     return result
 
 

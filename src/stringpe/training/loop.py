@@ -31,6 +31,7 @@ from ..tasks.base import Task
 from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
+from .run_result import check_files, digest_files
 from .state import Ema, restore_generators, save_generators
 
 _STOP_CHECK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
@@ -43,6 +44,7 @@ class Run:
         self.recipe, self.task, self.out, self.accelerator, self.quiet = recipe, task, out, accelerator, quiet
         self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
         self.total = recipe.total_steps(task.examples)
+        self.files = digest_files(recipe.data)
         share = self.place.share(recipe.loop.batch_size)
         if share % recipe.loop.accumulate:
             raise ValueError(
@@ -165,7 +167,7 @@ class Run:
             loss, count = self.accelerator.reduce(self.window, "mean").tolist()
             self.clock.mark()
             if not math.isfinite(loss):
-                raise ValueError(f"the loss is {loss} before step {done}: lower optim.lr or raise optim.warmup_steps")
+                raise Diverged(f"the loss is {loss} before step {done}: lower optim.lr or raise optim.warmup_steps")
             rate = float(self.optimizer.param_groups[0]["lr"])
             mean = loss / count / loop.seeds
             self._write(log, done, {"loss": mean, "lr": rate, **self.task.counters()})
@@ -233,7 +235,7 @@ class Run:
                 weights=None if average is None else weights,
                 optimizer=optimizer,
                 rng=state,
-                progress={"window": self.window.tolist(), "log_bytes": log.position(), "examples": self.task.examples},
+                progress={"window": self.window.tolist(), "log_bytes": log.position(), "files": self.files},
                 files=self.task.files(),
             )
             checkpoints.write(self.out, checkpoint, keep=self.recipe.loop.keep)
@@ -251,7 +253,7 @@ class Run:
             return
         saved = checkpoints.list_checkpoints(self.out)
         newest = f"the newest checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
-        raise ValueError(
+        raise Diverged(
             f"the weights are no longer finite at step {step}, which is not saved; {newest}: lower optim.lr or raise "
             f"optim.warmup_steps"
         )
@@ -283,6 +285,7 @@ class Run:
             raise ValueError(
                 f"{self.out} holds a run of another recipe ({'; '.join(changed)}): choose another folder, or repeat it"
             )
+        check_files(checkpoint.progress, self.files, self.out)
         if self.accelerator.is_main_process:
             checkpoints.prune(self.out, self.recipe.loop.keep)  # a kill may have come between writing and removing
         options = StateDictOptions(full_state_dict=True)
@@ -350,6 +353,10 @@ def constant(step: int, total: int, warmup: int) -> float:
 
 SCHEDULES: dict[str, Callable[[int, int, int], float]] = {"cosine": cosine, "constant": constant}
 """By name in `optim.schedule`."""
+
+
+class Diverged(ValueError):
+    """The loss or the weights of a run are no longer finite."""
 
 
 class Stopped(SystemExit):

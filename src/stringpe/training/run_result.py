@@ -25,9 +25,9 @@ _IRRELEVANT = ("cache", "workers")  # settings that change no number
 _RESULT = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
 
 
-def read_result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
-    """The result that `train` left in `out`, or None if the run is not finished. Refuses the result of another
-    recipe."""
+def read_result(recipe: Recipe, out: Path, files: str | None = None) -> dict[str, Any] | None:
+    """The result that `train` left in `out`, or None if the run is not finished. Refuses the result of another recipe,
+    or of data that has changed since. files: `digest_files` of the recipe's data, for callers that know it."""
     if not (out / "result.json").exists():
         return None
     try:
@@ -38,7 +38,19 @@ def read_result(recipe: Recipe, out: Path) -> dict[str, Any] | None:
     if changed:
         raise ValueError(f"{out} holds the result of another recipe ({'; '.join(changed)}): choose another folder")
     result: dict[str, Any] = read_record(out / "result.json", _RESULT, "restore it, or remove it to repeat the run")
+    if result.get("digest"):
+        check_files(result["digest"], digest_files(recipe.data) if files is None else files, out)
     return result
+
+
+def check_files(before: Mapping[str, Any], files: str, out: Path) -> None:
+    """Refuse to go on with a run in `out`, or to take its result, where the files of its data were others. before: what
+    the run left, "files" in it. files: their digest now, "" where there are none or where they are gone."""
+    if files and before.get("files", files) != files:
+        raise ValueError(
+            f"{out} holds a run on other data: the files that data.train or data.val names have changed since. Choose "
+            f"another folder, or remove this one to repeat the run"
+        )
 
 
 def write_result(recipe: Recipe, out: Path, result: Mapping[str, Any]) -> None:
@@ -74,8 +86,11 @@ def device_name(device: torch.device) -> str:
 
 
 def digests(recipe: Recipe, weights: str) -> dict[str, str]:
-    """Digests of what makes a number: the weights (given), the recipe and the data."""
-    return {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
+    """Digests of what makes a number: the weights (given), the recipe and the data, and of the data's files, where it
+    has any, alone."""
+    sums = {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
+    files = digest_files(recipe.data)
+    return sums | {"files": files} if files else sums
 
 
 def digest_recipe(recipe: Recipe) -> str:
@@ -88,8 +103,18 @@ def digest_data(data: Data) -> str:
     name and size of every local file, and the first and last 64 KiB of files that are named themselves; files inside a
     named folder are not opened."""
     settings = {name: value for name, value in vars(data).items() if name not in (*_PLACES, *_IRRELEVANT)}
-    files = {name: list(_describe_files(getattr(data, name))) for name in _PLACES}
-    return _digest({"settings": settings, "files": files})
+    return _digest({"settings": settings, "files": _list_files(data)})
+
+
+def digest_files(data: Data) -> str:
+    """A digest of the local files that a recipe's data names, as `digest_data` sees them; "" where there are none."""
+    files = _list_files(data)
+    return _digest(files) if any(files.values()) else ""
+
+
+def _list_files(data: Data) -> dict[str, list[list[str | int]]]:
+    """What `_describe_files` says, by the setting that names the files."""
+    return {name: list(_describe_files(getattr(data, name))) for name in _PLACES}
 
 
 def _digest(value: object) -> str:
