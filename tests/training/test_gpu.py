@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from task_recipes import FAMILIES
 
 from stringpe import recipes
 from stringpe.bench.train import RandomDemos
@@ -18,6 +17,7 @@ from stringpe.training import train
 from stringpe.training.capture import CapturedStep, prefetch
 from stringpe.training.launch import create_accelerator
 from stringpe.training.loop import Run
+from task_recipes import FAMILIES
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 12
