@@ -324,7 +324,7 @@ class Attention(MultiHead):
         # In training, values are a product of their own: rotated queries and keys are new tensors, so that those from
         # before the rotation are not kept for backward.
         apart = rows if folded or torch.is_grad_enabled() else None
-        if theta is None or context is not None or not self._rotates_next(folded):
+        if theta is None or context is not None or not self._rotates_first(folded):
             q, k, v = self.project(x, context, apart)
             options = {} if theta is None else {"folded": folded, "frequencies": theta}
             return *encoding(q, k, coords, context_coords, **options), v
@@ -338,12 +338,14 @@ class Attention(MultiHead):
         else:
             qk, v = self.project_packed(x, apart)
             q, k = encoding.rotate_packed(qk, coords, groups=groups, frequencies=theta)
-        return q, k, self.split_heads(v)
+        return self.q_norm(q), self.k_norm(k), self.split_heads(v)
 
-    def _rotates_next(self, folded: bool) -> bool:
-        """Whether nothing happens to queries and keys between the projection and the rotation."""
+    def _rotates_first(self, folded: bool) -> bool:
+        """Whether queries and keys may be rotated as they leave the projection. Norms may then come after: those that
+        commute with P commute with every rotation."""
         assert isinstance(self.encoding, Encoding)
-        return isinstance(self.q_norm, nn.Identity) and (folded or isinstance(self.encoding.basis, Identity))
+        in_basis = folded or isinstance(self.encoding.basis, Identity)
+        return in_basis and not any(norm_obstacle(norm, "the q/k norm") for norm in (self.q_norm, self.k_norm))
 
 
 def prepare(layers: Sequence[MultiHead]) -> list[Prepared]:

@@ -150,16 +150,14 @@ class HeldProjections:
 
     def encode(self, x: Tensor, coords: Tensor, *, folds: bool) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, h_kv, n, d), with q and k encoded at coords."""
-        if not folds:
-            queries, keys, values = self.project(x)
-        else:
+        if folds:  # norms between projection and encoding are then such that rotations may come first
             packed, values = self.project_folded(x)
-            if isinstance(self.part(self.names.q_norm) or nn.Identity(), nn.Identity):
-                groups = self.num_heads // self.num_kv_heads
-                return *self.encoding.rotate_packed(packed, coords, groups=groups), self.split_heads(values)
-            queries, keys = packed.split(self.sizes[:2], dim=-1)
+            groups = self.num_heads // self.num_kv_heads
+            q, k = self.encoding.rotate_packed(packed, coords, groups=groups)
+            return *self.normalise(q, k), self.split_heads(values)
+        queries, keys, values = self.project(x)
         q, k = self.normalise(self.split_heads(queries), self.split_heads(keys))
-        return *self.encoding(q, k, coords, folded=folds), self.split_heads(values)
+        return *self.encoding(q, k, coords), self.split_heads(values)
 
 
 class Projections(nn.Module):

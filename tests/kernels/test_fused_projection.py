@@ -88,10 +88,11 @@ def test_what_it_takes() -> None:
     assert not kernels.can_project(x, torch.bfloat16, theta[:1, :, :16])  # a tile has two heads of 32
 
 
-@pytest.mark.parametrize("name", ["rope", "cayley"])
-def test_attention_uses_it_under_autocast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "qk_norm"), [("rope", None), ("cayley", None), ("cayley", "rms")])
+def test_attention_uses_it_under_autocast(name: str, qk_norm: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    attention = stringpe.Attention(128, 2, stringpe.create(name, head_dim=64, num_heads=2)).to(DEVICE)
+    encoding = stringpe.create(name, head_dim=64, num_heads=2)
+    attention = stringpe.Attention(128, 2, encoding, qk_norm=qk_norm).to(DEVICE)
     for parameter in attention.encoding.basis.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     x, coords = torch.randn(2, 7, 128, device=DEVICE), 5 * torch.randn(7, 2, device=DEVICE)
