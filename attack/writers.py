@@ -177,10 +177,11 @@ def _fill(tally: Tally, name: str, count: int, family: Family, folder: Path, pla
         _truths[name] = json.dumps(dict(family.leaves(whole)), sort_keys=True)
     statuses = _together([partial(family.work, place)] * count, place)
     logs = [place.with_name(f"{place.name}.log{i}").read_text() for i in range(count)]
-    told = [_BUSY in log for log, status in zip(logs, statuses, strict=True) if status]
+    failed = [log for log, status in zip(logs, statuses, strict=True) if status]
+    told = [_BUSY in log for log in failed]
     found = json.dumps(dict(family.leaves(place)), sort_keys=True)
     if 0 not in statuses or not all(told) or (family.shared and told):
-        tally.fault("failed", f"{name}, {count} processes: statuses {statuses}")
+        tally.fault("failed", f"{name}, {count} processes: statuses {statuses}\n" + "\n".join(failed))
     elif found != _truths[name]:
         tally.fault("lost, doubled or torn", f"{name}, {count} processes")
     else:

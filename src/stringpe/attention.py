@@ -123,8 +123,7 @@ class MultiHead(nn.Module, ABC):
         causal: a token sees itself and those before it, the cached ones included; a mask restricts it further.
         lengths: of sequences packed end to end in x (1, N, dim); each attends to itself alone, as `stringpe.packing`
             says. context_lengths: likewise of the context, one per sequence of x.
-        cache: a `KVCache`, or for linear attention a `LinearCache`: attend to the tokens in it as well, and add these;
-            for self attention.
+        cache: for self attention, a `KVCache` (linear: a `LinearCache`): attend to its tokens too, and add these.
         prepared: this layer's part of `prepare`, where that was done for all layers of a model at once.
         """
         self.check_inputs(x, coords, context, context_coords)

@@ -173,8 +173,9 @@ def patch_points(
     _check_camera(depth, intrinsics, pose)
     height, width = _patch(patch_size)
     pooled = pool_depth(depth.flatten(0, -3), patch_size).unflatten(0, depth.shape[:-2])
-    step = torch.tensor([1 / width, 1 / height, 1.0], device=depth.device, dtype=depth.dtype)
-    points = backproject(pooled, intrinsics.to(depth) * step[:, None], pose)  # K of an image of one pixel per patch
+    x, y, z = intrinsics.to(depth).unbind(-2)
+    of_patches = torch.stack([x / width, y / height, z], dim=-2)  # K of an image of one pixel per patch
+    points = backproject(pooled, of_patches, pose)
     return with_prefix(points.flatten(1, -2), prefix)
 
 

@@ -67,7 +67,7 @@ class Misbehaving(Examples):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", "die"])
 def test_a_worker_that_hangs_or_dies_ends_the_run_in_words(how, monkeypatch):
-    monkeypatch.setattr(loader, "_PATIENCE", 1)
+    monkeypatch.setattr(loader, "PATIENCE", 1)
     batches = Workers(Misbehaving(how), 1, Problems("numbers")).batches(
         [Request(torch.tensor([0]), 0)], Place(), nothing
     )

@@ -269,8 +269,7 @@ def test_from_the_simulation_to_demonstrations_and_back(tmp_path, eyes):
     assert outcome["metrics"]["success"] in (0, 1)
     candidate = simulation.read_candidate(tmp_path / "run", "run")
     assert candidate.depth
-    ((_, _, make, _),) = simulation._plan([candidate], [("KukaPick", {})], None)
-    made = make()
+    made = simulation._plan(candidate, ("KukaPick", {}), None, videos=0, html=False).env()
     assert pose_key("wrist") in made.observation_space.spaces
     made.close()
     env.close()

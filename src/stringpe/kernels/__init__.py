@@ -5,6 +5,7 @@
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
     project(x, weight, bias, coords, frequencies)  the projection to queries and keys, rotated before they reach memory
     invert(a)                                  many small inverses without pivoting
+    assign(cost, valid)                        Hungarian matching, one image per program
     unavailable(x)                             why a kernel cannot rotate x, or None
     can_project(x, dtype, frequencies)         whether `project` can multiply x in this dtype
 
@@ -24,6 +25,7 @@ from . import ops  # registers the operators
 from .ops import heads_of as heads_of
 
 LARGEST_INVERSE = 128  # rows of a matrix that the registers of a program hold
+LARGEST_ASSIGNMENT = 8192  # predictions or objects that they hold
 _TRITON = find_spec("triton") is not None
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -60,6 +62,16 @@ def invert(a: Tensor) -> Tensor:
     """A⁻¹ for a (count, d, d), float32, whose symmetric part is positive definite, so that no pivot vanishes."""
     inverted: Tensor = ops.invert(a)
     return inverted
+
+
+def assign(cost: Tensor, valid: Tensor) -> Tensor:
+    """The prediction of every object (b, m) with the smallest sum of costs (b, n, m), float32, as int64; −1 where valid
+    (b, m) is false, and for objects left over where an image has more of them than predictions. Costs that are not
+    finite count as very large."""
+    from . import assignment
+
+    matched: Tensor = assignment.assign(cost, valid)
+    return matched
 
 
 def rotate_pair(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:

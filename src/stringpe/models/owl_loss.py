@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import kernels
 from ..geometry.boxes import area, giou, intersection, to_corners
 from .owl import Detections
 
@@ -134,8 +135,8 @@ def focal_cost(logits: Tensor, labels: Tensor, *, alpha: float = ALPHA, gamma: f
 
 @torch.no_grad()
 def match(cost: Tensor, valid: Tensor) -> Tensor:
-    """The prediction of every object, (b, m) int64, such that the sum of costs is smallest: Hungarian matching, image
-    by image on the CPU's threads.
+    """The prediction of every object, (b, m) int64, such that the sum of costs is smallest: Hungarian matching, in a
+    kernel on a GPU that Triton knows, elsewhere image by image on the CPU's threads.
 
     cost: (b, n, m), of prediction i for object j. valid: (b, m), true for objects, false for padding, whose costs are
     ignored. The result is −1 for padding, and for the objects that are left over where an image has more of them than
@@ -146,28 +147,38 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
             f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} and "
             f"{valid.dtype} {tuple(valid.shape)}"
         )
+    if _matches_on_device(cost):
+        return kernels.assign(cost.float(), valid)
     # All costs leave the GPU in one transfer. Padding is 0, so that a cost that is not finite belongs to an object.
     table = cost.masked_fill(~valid[:, None], 0).float().cpu()
-    objects = valid.cpu()
+    return _match_on_host(table, valid.cpu()).to(cost.device)
+
+
+def _matches_on_device(cost: Tensor) -> bool:
+    small = max(cost.shape[1:]) <= kernels.LARGEST_ASSIGNMENT
+    return cost.device.type == "cuda" and small and kernels.unavailable(cost.new_empty(0, dtype=torch.float32)) is None
+
+
+def _match_on_host(table: Tensor, objects: Tensor) -> Tensor:
     if not bool(table.isfinite().all()):
         image = int((~table.isfinite()).flatten(1).any(1).nonzero()[0, 0])
         raise ValueError(
             f"a matching cost of image {image} is NaN or infinite: a prediction or a box is not finite; "
             f"lower optim.lr, raise optim.warmup_steps, or check the boxes"
         )
-    found = torch.full(valid.shape, -1)
+    found = torch.full(objects.shape, -1)
     tables, masks, rows = table.numpy(), objects.numpy(), found.numpy()
     threads = min(16, torch.get_num_threads())
     if threads == 1:
         _assign(tables, masks, rows)
-        return found.to(cost.device)
+        return found
 
     def assign(first: int) -> None:
         every = slice(first, None, threads)
         _assign(tables[every], masks[every], rows[every])
 
     list(_threads(threads).map(assign, range(threads)))  # a list, so that what a thread raises is raised here
-    return found.to(cost.device)
+    return found
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -282,8 +282,8 @@ class ViT(nn.Module):
     def _absolute_embedding(self, coords: Tensor, size: tuple[int, int]) -> Tensor:
         assert self.absolute is not None
         if isinstance(self.absolute, LearnedAbsolute):  # the table spans the image, whatever its size
-            plane = grid(*size, units="normalised", device=coords.device)
-            plane = (plane + 1) / 2 * torch.tensor(self.table_size, device=coords.device) - 0.5
+            share = (grid(*size, units="normalised", device=coords.device) + 1) / 2
+            plane = torch.stack([share[:, i] * self.table_size[i] - 0.5 for i in range(2)], dim=-1)
             coords = torch.cat([plane.expand(*coords.shape[:-1], 2), coords[..., 2:]], dim=-1)
         return self.absolute(coords[..., : self.absolute.coord_dim])  # a frozen 2D model does not see depth here
 

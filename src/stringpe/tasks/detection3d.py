@@ -51,6 +51,7 @@ class Detection3D(TextTask):
         "ap50": "average precision in 3D at an IoU of 0.50",
     }
     reads = (*TextTask.reads, "loss.factor", "loop.eval_points", "model.box_centre")
+    capturable = True
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)

@@ -8,7 +8,16 @@ from ...baselines import SinCos
 from ...models.initialise import draw_by_fan_in
 from .base import Net, RobotPolicy, Spec
 from .chunk_decoder import ChunkDecoder, repeat_memory
-from .noise import Generators, add_noise, ddim_step, draw_normal, noise_of, squared_cosine, trailing_steps
+from .noise import (
+    Generators,
+    add_noise,
+    ddim_step,
+    draw_normal,
+    noise_of,
+    squared_cosine,
+    squared_cosine_on,
+    trailing_steps,
+)
 from .observer import ImageEncoder
 
 PREDICTIONS = ("epsilon", "sample")
@@ -57,7 +66,8 @@ class DiffusionPolicy(RobotPolicy):
         t = torch.randint(self.train_steps, (len(action),), device=action.device)
         noise = torch.randn_like(action)
         memory = repeat_memory(self.decoder.memory(observed), self.repeats)
-        predicted = self.decoder(add_noise(action, noise, t, self.signal), self.condition(t), memory)
+        noised = add_noise(action, noise, t, squared_cosine_on(action.device, self.train_steps))
+        predicted = self.decoder(noised, self.condition(t), memory)
         return F.mse_loss(predicted.float(), noise if self.prediction == "epsilon" else action)
 
     def sample(self, observed: Tensor, generators: Generators = None) -> Tensor:

@@ -6,6 +6,7 @@ DDIMScheduler of the package diffusers (beta_schedule="squaredcos_cap_v2", times
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -33,9 +34,15 @@ def squared_cosine(steps: int) -> Tensor:
     return (1 - torch.tensor(betas, dtype=torch.float64)).cumprod(0)
 
 
+@lru_cache(maxsize=8)
+def squared_cosine_on(device: torch.device, steps: int) -> Tensor:
+    """The same on a device. A training step that copied it there would wait for the device."""
+    return squared_cosine(steps).to(device)
+
+
 def add_noise(x: Tensor, noise: Tensor, t: Tensor, signal: Tensor) -> Tensor:
-    """√ᾱ_t x + √(1 − ᾱ_t) ε for x (b, …), t (b,) and signal ᾱ (T,)."""
-    power = signal.to(x.device)[t].view(-1, *[1] * (x.ndim - 1))  # ᾱ_t
+    """√ᾱ_t x + √(1 − ᾱ_t) ε for x (b, …), t (b,) and signal ᾱ (T,), on one device."""
+    power = signal[t].view(-1, *[1] * (x.ndim - 1))  # ᾱ_t
     return (power.sqrt() * x + (1 - power).sqrt() * noise).to(x.dtype)
 
 
