@@ -17,7 +17,7 @@ SHOW=0
 TINY="data.train=$DATA/tiny-imagenet-100-train.tar.gz data.val=$DATA/tiny-imagenet-100-val.tar.gz data.cache=$CACHE"
 # The settings at which the start was measured: 8 layers x 256, shifts in place of strong crops.
 SOUND="model.dim=256 model.layers=8 model.heads=4 optim.lr=1.5e-3 optim.weight_decay=0.05 loop.epochs=60"
-SOUND="$SOUND augment.crop=1 augment.shift=8"
+SOUND="$SOUND augment.crop=1 augment.shift=8 augment.colour=0 augment.mixup=0.8"
 ROWS="absolute sincos rope rope:base=100 rope:base=100,learnable=true rope_mixed circulant cayley"
 MORE="cayley:frequencies=axial,share_basis=true harope simplex liere"
 BOXES="model.dim=384 model.layers=8 model.heads=6 loop.batch_size=256 optim.lr=7e-4 data.train_size=100000"
@@ -25,7 +25,7 @@ FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
 SIX="BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate"
 ENDED=$(( $(date +%s) + LIMIT ))
 
-STEPS="S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
+STEPS="D S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
 stringpe_() {  # run a command of stringpe, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
@@ -37,6 +37,16 @@ stringpe_() {  # run a command of stringpe, or show it; stop when the time is ov
     fi
 }
 
+python_() {  # the same for a script of this folder
+    if [ "$SHOW" = 1 ]; then
+        echo "python $*"
+    elif [ "$LIMIT" = 0 ]; then
+        python "$@"
+    else
+        timeout --signal=TERM --kill-after=20 $(( ENDED - $(date +%s) )) python "$@"
+    fi
+}
+
 compare() {  # recipe, folder, jobs, words of its own
     local recipe=$1 folder=$2 jobs=${JOBS:-$3}
     shift 3
@@ -45,6 +55,14 @@ compare() {  # recipe, folder, jobs, words of its own
 
 run_step() {
     case $1 in
+    # Whether a GPU's shortcuts cost accuracy: boxes in 3D learned slowly on 2026-11-19, classification from a plain ViT.
+    D) python_ benchmarks/learning.py scenes_detection3d data.cache=$CACHE $BOXES data.train_size=20000 model.encoding=cayley \
+            loop.steps=1000 --ways plain kernels captured all
+        python_ benchmarks/learning.py tiny_imagenet100 $TINY $SOUND model.encoding=cayley --ways compiled all
+        python_ benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --ours absolute --dim 256 --layers 8 \
+            --heads 4 --batch 1024 --steps 1757 --warmup 150 --mixup 0.8
+        python_ benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --dim 256 --layers 8 --heads 4 \
+            --batch 1024 --steps 1757 --warmup 150 --mixup 0.8 ;;
     # The start of linear layers and of the patch embedding.
     S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY $SOUND --seeds 2 --baseline cayley --encodings absolute cayley \
         absolute:model.init=xavier cayley:model.init=xavier absolute:model.init=uniform cayley:model.init=uniform \
