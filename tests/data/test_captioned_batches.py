@@ -7,9 +7,9 @@ import torch
 
 from captioned_files import depth, shard, words
 from data_fixtures import noise, train_in_order
+from stringpe.data.addresses import PIPES
 from stringpe.data.captioned_batches import CaptionedBatches, encode_captions, mirror_caption
 from stringpe.data.order import Place
-from stringpe.data.sources import PIPES
 from stringpe.data.stream import BUFFER
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.schema import Augment, Data, Loop, Recipe, Text

@@ -13,11 +13,11 @@ from PIL import Image
 
 from captioned_files import shard as write_shard
 from data_fixtures import noise, train_in_order
+from stringpe.data.addresses import PIPES
 from stringpe.data.cache import forget_all
 from stringpe.data.images import to_tensor
 from stringpe.data.labelled_batches import LabelledBatches, load_labelled
 from stringpe.data.order import Place
-from stringpe.data.sources import PIPES
 from stringpe.data.stream import BUFFER
 from stringpe.data.transforms import to_unit
 from stringpe.io.pictures import decode_picture

@@ -175,11 +175,11 @@ def index(pattern: tuple[str, ...], /) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from ..data.sources import expand
+    from ..data.addresses import find_shards
     from ..data.tars import count_samples, write_index
     from ..io.progress import progress
 
-    paths = [path for one in pattern for path in expand(one)]
+    paths = [path for one in pattern for path in find_shards(one)]
     with progress("index", len(paths), unit="shards") as advance, ThreadPoolExecutor() as pool:
         for _ in pool.map(write_index, paths):
             advance(1)

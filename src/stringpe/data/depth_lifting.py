@@ -30,12 +30,12 @@ from ..io.pictures import BadSample, encode_png
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
+from .addresses import find_shards
 from .captioned_images import CaptionFiles, FolderCaptions, ShardCaptions
 from .depth_files import DEPTH
 from .depth_filters import FILTERS, ILLUSION, ILLUSIONS
 from .images import to_tensor
 from .order import Launch, read_launch
-from .sources import expand
 from .tars import write_samples
 
 MILLIMETRE = 0.001
@@ -116,7 +116,7 @@ def plan_jobs(source: str, shard_size: int) -> list[ShardJob]:
         found = FolderCaptions(source)
         spans = [range(i, min(i + shard_size, len(found))) for i in range(0, len(found), shard_size)]
         return [ShardJob(f"{number:06d}.tar", lambda: found, span) for number, span in enumerate(spans)]
-    paths = expand(source)
+    paths = find_shards(source)
     names = [path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar") + ".tar" for path in paths]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..io.files import MAX_BYTES, read_bytes
 from ..io.pictures import BadSample, decode_picture, to_pixels
 from ..io.problems import Problems
-from .sources import expand
+from .addresses import find_shards
 from .tars import Member, read_members
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class PictureFiles:
             names = _zip_names(self.zip)
         elif self.folder is None:
             problems = Problems("files", where)
-            for path in expand(where):
+            for path in find_shards(where):
                 self.members |= {name.removeprefix("./"): member for name, member in read_members(path, problems)}
             problems.warn()
             names = self.members

@@ -15,13 +15,14 @@ from torch import Tensor
 from ..io.pictures import decode_picture, to_pixels
 from ..io.problems import Problems
 from ..recipes.schema import Data, Recipe
+from .addresses import find_shards
 from .cache import digest, file_marks, load_or_make, remember
 from .images import Ragged, reduce_image, stack_ragged
 from .labelled_images import ImageSet, ShardSet, open_image_set, read_label
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_batches
 from .order import Batch, Order, Place
 from .randaugment import augment_pixels
-from .sources import check_source, expand
+from .sources import check_source
 from .stream import Stream, keeps_stream
 from .tars import picture_kind
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
@@ -236,7 +237,7 @@ def load_labelled(data: Data, split: str) -> tuple[Columns, tuple[str, ...]]:
         made = make()
     else:
         where, limit = getattr(data, split), data.train_size if split == "train" else data.val_size
-        name = digest("labelled 2", data.image_size, data.num_classes, limit, file_marks(expand(where)))
+        name = digest("labelled 2", data.image_size, data.num_classes, limit, file_marks(find_shards(where)))
         made = load_or_make(data.cache, f"images-{name}", make)
     reasons = tuple(json.loads(made["reasons"].numpy().tobytes()))
     return {"image": Ragged(made["pixels"], made["first"], made["size"]), "label": made["label"]}, reasons

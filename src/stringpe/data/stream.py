@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..recipes.schema import Data
+from .addresses import find_shards, find_stream_shards, is_local, open_shard
 from .loader import PATIENCE, Columns, Prepare, Row, deliver
 from .order import Batch, Place, derive
-from .sources import check_stream, expand, open_shard
 from .tars import (
     DAMAGE,
     Member,
@@ -50,9 +50,9 @@ def read_shards(pattern: str, problems: Problems, *, stream: bool = False) -> It
 
     The files of a plain local tar are read when they are wanted. A compressed tar, and in a stream what comes from an
     address or a command, is kept as encoded bytes."""
-    for shard in check_stream(pattern) if stream else map(str, expand(pattern)):
+    for shard in find_stream_shards(pattern) if stream else map(str, find_shards(pattern)):
         short = shard.rpartition("/")[2]
-        if not shard.startswith(("http:", "https:", "pipe:")):
+        if is_local(shard):
             for key, kinds in read_samples(Path(shard), problems).items():
                 yield f"{short}/{key}", kinds
             continue
@@ -83,7 +83,7 @@ class Stream:
         workers: int,
         problems: Problems,
     ):
-        self.shards = check_stream(pattern)
+        self.shards = find_stream_shards(pattern)
         self.parse, self.stack, self.seed, self.batch, self.workers = parse, stack, seed, batch, workers
         self.problems = problems
 

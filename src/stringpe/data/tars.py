@@ -26,6 +26,7 @@ from typing import IO, Any, Self
 from ..io.files import MAX_BYTES, new_file, write_text
 from ..io.pictures import SUFFIXES, BadSample
 from ..io.problems import Problems
+from .addresses import TIMEOUT, is_command, is_local, is_web_address
 
 TEXTS = ("cls", "txt", "json")
 """Kinds of files that are read when a tar is opened: they are small, and needed before the pictures."""
@@ -34,7 +35,6 @@ DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struc
 """What reading a damaged tar raises."""
 
 VERSION = "v1.2"
-_TIMEOUT = 60.0  # seconds without a byte after which a download has failed
 _GAP = 1 << 16  # bytes that are read and thrown away rather than requested again
 _BLOCK = tarfile.BLOCKSIZE
 _REMEDY = "make it again with stringpe data index"
@@ -270,7 +270,7 @@ class ShardReader:
 
     def __init__(self, shard: str):
         self.shard, self.position = shard, 0
-        self._remote = shard.startswith(("http:", "https:"))
+        self._remote = is_web_address(shard)
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -325,7 +325,7 @@ class ShardReader:
             self._file = None
         if self._file is None:
             request = urllib.request.Request(self.shard, headers={"Range": f"bytes={offset}-"})
-            response: Any = urllib.request.urlopen(request, timeout=_TIMEOUT)
+            response: Any = urllib.request.urlopen(request, timeout=TIMEOUT)
             self._file = response
             self.position = offset if response.status == 206 else 0  # a server may send all of it
         assert self._file is not None
@@ -351,15 +351,15 @@ def _count(head: str, name: str) -> int:
 def _read_text(shard: str, *, whole: bool) -> str | None:
     """The text of a shard's index, or its first bytes, if there is one."""
     place, most = index_path(shard), -1 if whole else 64
-    if shard.startswith("pipe:") or not shard.endswith(".tar"):
+    if is_command(shard) or not shard.endswith(".tar"):
         return None
-    if not shard.startswith(("http:", "https:")):
+    if is_local(shard):
         if not Path(place).is_file():
             return None
         with open(place, "rb") as file:
             return file.read(most).decode("utf-8", "replace")
     try:
-        with urllib.request.urlopen(place, timeout=_TIMEOUT) as response:
+        with urllib.request.urlopen(place, timeout=TIMEOUT) as response:
             content: bytes = response.read(None if whole else most)
             return content.decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
@@ -369,4 +369,4 @@ def _read_text(shard: str, *, whole: bool) -> str | None:
 
 
 def _is_plain_file(shard: str) -> bool:
-    return not shard.startswith(("http:", "https:", "pipe:")) and not is_compressed(Path(shard))
+    return is_local(shard) and not is_compressed(Path(shard))
