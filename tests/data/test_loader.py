@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -13,7 +13,8 @@ from stringpe import tasks
 from stringpe.data import loader
 from stringpe.data.loader import Examples, Request, Workers, read_all, shares
 from stringpe.data.order import Place
-from stringpe.data.stream import keeps_stream
+from stringpe.data.sources import SERVES
+from stringpe.data.stream import is_large_stream
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
 from task_recipes import FAMILIES
@@ -92,10 +93,6 @@ def batches(recipe, start, count, place=None):
     return list(islice(tasks.create(recipe).batches(start, place or Place()), count))
 
 
-def is_large_stream(recipe):
-    return recipe.data.source == "stream" and not keeps_stream(recipe.data)
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a stream that is left leaves its file open
 @pytest.mark.parametrize("task", FAMILIES)
 def test_a_batch_depends_on_seed_and_step_alone(task, tmp_path):
@@ -106,7 +103,7 @@ def test_a_batch_depends_on_seed_and_step_alone(task, tmp_path):
         assert again.keys() == whole[2].keys()
         assert all(torch.equal(again[name], whole[2][name]) for name in again)
         assert len({b"".join(t.numpy().tobytes() for t in batch.values()) for batch in whole}) > 1
-        if is_large_stream(recipe):
+        if is_large_stream(recipe.data):
             continue
         parts = [batches(recipe, 2, 1, Place(rank, 2))[0] for rank in range(2)]
         for name, tensor in again.items():
@@ -116,12 +113,13 @@ def test_a_batch_depends_on_seed_and_step_alone(task, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("task", ["classification", "retrieval", "detection2d"])
+@pytest.mark.parametrize("task", [t for t, serves in SERVES.items() if "in_memory" in chain(*serves.values())])
 def test_every_way_of_loading_gives_the_same_batches(task, tmp_path):
-    """Memory, workers and a stream that is kept. The other tasks have one way: their data is in memory."""
+    """Memory, workers and a stream that is kept, for every task that has a choice: the data of the others is in
+    memory."""
     ways = {}
     for recipe in FAMILIES[task](tmp_path):
-        if not is_large_stream(recipe):
+        if not is_large_stream(recipe.data):
             source = "shards" if recipe.data.source == "stream" else recipe.data.source
             ways.setdefault((source, recipe.data.train), []).append(recipe)
     assert (

@@ -1,6 +1,7 @@
 """Folders as shards: shuffled, whole, resumable, shared by processes, and what a stream makes of them."""
 
 import json
+import os
 
 import pytest
 
@@ -9,7 +10,7 @@ from stringpe.cli.main import main
 from stringpe.data.captioned_images import ShardCaptions
 from stringpe.data.labelled_images import FolderSet, ShardSet
 from stringpe.data.order import Launch
-from stringpe.data.sharding import Sharded, write_shards
+from stringpe.data.sharding import ShardCounts, write_shards
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def folder(tmp_path):
 
 
 def test_every_image_is_there_once_with_its_class_in_a_shuffled_order(folder, tmp_path):
-    assert write_shards(folder, tmp_path / "out", shard_size=5) == Sharded(3, 12, 0)
+    assert write_shards(folder, tmp_path / "out", shard_size=5) == ShardCounts(3, 12, 0)
     plain, sharded = FolderSet(str(folder)), ShardSet(f"{tmp_path}/out/*.tar")
     both = [sorted((s.label(i), s.decode(i).getpixel((0, 0))) for i in range(len(s))) for s in (plain, sharded)]
     assert both[0] == both[1]
@@ -35,16 +36,22 @@ def test_every_image_is_there_once_with_its_class_in_a_shuffled_order(folder, tm
 
 def test_processes_share_the_shards_and_finished_ones_stay(folder, tmp_path):
     out = tmp_path / "out"
-    assert write_shards(folder, out, shard_size=5, launch=Launch(1, 2)) == Sharded(1, 5, 2)
+    assert write_shards(folder, out, shard_size=5, launch=Launch(1, 2)) == ShardCounts(1, 5, 2)
     before = (out / "000001.tar").stat().st_mtime_ns
     (out / "000000.tar").write_bytes(b"of a process that ended before it wrote the index")
-    assert write_shards(folder, out, shard_size=5) == Sharded(3, 12, 0)
+    assert write_shards(folder, out, shard_size=5) == ShardCounts(3, 12, 0)
     assert (out / "000001.tar").stat().st_mtime_ns == before
     assert len(ShardSet(f"{out}/*.tar")) == 12
     with pytest.raises(ValueError, match=r"holds another set of shards \(shard_size=5 there, 6 asked for\)"):
         write_shards(folder, out, shard_size=6)
     with pytest.raises(ValueError, match="is not a folder of images"):
         write_shards(tmp_path / "nothing", out)
+
+
+def test_a_pipe_among_the_images_is_left_out_and_nobody_waits_for_it(folder, tmp_path):
+    os.mkfifo(folder / "cat" / "9.png")
+    with pytest.warns(RuntimeWarning, match=r"1 of 13 images .* cannot be used .*9\.png is not an ordinary file"):
+        assert write_shards(folder, tmp_path / "out").samples == 12
 
 
 def test_captions_come_along(folder, tmp_path):

@@ -14,6 +14,7 @@ from stringpe.data.stream import Stream
 from stringpe.data.tars import ShardReader, write_index
 from stringpe.io.pictures import BadSample
 from stringpe.io.problems import Problems
+from stringpe.recipes.schema import Data, Loop, Recipe
 
 SHARDS, EACH, SIZE, BATCH = 6, 10, 3000, 4
 EPOCH = SHARDS * EACH // BATCH
@@ -41,9 +42,8 @@ def stack(rows):
 
 
 def numbers(folder, start, count, place=None, workers=0):
-    stream = Stream(
-        f"{folder}/s-*.tar*", parse, stack, seed=3, batch=BATCH, workers=workers, problems=Problems("samples")
-    )
+    data = Data(source="stream", train=f"{folder}/s-*.tar*", train_size=SHARDS * EACH, workers=workers)
+    stream = Stream(Recipe(data=data, loop=Loop(batch_size=BATCH), seed=3), parse, stack, Problems("samples"))
     batches = stream.batches(start, place or Place(), lambda columns, step: columns)
     return [next(batches)["number"].tolist() for _ in range(count)]
 

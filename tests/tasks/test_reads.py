@@ -24,8 +24,16 @@ pytestmark = [
 ]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
-_NOT_READERS = (dataclasses.__file__, run_result.__file__, sources.__file__, "<string>")
-_CHECKS = ("check_model", "check_named_options", "_leaves", "start_recipe")
+_NOT_READERS = (dataclasses.__file__, run_result.__file__, "<string>")
+_CHECKS = {
+    "check_model",
+    "check_named_options",
+    "_leaves",
+    "start_recipe",
+    "check_source",
+    "refuse_unread",
+    "keys_read",
+}
 """Copies, comparisons, digests, checks, and the search for a run to start from look at every recipe."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
@@ -40,7 +48,11 @@ def recorded():
 
         def read(self, name):
             caller = sys._getframe(1).f_code
-            if name in names and caller.co_filename not in _NOT_READERS and caller.co_name not in _CHECKS:
+            if (
+                name in names
+                and caller.co_filename not in _NOT_READERS
+                and _CHECKS.isdisjoint(caller.co_qualname.split("."))
+            ):
                 found.add(prefix + name)
             return object.__getattribute__(self, name)
 

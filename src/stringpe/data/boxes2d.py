@@ -19,7 +19,7 @@ from .images import PictureFiles
 from .loader import Examples, Memory, Request, Row, Workers, read_all, shares, tensors
 from .mosaic import PictureBoxes
 from .order import Place
-from .sources import FILES, READ, add_source, check_source
+from .sources import FILES, READ, add_source, check_source, split_limit, split_place
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -88,8 +88,7 @@ def load_boxes2d(data: Data, split: str) -> BoxedPictures:
     check_source("detection2d", data)
     if data.source == "scenes":
         return _from_scenes(data, split)
-    where, limit = (data.train, data.train_size) if split == "train" else (data.val, data.val_size)
-    places = split_sets(where)
+    places = split_sets(split_place(data, split))
     if split == "val" and len(places) > 1:
         raise ValueError(
             f"data.val names {len(places)} data sets, and validation takes one: evaluate others with stringpe eval RUN "
@@ -97,7 +96,7 @@ def load_boxes2d(data: Data, split: str) -> BoxedPictures:
         )
     if data.source == "coco":
         files = _find_annotations(data, split, places)
-        sets = [CocoFiles(place, file, limit) for place, file in zip(places, files, strict=True)]
+        sets = [CocoFiles(place, file, split_limit(data, split)) for place, file in zip(places, files, strict=True)]
         return _load(sets, places, data, split)
     return _load([_SETS[data.source](place) for place in places], places, data, split)
 
@@ -109,7 +108,7 @@ def split_sets(text: str) -> list[str]:
 
 def _load(sets: Sequence[BoxSet2D], places: Sequence[str], data: Data, split: str) -> BoxedPictures:
     """Data sets side by side, their pictures in memory or read by workers. places: where they come from."""
-    limit = data.train_size if split == "train" else data.val_size
+    limit = split_limit(data, split)
     left_out = rare_names(data.without) if data.without and split == "train" else frozenset()
     kept = [leave_out(_limit(one.annotations, limit), left_out) for one in sets]
     problems = Problems("pictures or annotations", " + ".join(places))

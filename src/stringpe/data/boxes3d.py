@@ -25,7 +25,7 @@ from .loader import read_all
 from .omni3d import Omni3D
 from .order import Batch
 from .scene_frames import FrameColumns, join_columns, render_once, render_split, store_images
-from .sources import FILES, add_source, check_source
+from .sources import FILES, add_source, check_source, split_limit, split_place
 from .transforms import to_unit
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxedFrames:
         return _from_scenes(render_once("boxes", data, split, _render, __file__))
     if data.source == "one_object":
         return _from_one_object(render_once("one-object", data, split, _render_one, __file__, one_object.__file__))
-    where, limit = (data.train, data.train_size) if split == "train" else (data.val, data.val_size)
+    where, limit = split_place(data, split), split_limit(data, split)
     if data.source != "omni3d":
         return _decode(_SETS[data.source](where), where, data.image_size, limit, depth)
     file = _find_annotations(data, split, where)

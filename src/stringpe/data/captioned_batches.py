@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,8 @@ from .captioned_images import CaptionSet, ShardCaptions, open_caption_set, read_
 from .images import Ragged, stretch_depth, stretch_image
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, tensors, training_requests
 from .order import Batch, Order, Place
-from .sources import check_source
-from .stream import Stream, keeps_stream
+from .sources import check_source, split_limit, split_place
+from .stream import Stream, is_large_stream
 from .transforms import augment_rgbd, flips, to_unit, uniforms
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def load_captioned(data: Data, split: str, depth: bool) -> CaptionedImages:
         from .scene_views import load_views
 
         return load_views(data, split, depth)
-    return read_captioned(_find(data, split), data.image_size, _limit(data, split), depth)
+    return read_captioned(_find(data, split), data.image_size, split_limit(data, split), depth)
 
 
 def read_captioned(found: CaptionSet, size: int, limit: int, depth: bool) -> CaptionedImages:
@@ -140,14 +140,14 @@ class CaptionedBatches:
         check_source("retrieval", recipe.data)
         self.recipe, self.depth, data = recipe, depth, recipe.data
         self.problems = Problems("samples", data.train)
-        self.val = load_captioned(_without_stream(data), "val", depth)
+        self.val = load_captioned(data, "val", depth)
         self.loader = self._loader()
         self.val_texts = encode_captions(self.val.captions, self.tokenizer, recipe.text.context)
 
     @property
     def examples(self) -> int:
         """Size of the training set, in images."""
-        return self.recipe.data.train_size if self.texts is None else len(self.texts.count)
+        return len(self.loader)
 
     @property
     def corrupt(self) -> int:
@@ -187,7 +187,7 @@ class CaptionedBatches:
         recipe, data = self.recipe, self.recipe.data
         self.group, self.texts = 1, None
         loader: Memory | Workers
-        if data.source == "stream" and not keeps_stream(data):
+        if is_large_stream(data):
             return self._stream()
         if data.source == "scenes" or (data.source != "stream" and data.in_memory):
             kept = load_captioned(data, "train", self.depth)
@@ -195,7 +195,7 @@ class CaptionedBatches:
             self.problems.extend(kept.problems)
         else:
             found = _find(data, "train")
-            examples = CaptionedExamples(found, data.image_size, _limit(data, "train"), self.depth)
+            examples = CaptionedExamples(found, data.image_size, split_limit(data, "train"), self.depth)
             captions, loader = examples.texts, Workers(examples, data.workers, self.problems)
             self.problems.extend(found.problems)
         if recipe.loop.batch_size % self.group:
@@ -211,22 +211,12 @@ class CaptionedBatches:
 
     def _stream(self) -> Stream:
         recipe = self.recipe
-        if recipe.data.train_size < 1:
-            raise ValueError("a stream cannot be counted: set data.train_size to the number of its images")
         if not recipe.text.tokenizer:
             raise ValueError(
                 "a large stream cannot train a tokeniser before it is read: give text.tokenizer=tokenizer.json"
             )
         self.tokenizer = Tokenizer.load(recipe.text.tokenizer)
-        return Stream(
-            recipe.data.train,
-            _Parse(recipe.data, self.depth),
-            _stack_stream,
-            seed=recipe.seed,
-            batch=recipe.loop.batch_size,
-            workers=recipe.data.workers,
-            problems=self.problems,
-        )
+        return Stream(recipe, _Parse(recipe.data, self.depth), _stack_stream, self.problems)
 
 
 class CaptionedExamples(Examples):
@@ -314,14 +304,8 @@ def _request_groups(order: Order, group: int, start: int, place: Place) -> Itera
 
 
 def _find(data: Data, split: str) -> CaptionSet:
-    if split == "train" and keeps_stream(data):
+    """The captioned images of a split. A stream's validation set is tars like any other."""
+    if split == "train" and data.source == "stream":
         return ShardCaptions(data.train, data.depth_step, data.train_size, stream=True)
-    return open_caption_set(data.source, getattr(data, split), data.depth_step)
-
-
-def _limit(data: Data, split: str) -> int:
-    return data.train_size if split == "train" else data.val_size
-
-
-def _without_stream(data: Data) -> Data:
-    return replace(data, source="shards") if data.source == "stream" else data
+    source = "shards" if data.source == "stream" else data.source
+    return open_caption_set(source, split_place(data, split), data.depth_step)

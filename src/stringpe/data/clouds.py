@@ -22,6 +22,7 @@ from ..checks import check_finite, check_floats
 from ..models.points import group_points
 from ..recipes.schema import Data
 from .cache import digest, file_marks, load_or_make, remember
+from .sources import split_limit
 
 _SPLITS = {"train": "train", "val": "test"}  # the name of a split in the file
 _CHUNK = 256  # clouds that are grouped at a time
@@ -41,7 +42,7 @@ def load_clouds(data: Data, split: str) -> Clouds:
     turned or moved, so it can stand before any augmentation."""
     path = Path(data.train if split == "train" or not data.val else data.val)
     points, label = _read(path, _SPLITS[split], data.num_classes)
-    most = data.train_size if split == "train" else data.val_size
+    most = split_limit(data, split)
     points, label = (t[: most or None] for t in (points, label))
     if not 0 < data.group_size <= points.shape[1] or data.groups > points.shape[1]:
         raise ValueError(

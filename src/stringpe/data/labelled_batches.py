@@ -22,8 +22,8 @@ from .labelled_images import ImageSet, ShardSet, open_image_set, read_label
 from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, shares, training_batches
 from .order import Batch, Order, Place
 from .randaugment import augment_pixels
-from .sources import check_source
-from .stream import Stream, keeps_stream
+from .sources import check_source, split_limit, split_place
+from .stream import Stream, is_large_stream
 from .tars import picture_kind
 from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
 
@@ -73,9 +73,7 @@ class TrainingPixels:
     world: int
 
     def __call__(self, columns: Columns, step: int) -> Batch:
-        images, label = columns["image"], columns["label"]
-        assert isinstance(images, Ragged)
-        assert isinstance(label, Tensor)
+        images, label = _split_columns(columns)
         recipe, side = self.recipe, self.recipe.data.image_size
         place = Place(self.rank, self.world, images.first.device)
         u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, CROP_COLUMNS)
@@ -86,12 +84,15 @@ class TrainingPixels:
         return {"image": pixels, "label": label}
 
 
-def validation_pixels(columns: Columns, side: int) -> Batch:
+@dataclass(frozen=True)
+class ValidationPixels:
     """The middle squares: image uint8 (b, 3, S, S), and label."""
-    images, label = columns["image"], columns["label"]
-    assert isinstance(images, Ragged)
-    assert isinstance(label, Tensor)
-    return {"image": read_windows(images, middle_windows(images.size, side), side), "label": label}
+
+    side: int
+
+    def __call__(self, columns: Columns, step: int) -> Batch:
+        images, label = _split_columns(columns)
+        return {"image": read_windows(images, middle_windows(images.size, self.side), self.side), "label": label}
 
 
 class LabelledBatches:
@@ -100,18 +101,19 @@ class LabelledBatches:
     def __init__(self, recipe: Recipe):
         check_source("classification", recipe.data)
         self.recipe, data = recipe, recipe.data
-        self.problems = {split: Problems("images", getattr(data, split)) for split in ("train", "val")}
-        streamed = data.source == "stream" and not keeps_stream(data)
-        if streamed and data.train_size < 1:
-            raise ValueError("a stream cannot be counted: set data.train_size to the number of its images")
-        self.stream = self._stream() if streamed else None
-        self.train_loader = None if streamed else self._loader("train")
+        self.problems = {split: Problems("images", split_place(data, split)) for split in ("train", "val")}
+        self.train_loader: Memory | Workers | Stream
+        if is_large_stream(data):
+            parse = _Parse(data.image_size, data.num_classes)
+            self.train_loader = Stream(recipe, parse, stack_labelled, self.problems["train"])
+        else:
+            self.train_loader = self._loader("train")
         self.val_loader = self._loader("val")
 
     @property
     def examples(self) -> int:
         """Size of the training set."""
-        return self.recipe.data.train_size if self.train_loader is None else _count(self.train_loader)
+        return len(self.train_loader)
 
     @property
     def corrupt(self) -> int:
@@ -123,9 +125,8 @@ class LabelledBatches:
         recipe = self.recipe
         prepare = TrainingPixels(recipe, place.rank, place.world)
         batches: Iterator[Batch]
-        if self.train_loader is None:
-            assert self.stream is not None
-            batches = self.stream.batches(start, place, prepare)
+        if isinstance(self.train_loader, Stream):
+            batches = self.train_loader.batches(start, place, prepare)
         else:
             order = Order(self.examples, recipe.loop.batch_size, recipe.seed)
             batches = training_batches(self.train_loader, order, start, place, prepare)
@@ -139,10 +140,9 @@ class LabelledBatches:
     def val(self, place: Place, batch: int) -> Iterator[Batch]:
         """image, label and weight (b,), equally many batches in every process; padding has weight 0, and so has an
         image that stands in for one that cannot be decoded."""
-        parts = list(shares(_count(self.val_loader), batch, place))
+        parts = list(shares(len(self.val_loader), batch, place))
         requests = (Request(index, number) for number, (index, _) in enumerate(parts))
-        side = self.recipe.data.image_size
-        loaded = self.val_loader.batches(requests, place, _Validation(side))
+        loaded = self.val_loader.batches(requests, place, ValidationPixels(self.recipe.data.image_size))
         for (found, _, wanted), (_, weight) in zip(loaded, parts, strict=True):
             weight = torch.where(wanted, weight, 0).to(place.device)
             yield {"image": to_unit(found["image"]), "label": found["label"], "weight": weight}
@@ -154,26 +154,6 @@ class LabelledBatches:
             self.problems[split].extend(bad)
             return Memory(columns)
         return Workers(_examples(data, split), data.workers, self.problems[split])
-
-    def _stream(self) -> Stream:
-        recipe = self.recipe
-        return Stream(
-            recipe.data.train,
-            _Parse(recipe.data.image_size, recipe.data.num_classes),
-            stack_labelled,
-            seed=recipe.seed,
-            batch=recipe.loop.batch_size,
-            workers=recipe.data.workers,
-            problems=self.problems["train"],
-        )
-
-
-@dataclass(frozen=True)
-class _Validation:
-    side: int
-
-    def __call__(self, columns: Columns, step: int) -> Batch:
-        return validation_pixels(columns, self.side)
 
 
 @dataclass(frozen=True)
@@ -191,25 +171,26 @@ class _Parse:
         return {"image": to_pixels(image), "label": torch.tensor(label)}
 
 
-def _count(loader: Memory | Workers) -> int:
-    if isinstance(loader, Workers):
-        return len(loader.examples)
-    label = loader.columns["label"]
+def _split_columns(columns: Columns) -> tuple[Ragged, Tensor]:
+    """Images and labels."""
+    images, label = columns["image"], columns["label"]
+    assert isinstance(images, Ragged)
     assert isinstance(label, Tensor)
-    return len(label)
+    return images, label
 
 
 def _examples(data: Data, split: str) -> LabelledExamples:
-    source = "shards" if data.source == "stream" else data.source
-    kept = split == "train" and keeps_stream(data)
-    found = ShardSet(data.train, data.train_size, stream=True) if kept else open_image_set(source, getattr(data, split))
+    source, limit = "shards" if data.source == "stream" else data.source, split_limit(data, split)
+    if split == "train" and data.source == "stream":
+        found: ImageSet = ShardSet(data.train, limit, stream=True)
+    else:
+        found = open_image_set(source, split_place(data, split))
     if split == "val" and found.classes and found.classes != (other := open_image_set(source, data.train).classes):
         extra = sorted(set(found.classes) ^ set(other))
         raise ValueError(
             f"the class folders of data.train and data.val differ ({', '.join(extra[:3])}), and so would the classes' "
             f"numbers: give both the same folders, empty ones if need be"
         )
-    limit = data.train_size if split == "train" else data.val_size
     return LabelledExamples(found, data.image_size, data.num_classes, limit)
 
 
@@ -224,20 +205,18 @@ def load_labelled(data: Data, split: str) -> tuple[Columns, tuple[str, ...]]:
     bad: list[str] = []
 
     def make() -> dict[str, Tensor]:
-        examples, problems = _examples(data, split), Problems("images", getattr(data, split))
+        examples, problems = _examples(data, split), Problems("images", split_place(data, split))
         columns = examples.stack(list(read_all(len(examples), examples.read, problems).values()))
         bad.extend(problems)
-        images, label = columns["image"], columns["label"]
-        assert isinstance(images, Ragged)
-        assert isinstance(label, Tensor)
+        images, label = _split_columns(columns)
         reasons = torch.frombuffer(bytearray(json.dumps(bad).encode()), dtype=torch.uint8)
         return {**images._asdict(), "label": label, "reasons": reasons}
 
     if not data.cache or data.source != "shards":  # one size and date do not identify the content of a folder or hub
         made = make()
     else:
-        where, limit = getattr(data, split), data.train_size if split == "train" else data.val_size
-        name = digest("labelled 2", data.image_size, data.num_classes, limit, file_marks(find_shards(where)))
+        files = file_marks(find_shards(split_place(data, split)))
+        name = digest("labelled 2", data.image_size, data.num_classes, split_limit(data, split), files)
         made = load_or_make(data.cache, f"images-{name}", make)
     reasons = tuple(json.loads(made["reasons"].numpy().tobytes()))
     return {"image": Ragged(made["pixels"], made["first"], made["size"]), "label": made["label"]}, reasons

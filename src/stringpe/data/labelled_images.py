@@ -79,27 +79,32 @@ class FolderSet(ImageSet):
         folders = sorted(p for p in Path(root).glob("*") if p.is_dir())
         self.classes = tuple(folder.name for folder in folders)
         files = [(file, i) for i, folder in enumerate(folders) for file in sorted(folder.rglob("*"))]
-        self.files = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
-        if not self.files:
+        self.entries = [(file, i) for file, i in files if file.suffix.lower() in SUFFIXES]
+        if not self.entries:
             raise ValueError(
                 f"{root} has no images in class folders: it needs one folder per class, with "
                 f"{', '.join(SUFFIXES)} files"
             )
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.entries)
 
     def label(self, i: int) -> int:
-        return self.files[i][1]
+        return self.entries[i][1]
 
     def name(self, i: int) -> str:
-        return str(self.files[i][0])
+        return str(self.entries[i][0])
+
+    def files(self, i: int) -> dict[str, bytes]:
+        """Image i as the files of a sample in a tar: as it is, under its kind, and its class number as "cls"."""
+        path, label = self.entries[i]
+        try:
+            return {path.suffix[1:].lower(): read_bytes(path), "cls": str(label).encode()}
+        except OSError as error:
+            raise BadSample(f"{path}: {error}") from error
 
     def decode(self, i: int) -> "Image":
-        try:
-            content = read_bytes(self.files[i][0])
-        except OSError as error:
-            raise BadSample(f"{self.name(i)}: {error}") from error
+        content, _ = self.files(i).values()
         return decode_picture(content, self.name(i))
 
 

@@ -135,6 +135,10 @@ class Memory:
     def __init__(self, columns: Columns):
         self.columns = columns
 
+    def __len__(self) -> int:
+        column = next(iter(self.columns.values()))
+        return len(column.first if isinstance(column, Ragged) else column)
+
     def batches(self, requests: Iterable[Request], place: Place, prepare: Prepare) -> Iterator[Loaded]:
         """A batch per request. The set is copied to the device once."""
         columns = {name: column.to(place.device) for name, column in self.columns.items()}
@@ -150,6 +154,9 @@ class Workers:
 
     def __init__(self, examples: Examples, workers: int, problems: Problems):
         self.examples, self.workers, self.problems = examples, workers, problems
+
+    def __len__(self) -> int:
+        return len(self.examples)
 
     def batches(self, requests: Iterable[Request], place: Place, prepare: Prepare) -> Iterator[Loaded]:
         """A batch per request."""

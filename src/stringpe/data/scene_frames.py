@@ -11,6 +11,7 @@ from .. import __version__, scenes
 from ..io.progress import progress
 from ..recipes.schema import Data
 from .cache import digest, load_or_make, remember
+from .sources import split_limit
 
 MIN_SHARE = 0.01
 """Of the image's pixels: an object of which fewer are seen is not asked about."""
@@ -43,7 +44,7 @@ def render_once(
     of `make`. The name of the cache's file tells everything that the frames depend on, the code of the renderer, of
     this module and of `make` included."""
     code = digest(*sorted(Path(scenes.__file__).parent.glob("*.py")), Path(__file__), *map(Path, files))
-    count = count_frames(data, split)
+    count = split_limit(data, split)
     name = f"{what}-{__version__}-{code}-{split}-{count}-{data.image_size}px-seed{data.seed}"
     return load_or_make(data.cache, name, lambda: make(data, split))
 
@@ -51,7 +52,7 @@ def render_once(
 def render_split(data: Data, split: str, sample: Sampler | None = None) -> Iterator[scenes.Frames]:
     """The frames of a split in batches, rendered on a GPU if there is one. sample: the rooms; those of the procedural
     world by default."""
-    count, device = count_frames(data, split), find_device()
+    count, device = split_limit(data, split), find_device()
     if count < 1:
         raise ValueError(
             f"data.source={data.source} needs data.train_size and data.val_size, the numbers of frames to make"
@@ -67,11 +68,6 @@ def render_split(data: Data, split: str, sample: Sampler | None = None) -> Itera
 def sample_rooms(world: int, numbers: range, device: torch.device, distance: str = "any") -> scenes.Scenes:
     """Rooms of the procedural world; distance: where cameras stand."""
     return scenes.sample(world, numbers, distance=distance, device=device)
-
-
-def count_frames(data: Data, split: str) -> int:
-    """How many frames of a split the recipe asks for."""
-    return data.train_size if split == "train" else data.val_size
 
 
 def find_device() -> torch.device:

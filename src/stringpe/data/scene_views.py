@@ -23,7 +23,8 @@ from ..scenes.templates import ALL_KINDS
 from .cache import remember
 from .captioned_batches import CaptionedImages
 from .order import derive
-from .scene_frames import CHUNK, FrameColumns, count_frames, find_device, join_columns, render_once, store_images
+from .scene_frames import CHUNK, FrameColumns, find_device, join_columns, render_once, store_images
+from .sources import split_limit
 
 NEARER = scenes.RELATIONS.index("nearer than")
 MIN_SHARE, MIN_VISIBILITY = 0.008, 0.4
@@ -89,7 +90,7 @@ def write_sentences(found: list[Fact], nouns: Sequence[str], dice: random.Random
 
 
 def _render(data: Data, split: str) -> FrameColumns:
-    count, device = count_frames(data, split), find_device()
+    count, device = split_limit(data, split), find_device()
     if count < 2 or count % 2:
         raise ValueError(
             f"every room has two views: data.train_size and data.val_size must be even and positive, got {count}"

@@ -10,7 +10,7 @@ appears whole or not at all, and one that exists is not made again. dataset.json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,31 +24,8 @@ from .order import Launch, generator
 from .tars import count_samples, index_path, write_index, write_samples
 
 
-class _Source(Protocol):
-    def __len__(self) -> int: ...
-
-    def files(self, i: int) -> Mapping[str, bytes]: ...
-
-
 @dataclass(frozen=True)
-class _Labelled:
-    """Images of class folders, with the number of their class."""
-
-    found: FolderSet
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def files(self, i: int) -> Mapping[str, bytes]:
-        path, label = self.found.files[i]
-        try:
-            return {path.suffix[1:].lower(): path.read_bytes(), "cls": str(label).encode()}
-        except OSError as error:
-            raise BadSample(f"{path}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Sharded:
+class ShardCounts:
     """What lies in the folder now: shards, samples in them, and shards that other processes still have to make."""
 
     shards: int
@@ -64,14 +41,15 @@ def write_shards(
     shard_size: int = 1000,
     seed: int = 0,
     launch: Launch | None = None,
-) -> Sharded:
+) -> ShardCounts:
     """Write this process's share of the shards that are not there yet.
 
-    captions: the folder holds captioned images (see `captions`), not one folder per class. seed: of the order."""
+    captions: the folder holds captioned images (see `captioned_images`), not one folder per class. seed: of the
+    order."""
     launch, out = launch or Launch(), Path(out)
     if not Path(source).is_dir():
         raise ValueError(f"{source} is not a folder of images: check the path")
-    found: _Source = FolderCaptions(str(source)) if captions else _Labelled(FolderSet(str(source)))
+    found = FolderCaptions(str(source)) if captions else FolderSet(str(source))
     order = torch.randperm(len(found), generator=generator(seed, "shards")).tolist()
     spans = [range(k, min(k + shard_size, len(order))) for k in range(0, len(order), shard_size)]
     paths = [out / f"{number:06d}.tar" for number in range(len(spans))]
@@ -86,11 +64,11 @@ def write_shards(
             write_index(path)  # after its shard, and says that it is whole
     problems.warn(total)
     counts = [count_samples(str(path)) or 0 for path in paths if Path(index_path(str(path))).exists()]
-    return Sharded(len(counts), sum(counts), len(paths) - len(counts))
+    return ShardCounts(len(counts), sum(counts), len(paths) - len(counts))
 
 
 def _samples(
-    found: _Source, order: list[int], span: range, problems: Problems, advance: Callable[[int], None]
+    found: FolderCaptions | FolderSet, order: list[int], span: range, problems: Problems, advance: Callable[[int], None]
 ) -> Iterator[tuple[str, Mapping[str, bytes]]]:
     """Key and files of the samples of a shard, without those that cannot be read."""
     for place in span:
@@ -101,7 +79,6 @@ def _samples(
         advance(1)
 
 
-def _describe(source: str | Path, found: _Source, shard_size: int, seed: int) -> dict[str, Any]:
-    classes = list(found.found.classes) if isinstance(found, _Labelled) else None
+def _describe(source: str | Path, found: FolderCaptions | FolderSet, shard_size: int, seed: int) -> dict[str, Any]:
     made = {"source": str(source), "images": len(found), "shard_size": shard_size, "seed": seed}
-    return made if classes is None else made | {"classes": classes}
+    return made | {"classes": list(found.classes)} if isinstance(found, FolderSet) else made

@@ -108,7 +108,7 @@ def check_source(task: str, data: Data) -> None:
 
 def refuse_unread(task: str, data: Data) -> None:
     """Refuse files that a source which makes its own data would not read, and say which source reads them."""
-    given = next((f"data.{split}={getattr(data, split)}" for split in ("train", "val") if getattr(data, split)), "")
+    given = [f"data.{split}={getattr(data, split)}" for split in ("train", "val") if getattr(data, split)]
     if not given or data.source not in _SELF_MADE:
         return
     other = [name for name in SERVES.get(task, {}) if name not in _SELF_MADE]
@@ -117,7 +117,19 @@ def refuse_unread(task: str, data: Data) -> None:
         use = f"set data.source={guess} to read it"
     else:
         use = f"leave it out, or take a recipe that reads files; the task {task} has none"
-    raise ValueError(f"{given} is not read, because data.source={data.source} makes its own data: {use}")
+    raise ValueError(f"{given[0]} is not read, because data.source={data.source} makes its own data: {use}")
+
+
+def split_place(data: Data, split: str) -> str:
+    """Where a split comes from: data.train or data.val."""
+    place: str = getattr(data, split)
+    return place
+
+
+def split_limit(data: Data, split: str) -> int:
+    """How many examples of a split are used at most, 0 for all: data.train_size, or data.val_size for any other split
+    than "train"."""
+    return data.train_size if split == "train" else data.val_size
 
 
 def keys_read(task: str, data: Data) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """Samples of tars that are read from end to end: data.train of data.source=stream.
 
-A stream of at most `BUFFER` samples, by data.train_size, is read once and kept as encoded bytes (`keeps_stream`,
-`read_shards`). Its samples then have numbers, and are served in the same order as those of data.source=shards.
+A stream of at most `BUFFER` samples, by data.train_size, is read once and kept as encoded bytes (`read_shards`).
+Its samples then have numbers, and are served in the same order as those of data.source=shards.
 
-A larger one is read anew in every epoch (`Stream`). Its order is a function of seed, step, number of processes and
-number of workers: shards are shuffled by seed and epoch, and samples within a buffer of 2,000. So it can be replayed
-without reading the samples: to continue at step k, the numbers of the samples go through the buffer, and only what step
-k and later ones need is read, by its offset in the tar.
+A larger one (`is_large_stream`) is read anew in every epoch (`Stream`). Its order is a function of seed, step, number
+of processes and number of workers: shards are shuffled by seed and epoch, and samples within a buffer of 2,000. So it
+can be replayed without reading the samples: to continue at step k, the numbers of the samples go through the buffer,
+and only what step k and later ones need is read, by its offset in the tar.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..io.pictures import BadSample
 from ..io.problems import Problems
-from ..recipes.schema import Data
+from ..recipes.schema import Data, Recipe
 from .addresses import find_shards, find_stream_shards, is_local, open_shard
 from .loader import PATIENCE, Columns, Prepare, Row, deliver
 from .order import Batch, Place, derive
@@ -40,9 +40,10 @@ BUFFER = 2000
 """Samples that a stream shuffles among, and the size of the largest stream that is kept in memory instead."""
 
 
-def keeps_stream(data: Data) -> bool:
-    """Whether the training set is a stream of at most `BUFFER` samples, which is read once and kept."""
-    return data.source == "stream" and 0 < data.train_size <= BUFFER
+def is_large_stream(data: Data) -> bool:
+    """Whether the training set is a stream of more than `BUFFER` samples, or of a number that the recipe does not say.
+    A smaller one is read once and kept."""
+    return data.source == "stream" and not 0 < data.train_size <= BUFFER
 
 
 def read_shards(pattern: str, problems: Problems, *, stream: bool = False) -> Iterator[tuple[str, Sample]]:
@@ -68,24 +69,26 @@ def read_shards(pattern: str, problems: Problems, *, stream: bool = False) -> It
 class Stream:
     """Batches of a stream that is too large to be kept.
 
-    pattern: the shards, as `data.train` names them. parse: from key and files of a sample to an example, or BadSample.
-    stack: examples side by side. Resuming at step k skips as many samples as the steps before had examples: each bad
-    sample among them shifts the rest by one."""
+    recipe: names the shards, data.train, and how many samples they hold, data.train_size. parse: from key and files of
+    a sample to an example, or BadSample. stack: examples side by side. Resuming at step k skips as many samples as the
+    steps before had examples: each bad sample among them shifts the rest by one."""
 
     def __init__(
         self,
-        pattern: str,
+        recipe: Recipe,
         parse: Callable[[str, Mapping[str, bytes]], Row],
         stack: Callable[[Sequence[Row]], Columns],
-        *,
-        seed: int,
-        batch: int,
-        workers: int,
         problems: Problems,
     ):
-        self.shards = find_stream_shards(pattern)
-        self.parse, self.stack, self.seed, self.batch, self.workers = parse, stack, seed, batch, workers
-        self.problems = problems
+        if recipe.data.train_size < 1:
+            raise ValueError("a stream cannot be counted: set data.train_size to the number of its samples")
+        self.shards = find_stream_shards(recipe.data.train)
+        self.seed, self.batch, self.workers = recipe.seed, recipe.loop.batch_size, recipe.data.workers
+        self.parse, self.stack, self.problems, self.count = parse, stack, problems, recipe.data.train_size
+
+    def __len__(self) -> int:
+        """How many samples there are, as the recipe says: only reading all of them would tell."""
+        return self.count
 
     def batches(self, start: int, place: Place, prepare: Prepare) -> Iterator[Batch]:
         """This process's share of steps start, start + 1, …, without end."""
