@@ -159,13 +159,13 @@ class Detection3D(TextTask):
         return {**means, **{name: 0.0 if math.isnan(v) else v for name, v in precision.items()}, "count": count}
 
     def samples(self, count: int) -> list[Sample]:
-        from ..geometry.draw_boxes3d import GREEN, draw
+        from ..geometry.draw_boxes import GREEN, outline_boxes3d
 
         frames = self.val_set
         samples = []
         for i in range(min(count, len(frames))):
             real = frames.label[i] >= 0
-            picture = draw(frames.rgb[i], frames.intrinsics[i], [(frames.box[i][real], GREEN)])
+            picture = outline_boxes3d(frames.rgb[i], frames.intrinsics[i], [(frames.box[i][real], GREEN)])
             objects = int(real.sum())
             caption = "1 object" if objects == 1 else f"{objects} objects"
             if len(frames.groups) > 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import viewer
 from ..data.boxes3d import BoxedFrames, load_boxes3d
 from ..data.queries import prompt_tokens
-from ..geometry.draw_boxes3d import BLUE, GREEN, draw, sheet
+from ..geometry.draw_boxes import BLUE, GREEN, outline_boxes3d, write_sheet
 from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import ScoredBoxes, paired_iou
 from ..models.owl3d import assign, best_boxes
@@ -63,7 +63,7 @@ def draw_figure(
         names.append(f"{name}: {100 * iou:.1f} %")
     pictures = [list(row) for row in zip(*columns, strict=True)]
     left = [val_set.groups[int(val_set.group[i])] for i in shown] if len(val_set.groups) > 1 else ()
-    return sheet(pictures, columns=names, path=out, rows=left, abreast=_COLUMNS)
+    return write_sheet(pictures, columns=names, path=out, rows=left, abreast=_COLUMNS)
 
 
 def _load_frames(folder: str | Path, changes: Sequence[str]) -> BoxedFrames:
@@ -107,7 +107,7 @@ def spread_frames(val_set: BoxedFrames, rows: int) -> list[int]:
 
 def _picture(val_set: BoxedFrames, i: int, boxes: Tensor, scale: int) -> Tensor:
     truth = val_set.box[i][val_set.label[i] >= 0]
-    return draw(val_set.rgb[i], val_set.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
+    return outline_boxes3d(val_set.rgb[i], val_set.intrinsics[i], [(truth, GREEN), (boxes, BLUE)], scale=scale)
 
 
 def name_runs(texts: Sequence[str]) -> dict[str, Path]:
