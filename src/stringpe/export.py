@@ -27,7 +27,7 @@ from .hosts import attached_layers
 from .hosts.attach import fold
 from .hosts.transformers import ImageAsPatches, takes_patches
 from .models.vit import ViT
-from .pretrained import check_finite
+from .pretrained import check_weights
 
 FORMATS = ("onnx", "torch-export")
 INPUTS = ("image", "depth", "intrinsics", "pose")
@@ -120,7 +120,7 @@ def export(
         import_module(package)  # before the work, not after it
     patch, inputs = _patch_size(model), _count_inputs(model)
     height, width = _image_size(model, size)
-    check_finite(model)
+    check_weights(model)
     baked = bake(model)
     plain = _Plain(ImageAsPatches(baked, height, width) if takes_patches(model) else baked)
     plain.eval()

@@ -19,7 +19,7 @@ from .host_config import DTYPES, build_host, check_config, clean_config
 from .hosts import attached_layers, find_towers
 from .hosts.attach import attach, carry_rope, fold, lift
 from .hosts.description import Grid, Rope, mixed_theta
-from .io.files import read_json, write_json, write_tensors
+from .io.files import find_not_finite, read_json, read_tensors, write_json, write_tensors
 
 Model = TypeVar("Model", bound=nn.Module)
 LARGEST_CONFIG = 1 << 24  # bytes
@@ -35,7 +35,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, build: Mapping[str,
     """
     if not hasattr(model, "stringpe_calls"):
         raise ValueError(f"this {type(model).__name__} has nothing attached: use stringpe.attach first")
-    check_finite(model)
+    check_weights(model)
     config = {
         "stringpe": 1,
         "host": _describe_host(model, build),
@@ -86,7 +86,7 @@ def from_pretrained(folder: str | Path, model: nn.Module | None = None) -> nn.Mo
             f"the saved one was, or save it with build="
         ) from None
     try:
-        check_finite(model)
+        check_weights(model)
     except ValueError as error:
         raise ValueError(f"{folder / 'model.safetensors'}: {error}") from None
     return model.eval()
@@ -108,23 +108,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     return checked
 
 
-def check_finite(model: nn.Module) -> None:
+def check_weights(model: nn.Module) -> None:
     """Refuse weights that are not finite numbers."""
-    for name, parameter in model.named_parameters():
-        if not parameter.is_meta and not parameter.isfinite().all():
-            raise ValueError(f"the weights are not finite numbers: {name} has NaN or infinity. Train or load it again")
+    if bad := find_not_finite(dict(model.named_parameters())):
+        raise ValueError(f"the weights are not finite numbers: {bad[0]} has NaN or infinity. Train or load it again")
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise ValueError(f"there is no {path.name} in {path.parent}: save the model again")
-    try:
-        return load_file(path)
-    except (SafetensorError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}): save or download it again") from None
+    return read_tensors(path, "save or download it again")
 
 
 def load_rope_mixed(model: Model, weights: Mapping[str, Tensor]) -> Model:

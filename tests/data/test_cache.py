@@ -55,7 +55,7 @@ def test_a_file_is_made_once_and_again_when_it_is_damaged(tmp_path):
         assert load_or_make(str(tmp_path), "set", make)["x"].tolist() == [0, 1, 2]
     assert len(made) == 1
     (tmp_path / "set.safetensors").write_bytes(b"cut")
-    with pytest.warns(RuntimeWarning, match=r"the cache file .*set\.safetensors is damaged .* and is made again"):
+    with pytest.warns(RuntimeWarning, match=r"in the cache, .*set\.safetensors is damaged .*: it is made again"):
         load_or_make(str(tmp_path), "set", make)
     assert load_or_make(str(tmp_path), "set", make)["x"].tolist() == [0, 1, 2]
     assert len(made) == 2

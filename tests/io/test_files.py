@@ -6,20 +6,24 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from stringpe.io.files import (
     _HOST,
     cache_folder,
     claim_folder,
     find_mismatch,
+    find_not_finite,
     hold_lock,
     new_file,
     new_folder,
     read_json,
     read_record,
+    read_tensors,
     remove_all_stale_drafts,
     remove_folder,
     write_json,
+    write_tensors,
     write_text,
 )
 
@@ -206,3 +210,27 @@ def test_a_removed_folder_goes_at_once_and_its_rest_with_its_process(tmp_path):
     remove_all_stale_drafts(tmp_path)
     remove_folder(tmp_path / "000004")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_come_back_and_a_damaged_file_of_them_is_named(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"a": torch.arange(3), "b": torch.ones(2).bfloat16()})
+    assert read_tensors(path)["a"].tolist() == [0, 1, 2]
+    assert read_tensors(path)["b"].dtype == torch.bfloat16
+    for content in (path.read_bytes()[:-1], b"", b"\xff" * 40):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"x\.safetensors is damaged \(.*\): train again$"):
+            read_tensors(path, "train again")
+    path.unlink()
+    with pytest.raises(ValueError, match=r"x\.safetensors is damaged \(.*\): restore it or remove it$"):
+        read_tensors(path)
+
+
+def test_tensors_that_are_not_finite_are_named_whatever_their_type():
+    bad = {str(dtype): torch.tensor([1.0, torch.nan]).to(dtype) for dtype in (torch.bfloat16, torch.float8_e5m2)}
+    good = {
+        "whole": torch.arange(3),
+        "empty": torch.empty(2, device="meta"),
+        "small": torch.ones(2).to(torch.float8_e5m2),
+    }
+    assert find_not_finite(bad | good) == list(bad)

@@ -1,11 +1,11 @@
-"""torchvision beside a torch of another build, in words."""
+"""Packages that are missing, and torchvision beside a torch of another build, in words."""
 
 import subprocess
 import sys
 
 import pytest
 
-from stringpe.io.imports import MismatchedTorchvision, explain_torchvision
+from stringpe.io.imports import ROBOTS, MismatchedTorchvision, explain_torchvision, import_optional
 
 SAID = r"torchvision .* was built for another torch than .*: install both .*--force-reinstall torch==[\d.]+ torchvision"
 
@@ -70,3 +70,10 @@ def test_an_import_that_fails_for_it_says_so(what, tmp_path):
     assert run.returncode
     assert "was built for another torch than" in run.stderr.splitlines()[-1]
     assert ("Traceback" in run.stderr) == (what != LIFT)
+
+
+def test_a_package_that_is_missing_is_named_with_what_needs_it_and_how_to_get_it(monkeypatch):
+    assert import_optional("json", "nothing", "json", "loads")("1") == 1
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ValueError, match=r"^an HDF5 file needs the package h5py: pip install 'stringpe\[robots\]'"):
+        import_optional("h5py", "an HDF5 file", ROBOTS)

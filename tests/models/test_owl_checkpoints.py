@@ -7,8 +7,7 @@ import torch
 import transformers
 
 from stringpe.geometry.boxes import to_corners
-from stringpe.models.owl_checkpoints import load_owl, load_owl_tokenizer
-from stringpe.models.tokenizer import Tokenizer
+from stringpe.models.owl_checkpoints import load_owl
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -112,20 +111,3 @@ def test_other_folders_are_refused(tmp_path, pair):
         ours(torch.rand(1, 3, 30, 32), TEXT)
     with pytest.raises(ValueError, match="take no depth"):
         ours(torch.rand(1, 3, 32, 32), TEXT, depth=torch.ones(1, 32, 32))
-
-
-def test_the_tokeniser_lies_beside_the_model(tmp_path):
-    tokenizer = Tokenizer.train(["a mug on a table", "a lamp"], vocab=300)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert torch.equal(load_owl_tokenizer(tmp_path).encode(["a mug"], 8), tokenizer.encode(["a mug"], 8))
-
-
-def test_a_tokeniser_of_vocabulary_and_merges(tmp_path):
-    vocabulary = ["<|startoftext|>", "<|endoftext|>", "m", "u", "g</w>", "mu", "mug</w>", "a</w>", "!"]
-    (tmp_path / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(vocabulary)}))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\nm u\nmu g</w>\n")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "owlvit"}))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CLIPTokenizer", "pad_token": "!"}))
-    assert load_owl_tokenizer(tmp_path).encode(["a mug"], 6)[0, :4].tolist() == [0, 7, 6, 1]
-    with pytest.raises(ValueError, match="has no tokeniser"):
-        load_owl_tokenizer(tmp_path / "nothing")

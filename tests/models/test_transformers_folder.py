@@ -9,8 +9,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from depth_model import write_model
+from image_text_model import TEXTS, write_image_text_model
 from stringpe.models.depth_estimator import DepthEstimator
-from stringpe.models.transformers_folder import load_transformers
+from stringpe.models.image_classifier import ImageClassifier
+from stringpe.models.tokenizer import Tokenizer
+from stringpe.models.transformers_folder import load_tokenizer, load_transformers
 
 TINY = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -82,3 +85,28 @@ def test_a_preparation_that_cannot_be_is_named(tmp_path, change):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"preprocessor_config\.json does not say how images are prepared"):
         DepthEstimator(tmp_path / "depth")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"image_mean": [0.5, 0.5, 0.5]}', '{"image_mean": 1, "image_std": 1}', "{"])
+def test_a_preparation_of_a_classifier_that_cannot_be_is_named(tmp_path, content):
+    write_image_text_model(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"preprocessor_config\.json (is|does not say how images are prepared)"):
+        ImageClassifier(tmp_path, {"keep": TEXTS[:1], "other": TEXTS[1:2]})
+
+
+def test_the_tokeniser_lies_beside_the_model(tmp_path):
+    tokenizer = Tokenizer.train(["a mug on a table", "a lamp"], vocab=300)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert torch.equal(load_tokenizer(tmp_path).encode(["a mug"], 8), tokenizer.encode(["a mug"], 8))
+
+
+def test_a_tokeniser_of_vocabulary_and_merges(tmp_path):
+    vocabulary = ["<|startoftext|>", "<|endoftext|>", "m", "u", "g</w>", "mu", "mug</w>", "a</w>", "!"]
+    (tmp_path / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(vocabulary)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nm u\nmu g</w>\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "owlvit"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CLIPTokenizer", "pad_token": "!"}))
+    assert load_tokenizer(tmp_path).encode(["a mug"], 6)[0, :4].tolist() == [0, 7, 6, 1]
+    with pytest.raises(ValueError, match="has no tokeniser"):
+        load_tokenizer(tmp_path / "nothing")

@@ -371,7 +371,7 @@ def test_a_range_of_depth_that_cannot_be_is_refused(tmp_path, wrong):
 
 def test_without_pyav_videos_are_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "av", None)
-    with pytest.raises(ValueError, match=r"videos need PyAV: pip install 'stringpe\[robots\]'"):
+    with pytest.raises(ValueError, match=r"a video needs the package av: pip install 'stringpe\[robots\]'"):
         next(video.read_frames(tmp_path / "a.mp4", 0.0, 1, 10.0))
 
 

@@ -182,6 +182,17 @@ def test_weights_of_a_tower_are_found_under_all_names(tmp_path):
         read_tower_config(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", "[]"), ("config.json", '{"model_type": "siglip"}'), ("model.safetensors", "x")],
+)
+def test_a_damaged_folder_of_a_tower_is_named(tmp_path, name, content):
+    write_tower(tmp_path, "siglip")
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged"):
+        load_tower(tmp_path, read_tower_config(tmp_path))
+
+
 def test_pretraining_on_many_tasks_then_tuning_on_one(recipe, folder, tmp_path):
     other = tmp_path / "other"
     with Writer(other, fps=10) as writer:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from ..io.files import cache_folder, write_tensors
+from ..io.files import cache_folder, read_tensors, write_tensors
 
 MOST = 8
 """Data sets (a split each) that a process keeps: the most recently used ones, whatever they are."""
@@ -67,15 +67,12 @@ def load_or_make(folder: str, name: str, make: Callable[[], dict[str, Tensor]]) 
     makes if it is not there. `name` must contain everything that they depend on, so a file never gets stale.
 
     Several processes may make the same file: each writes it whole, and the last one stays."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     path = cache_folder(folder) / f"{name}.safetensors"
     if path.exists():
         try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            warnings.warn(f"the cache file {path} is damaged ({error}) and is made again", RuntimeWarning, 2)
+            return read_tensors(path, "it is made again")
+        except ValueError as error:
+            warnings.warn(f"in the cache, {error}", RuntimeWarning, 2)
     made = make()
     write_tensors(path, made)
     return made

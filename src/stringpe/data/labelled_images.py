@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..io.files import read_bytes
+from ..io.imports import import_optional
 from ..io.pictures import SUFFIXES, BadSample, convert_picture, decode_picture
 from ..io.problems import Problems
 from .sources import FILES, READ, add_source
@@ -112,10 +113,7 @@ class HuggingFaceSet(ImageSet):
     """A data set of the Hugging Face hub, "name:split", with columns image and label."""
 
     def __init__(self, where: str):
-        try:
-            import datasets  # type: ignore[import-not-found]
-        except ImportError:
-            raise ValueError("data.source=huggingface needs the package datasets: pip install datasets") from None
+        datasets = import_optional("datasets", "data.source=huggingface", "datasets")
         name, _, split = where.partition(":")
         self.where = where
         self.rows: Any = datasets.load_dataset(name, split=split or "train")

@@ -17,12 +17,23 @@ from torch import Tensor
 
 from ..recipes.overrides import from_dict
 from ..recipes.schema import Recipe, check_values
-from .files import new_folder, read_record, remove_all_stale_drafts, remove_folder, write_json, write_text
+from .files import (
+    find_not_finite,
+    new_folder,
+    read_record,
+    read_tensors,
+    remove_all_stale_drafts,
+    remove_folder,
+    write_json,
+    write_text,
+)
 
 State = dict[str, Tensor]
 
 TOKENIZER = "tokenizer.json"
 """Beside the weights of a model that reads texts."""
+
+_ADVICE = "restore it, or use another checkpoint"
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ def write(run: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     if path.exists():
         return path
     for state in (checkpoint.model, checkpoint.weights or {}):
-        check_finite(state, f"the weights after step {checkpoint.step}")
+        _refuse_not_finite(state, f"the weights after step {checkpoint.step}")
     with new_folder(path) as draft:
         pretrained, training = draft / "pretrained_model", draft / "training_state"
         pretrained.mkdir()
@@ -86,15 +97,15 @@ def read(path: Path) -> Checkpoint:
     if len(progress["window"]) != 2 or min(progress["step"], progress["log_bytes"]) < 0:
         raise _damaged(training / "progress.json", "it does not say how far the run is")
     groups = _record(training / "optimizer.json", [{"params": [str], "lr": float}])
-    weights = read_tensors(raw) if raw.exists() else None
-    check_finite(weights or {}, str(raw))
+    weights = _read_state(raw) if raw.exists() else None
+    _refuse_not_finite(weights or {}, str(raw))
     return Checkpoint(
         step=progress["step"],
         recipe=recipe,
         model=model,
         weights=weights,
-        optimizer=_join_optimizer(read_tensors(training / "optimizer.safetensors"), groups),
-        rng=read_tensors(training / "rng.safetensors"),
+        optimizer=_join_optimizer(_read_state(training / "optimizer.safetensors"), groups),
+        rng=_read_state(training / "rng.safetensors"),
         progress=progress,
     )
 
@@ -111,20 +122,14 @@ def read_model(path: Path) -> tuple[Recipe, State]:
         check_values(recipe)
     except (AttributeError, TypeError, ValueError) as error:
         raise _damaged(config, f"it holds no recipe: {error}") from None
-    weights = read_tensors(folder / "model.safetensors")
-    check_finite(weights, str(folder / "model.safetensors"))
+    weights = _read_state(folder / "model.safetensors")
+    _refuse_not_finite(weights, str(folder / "model.safetensors"))
     return recipe, weights
 
 
-def read_tensors(path: Path) -> State:
-    """The tensors of a safetensors file; ValueError with its name if it is missing or damaged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors = load_file(_require(path))
-    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
-        raise _damaged(path, str(error).partition("\n")[0]) from None
+def _read_state(path: Path) -> State:
+    """The tensors of a file of a checkpoint; ValueError with its name if it is missing or damaged."""
+    tensors = read_tensors(_require(path), _ADVICE)
     if not tensors:
         raise _damaged(path, "it holds no tensors")
     unreal = [name for name, tensor in tensors.items() if tensor.is_complex()]
@@ -133,10 +138,9 @@ def read_tensors(path: Path) -> State:
     return tensors
 
 
-def check_finite(state: Mapping[str, Tensor], what: str) -> None:
+def _refuse_not_finite(state: Mapping[str, Tensor], what: str) -> None:
     """Refuse tensors with NaN or infinity."""
-    bad = [name for name, t in state.items() if t.is_floating_point() and not bool(_widen(t).isfinite().all())]
-    if bad:
+    if bad := find_not_finite(state):
         more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
         raise ValueError(
             f"{what}: {bad[0]}{more} hold NaN or infinity, and results made with them mean nothing: go back to "
@@ -144,15 +148,10 @@ def check_finite(state: Mapping[str, Tensor], what: str) -> None:
         )
 
 
-def _widen(tensor: Tensor) -> Tensor:
-    """The tensor, in float32 where it has 8 bits: torch does not look for NaN in those."""
-    return tensor.float() if tensor.element_size() == 1 else tensor
-
-
 def digest_weights(source: Path | Mapping[str, Tensor]) -> str:
     """A digest of weights, 32 hexadecimal digits: equal for equal names, types, shapes and values, whatever file or
     folder they are in. source: a state dict, or a folder as in `read_model`."""
-    state = read_tensors(model_folder(source) / "model.safetensors") if isinstance(source, Path) else source
+    state = _read_state(model_folder(source) / "model.safetensors") if isinstance(source, Path) else source
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -189,17 +188,17 @@ def set_aside(path: Path) -> Path:
 
 def _require(path: Path) -> Path:
     if not path.is_file():
-        raise ValueError(f"the checkpoint's file {path} is missing: restore it, or use another checkpoint")
+        raise ValueError(f"the checkpoint's file {path} is missing: {_ADVICE}")
     return path
 
 
 def _damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is damaged ({why}): restore it, or use another checkpoint")
+    return ValueError(f"{path} is damaged ({why}): {_ADVICE}")
 
 
 def _record(path: Path, shape: Any) -> Any:
     """The value of a JSON file of a checkpoint, which must have that shape."""
-    return read_record(_require(path), shape, "restore it, or use another checkpoint")
+    return read_record(_require(path), shape, _ADVICE)
 
 
 def _copy(tensors: State) -> State:

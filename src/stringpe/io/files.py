@@ -91,6 +91,37 @@ def write_tensors(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, 
         save_file(tensors, draft, metadata)
 
 
+@contextmanager
+def open_tensors(path: Path, advice: str = "restore it or remove it") -> Iterator[Any]:
+    """A safetensors file, whose tensors are read when they are asked for: `file.keys()`, `file.get_tensor(name)`,
+    `file.metadata()`. ValueError with its name if it is missing or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}") from None
+
+
+def read_tensors(path: Path, advice: str = "restore it or remove it") -> "dict[str, Tensor]":
+    """All tensors of a safetensors file, as in `open_tensors`."""
+    with open_tensors(path, advice) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is not a dictionary
+
+
+def find_not_finite(tensors: "Mapping[str, Tensor]") -> list[str]:
+    """The names of tensors that hold NaN or infinity. Tensors on the meta device have no values to look at."""
+
+    def is_finite(tensor: "Tensor") -> bool:
+        if tensor.is_meta or not tensor.is_floating_point():
+            return True
+        wide = tensor.float() if tensor.element_size() == 1 else tensor  # torch does not look for NaN in 8 bits
+        return bool(wide.isfinite().all())
+
+    return [name for name, tensor in tensors.items() if not is_finite(tensor)]
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of an ordinary file. OSError for one that has no end, such as a pipe or a device, and for one of more
     than `MAX_BYTES`: the file may have come with a data set."""

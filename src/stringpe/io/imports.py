@@ -1,12 +1,31 @@
-"""A clear error where torchvision, which other packages import, does not match torch."""
+"""Packages that not every installation has: what needs them and how to get them, and a clear error where torchvision,
+which several of them import, does not match torch."""
 
+import importlib
 import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+LANGUAGE, ROBOTS = "'stringpe[language]'", "'stringpe[robots]'"
+"""What pip installs for texts and models of transformers, and for robots."""
 
 
 class MismatchedTorchvision(ImportError):
     """torchvision was built for another torch."""
+
+
+def import_optional(package: str, what: str, install: str, name: str = "") -> Any:
+    """A package, or what it has under `name`. ValueError that says what needs it, "depth estimation", and what pip
+    installs for it, if it is missing."""
+    try:
+        with explain_torchvision():
+            module = importlib.import_module(package)
+            return getattr(module, name) if name else module
+    except MismatchedTorchvision:
+        raise
+    except ImportError as missing:
+        raise ValueError(f"{what} needs the package {package}: pip install {install} ({missing})") from None
 
 
 @contextmanager

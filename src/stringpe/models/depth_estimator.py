@@ -16,9 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import digest_file, find_mismatch, read_record
-from ..io.imports import explain_torchvision
-from .transformers_folder import describe_weights, load_transformers, normalise_pixels, resize_pixels
+from ..io.files import digest_file
+from ..io.imports import LANGUAGE, import_optional
+from .transformers_folder import (
+    describe_weights,
+    load_transformers,
+    normalise_pixels,
+    read_preparation,
+    resize_pixels,
+)
 
 _DEFAULTS = {
     "size": {"height": 518, "width": 518},
@@ -30,8 +36,6 @@ _DEFAULTS = {
 """The preprocessing of Depth-Anything, for folders without preprocessor_config.json."""
 
 _SHAPE = {"size": {"height": int, "width": int}, "ensure_multiple_of": int, "keep_aspect_ratio": bool}
-_SHAPE |= {"image_mean": [float], "image_std": [float]}
-
 
 _LARGEST_SIDE = 1 << 14  # pixels
 
@@ -50,39 +54,27 @@ class DepthEstimator:
         self.folder, self.device, self.made_up = Path(folder), torch.device(device), made_up
         if not (self.folder / "config.json").is_file():
             raise ValueError(f"{folder} has no config.json: give the folder of a depth model of transformers")
-        try:
-            with explain_torchvision():
-                from transformers import AutoModelForDepthEstimation
-        except ModuleNotFoundError:
-            raise ValueError("depth estimation needs transformers: pip install 'stringpe[language]'") from None
-        self.model: Any = load_transformers(AutoModelForDepthEstimation, self.folder).eval().to(self.device)
-        kind = getattr(self.model.config, "depth_estimation_type", "relative")
-        self.metric = kind == "metric"
+        kind = import_optional("transformers", "depth estimation", LANGUAGE, "AutoModelForDepthEstimation")
+        self.model: Any = load_transformers(kind, self.folder).eval().to(self.device)
+        unit = getattr(self.model.config, "depth_estimation_type", "relative")
+        self.metric = unit == "metric"
         self.max_depth = float(getattr(self.model.config, "max_depth", None) or 0)
         if not self.metric and made_up is None:
             raise ValueError(
-                f"{folder} is a {kind} model: it gives disparity without a unit, not metres. Use a metric one "
+                f"{folder} is a {unit} model: it gives disparity without a unit, not metres. Use a metric one "
                 f"(Depth-Anything-V2-Metric-Indoor), or give the distances to stretch it to: --made-up 0.5 10"
             )
         if made_up is not None and (self.metric or not 0 < made_up[0] < made_up[1]):
             raise ValueError(
                 f"made_up must be (near, far) in metres, 0 < near < far, and is for relative models only, got {made_up}"
             )
-        path = self.folder / "preprocessor_config.json"
-        self.preparation = _DEFAULTS | (read_record(path, dict) if path.exists() else {})
-        wrong = find_mismatch(self.preparation, _SHAPE)
-        if wrong or not self._can_prepare():
-            why = wrong or (
-                f"sizes are from 1 to {_LARGEST_SIDE} pixels, spreads above 0, and there are three channels"
-            )
-            raise ValueError(f"{path} does not say how images are prepared ({why}): download it again")
-
-    def _can_prepare(self) -> bool:
-        """Whether images can be prepared with these numbers."""
-        how = self.preparation
+        self.preparation = how = read_preparation(self.folder, _SHAPE, _DEFAULTS)
         sizes = (how["size"]["height"], how["size"]["width"], how["ensure_multiple_of"])
-        three = len(how["image_mean"]) == len(how["image_std"]) == 3
-        return 0 < min(sizes) <= max(sizes) <= _LARGEST_SIDE and three and min(how["image_std"]) > 0
+        if not 0 < min(sizes) <= max(sizes) <= _LARGEST_SIDE:
+            raise ValueError(
+                f"{folder}/preprocessor_config.json does not say how images are prepared: sizes are from 1 to "
+                f"{_LARGEST_SIDE} pixels, got {max(sizes) if min(sizes) > 0 else min(sizes)}; download it again"
+            )
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Tensor]) -> list[Tensor]:

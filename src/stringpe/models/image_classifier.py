@@ -17,10 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import read_json
-from ..io.imports import explain_torchvision
-from .owl_checkpoints import load_owl_tokenizer
-from .transformers_folder import describe_weights, load_transformers, normalise_pixels, resize_pixels
+from ..io.imports import LANGUAGE, import_optional
+from .transformers_folder import (
+    describe_weights,
+    load_tokenizer,
+    load_transformers,
+    normalise_pixels,
+    read_preparation,
+    resize_pixels,
+)
 
 KEEP = "keep"
 """The class of pictures that are kept."""
@@ -38,15 +43,11 @@ class ImageClassifier:
         for name in ("config.json", "preprocessor_config.json"):
             if not (self.folder / name).is_file():
                 raise ValueError(f"{folder} has no {name}: give the folder of a CLIP or SigLIP model of transformers")
-        try:
-            with explain_torchvision():
-                from transformers import AutoModel
-        except ModuleNotFoundError:
-            raise ValueError("classification by texts needs transformers: pip install 'stringpe[language]'") from None
-        self.model: Any = load_transformers(AutoModel, self.folder).eval().to(self.device)
+        kind = import_optional("transformers", "classification by texts", LANGUAGE, "AutoModel")
+        self.model: Any = load_transformers(kind, self.folder).eval().to(self.device)
         if not hasattr(self.model, "get_text_features") or not hasattr(self.model, "logit_scale"):
             raise ValueError(f"{folder} holds a {type(self.model).__name__}: give an image–text model, CLIP or SigLIP")
-        self.preparation = read_json(self.folder / "preprocessor_config.json")
+        self.preparation = read_preparation(self.folder)
         self._texts = self._read_texts()
 
     @torch.no_grad()
@@ -70,7 +71,7 @@ class ImageClassifier:
         """Unit vectors of all texts, (texts, e)."""
         context = int(self.model.config.text_config.max_position_embeddings)
         texts = [text for some in self.classes.values() for text in some]
-        tokens = load_owl_tokenizer(self.folder).encode(texts, context).to(self.device)
+        tokens = load_tokenizer(self.folder).encode(texts, context).to(self.device)
         return _unit(self.model.get_text_features(input_ids=tokens))
 
     def _prepare(self, image: Tensor) -> Tensor:

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from ..coords import Calibration
 from ..io.files import read_record
+from ..io.imports import LANGUAGE, import_optional
 from .owl import BoxHead, Detector
-from .tokenizer import Tokenizer
 from .transformers_folder import load_transformers
 
 _CONFIGS = {"owlvit": "OwlViTConfig", "owlv2": "Owlv2Config"}
 _MODELS = {"owlvit": "OwlViTForObjectDetection", "owlv2": "Owlv2ForObjectDetection"}
-KINDS = tuple(_MODELS)
+OWL_TYPES = tuple(_MODELS)
+"""The `model_type` of the checkpoints that can be loaded."""
+
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of all checkpoints
 
 
@@ -84,27 +86,14 @@ class TransformersOwl(Detector):
 
 def load_owl(folder: str | Path) -> TransformersOwl:
     """The detector of a folder that transformers wrote."""
-    model = getattr(_package(), _MODELS[owl_kind(folder)])
-    return TransformersOwl(load_transformers(model, folder))
+    return TransformersOwl(load_transformers(_import(_MODELS[owl_kind(folder)]), folder))
 
 
 def empty_owl(config: Mapping[str, Any]) -> TransformersOwl:
     """The detector of a transformers configuration (its config.json), with random weights."""
-    transformers, kind = _package(), config["model_type"]
-    built = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
-    return TransformersOwl(getattr(transformers, _MODELS[kind])(built))
-
-
-def load_owl_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokeniser in the model's folder."""
-    path = Path(folder) / "tokenizer.json"
-    if path.exists():
-        return Tokenizer.load(path)
-    try:
-        loaded = _package().AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} has no tokeniser: it needs tokenizer.json, or vocab.json and merges.txt") from error
-    return Tokenizer.from_json(loaded.backend_tokenizer.to_str(), where=str(folder))
+    kind = config["model_type"]
+    built = _import(_CONFIGS[kind]).from_dict(dict(config))
+    return TransformersOwl(_import(_MODELS[kind])(built))
 
 
 def owl_kind(folder: str | Path) -> str:
@@ -113,8 +102,8 @@ def owl_kind(folder: str | Path) -> str:
     if not path.is_file():
         raise ValueError(f"there is no config.json in {folder}: give the folder of an OWL-ViT or OWLv2 model")
     kind = str(read_record(path, dict).get("model_type"))
-    if kind not in KINDS:
-        raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(KINDS)}")
+    if kind not in OWL_TYPES:
+        raise ValueError(f"{folder} holds a model of type {kind!r}: detection takes {' or '.join(OWL_TYPES)}")
     return kind
 
 
@@ -128,9 +117,5 @@ def _copy_mlp(source: Any, target: BoxHead) -> None:
         _copy(getattr(source, f"dense{i}"), layer)
 
 
-def _package() -> Any:
-    try:
-        import transformers
-    except ModuleNotFoundError:
-        raise ValueError("OWL-ViT checkpoints need transformers: pip install 'stringpe[language]'") from None
-    return transformers
+def _import(name: str) -> Any:
+    return import_optional("transformers", "an OWL-ViT checkpoint", LANGUAGE, name)

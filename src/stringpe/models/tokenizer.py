@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..io.files import write_text
+from ..io.imports import LANGUAGE, import_optional
 
 PADDING, END = "[PAD]", "[END]"
 _OTHER_PADDINGS = ("<pad>", "<|pad|>", "<|endoftext|>", "</s>", "[SEP]")  # names of it in files of other projects
@@ -115,8 +116,4 @@ def _without_surrogates(text: str) -> str:
 
 
 def _package() -> Any:
-    try:
-        import tokenizers
-    except ImportError:
-        raise ValueError("text needs the package tokenizers: pip install 'stringpe[language]'") from None
-    return tokenizers
+    return import_optional("tokenizers", "text", LANGUAGE)

@@ -1,5 +1,5 @@
 """Models of transformers from local folders that others may have written: safetensors only, errors that name the
-folder, the hashes of the weights, and images prepared with torch alone."""
+folder, the hashes of the weights, tokenisers, and images prepared with torch alone."""
 
 import contextlib
 import io
@@ -11,7 +11,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..io.files import digest_file
+from ..io.files import digest_file, find_mismatch, find_not_finite, read_record
+from ..io.imports import LANGUAGE, import_optional
+from .tokenizer import Tokenizer
 
 
 def load_transformers(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -34,8 +36,7 @@ def load_transformers(kind: Any, folder: str | Path, **options: Any) -> Any:
             f"{folder} lacks weights that its config.json describes ({missing[0]}, {len(missing)} in all): "
             f"model.safetensors is of another model; download both again"
         )
-    bad = [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]
-    if bad:
+    if bad := find_not_finite(dict(model.named_parameters())):
         raise ValueError(f"model.safetensors in {folder} holds NaN or infinity in {bad[0]}: download it again")
     return model
 
@@ -47,6 +48,37 @@ def describe_weights(folder: Path) -> dict[str, Any]:
         "model": folder.resolve().name,
         "weights_sha256": {path.name: digest_file(path) for path in weights},
     }
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokeniser in a model's folder."""
+    path = Path(folder) / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.load(path)
+    kind = import_optional("transformers", f"the tokeniser of {folder}", LANGUAGE, "AutoTokenizer")
+    try:
+        loaded = kind.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} has no tokeniser: it needs tokenizer.json, or vocab.json and merges.txt") from error
+    return Tokenizer.from_json(loaded.backend_tokenizer.to_str(), where=str(folder))
+
+
+def read_preparation(
+    folder: Path, shape: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """How images are prepared, as preprocessor_config.json says: image_mean and image_std of three channels, and what
+    `shape` asks for besides (see `find_mismatch`). defaults: for what the file does not say; a folder may then do
+    without it."""
+    path = folder / "preprocessor_config.json"
+    preparation = {**(defaults or {}), **(read_record(path, dict) if path.exists() or defaults is None else {})}
+    wrong = find_mismatch(preparation, {"image_mean": [float], "image_std": [float], **(shape or {})})
+    if not wrong and not len(preparation["image_mean"]) == len(preparation["image_std"]) == 3:
+        wrong = "images have three channels"
+    if not wrong and min(preparation["image_std"]) <= 0:
+        wrong = "spreads are above 0"
+    if wrong:
+        raise ValueError(f"{path} does not say how images are prepared ({wrong}): download it again")
+    return preparation
 
 
 def resize_pixels(image: Tensor, size: tuple[int, int]) -> Tensor:

@@ -14,7 +14,8 @@ from torch import nn
 
 from ..io import checkpoint as checkpoints
 from ..io.files import read_json
-from ..models.owl_checkpoints import load_owl, load_owl_tokenizer
+from ..models.owl_checkpoints import load_owl
+from ..models.transformers_folder import load_tokenizer
 from ..models.vit import ViT
 from ..recipes.overrides import override
 from ..recipes.schema import Data, Recipe
@@ -106,4 +107,4 @@ def _find_task(recipe: Recipe, folder: Path) -> type[Task]:
 def _load_owl(folder: Path) -> LoadedRun:
     model = load_owl(folder).eval()
     recipe = Recipe(name=folder.name, task="detection2d", data=Data(image_size=model.image_size))
-    return LoadedRun(model, recipe, Parts(load_owl_tokenizer(folder), read_json(folder / "config.json")))
+    return LoadedRun(model, recipe, Parts(load_tokenizer(folder), read_json(folder / "config.json")))

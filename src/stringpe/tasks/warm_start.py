@@ -19,9 +19,10 @@ from ..io import checkpoint as checkpoints
 from ..io.files import cache_folder, read_json
 from ..models.depth import DepthLift
 from ..models.owl import ClassHead
-from ..models.owl_checkpoints import KINDS, load_owl_tokenizer
+from ..models.owl_checkpoints import OWL_TYPES
 from ..models.stem import prefixes
 from ..models.tokenizer import Tokenizer
+from ..models.transformers_folder import load_tokenizer
 from ..models.vit import ViT
 from ..recipes.schema import Recipe
 
@@ -214,7 +215,7 @@ def is_owl(folder: Path) -> bool:
     """Whether a folder holds an OWL-ViT or OWLv2 model as transformers writes it."""
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else None
-    return isinstance(config, dict) and config.get("model_type") in KINDS
+    return isinstance(config, dict) and config.get("model_type") in OWL_TYPES
 
 
 def read_owl_config(recipe: Recipe) -> Mapping[str, Any] | None:
@@ -235,7 +236,7 @@ def choose_tokenizer(recipe: Recipe, texts: Sequence[str]) -> Tokenizer:
         return Tokenizer.load(recipe.text.tokenizer)
     folder = start_folder(recipe)
     if folder is not None and is_owl(folder):
-        return load_owl_tokenizer(folder)
+        return load_tokenizer(folder)
     path = None if folder is None else checkpoints.model_folder(folder) / checkpoints.TOKENIZER
     if path is not None and path.exists():
         return Tokenizer.load(path)

@@ -134,8 +134,7 @@ class Dataset:
 
     def _warn(self, broken: Mapping[str, str], total: int) -> None:
         problems = Problems("episodes", str(self.folder))
-        for reason in broken.values():
-            problems.add(reason)
+        problems.extend(broken.values())
         problems.warn(total, stacklevel=3)
 
 

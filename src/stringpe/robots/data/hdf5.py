@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...io.files import hold_lock
+from ...io.imports import ROBOTS, import_optional
 from ...io.problems import Problems
 from ...io.progress import progress
 from . import parquet
@@ -59,8 +60,7 @@ def import_hdf5(
             added += 1
         job.show(len(files))
     problems = Problems("files")
-    for reason in broken.values():
-        problems.add(reason)
+    problems.extend(broken.values())
     if len(broken) == len(files):
         raise ValueError(f"nothing was imported: {problems.describe(len(files))}")
     problems.warn(total=len(files))
@@ -69,10 +69,7 @@ def import_hdf5(
 
 def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
     """One file as an episode in memory: see `columns`."""
-    try:
-        import h5py  # type: ignore[import-untyped]
-    except ImportError as missing:
-        raise ValueError(f"HDF5 files need h5py: pip install 'stringpe[robots]' ({missing})") from None
+    h5py = import_optional("h5py", "an HDF5 file", ROBOTS)
     try:
         with h5py.File(path) as file:
             frames = {ACTION: np.asarray(_read_entry(file, "action"), np.float32)}
@@ -97,7 +94,7 @@ def read_hdf5(path: Path, cameras: Sequence[str] = ()) -> dict[str, Any]:
 
 def _follow(group: Any, name: str) -> Any:
     """What lies under a path of a file, once no part of it is a link."""
-    import h5py
+    import h5py  # type: ignore[import-untyped]
 
     for part in name.split("/"):
         if part in group and not isinstance(group.get(part, getlink=True), h5py.HardLink):

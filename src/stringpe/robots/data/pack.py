@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...io.files import find_mismatch, write_tensors
+from ...io.files import find_mismatch, open_tensors, write_tensors
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from ...io.progress import track
 from ..calibration import fit_intrinsics, pose_key, read_matrix
@@ -32,6 +32,7 @@ from .dataset import Dataset
 from .parquet import BrokenEpisode
 
 FORMAT = "stringpe demonstrations 1"
+_ADVICE = "make it again with stringpe data pack"
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def load(
         _check_steps(plain, len(image), len(about["tasks"]))
         intrinsics, pose = _read_calibration(tensors, names, about, len(image)) if calibration else (None, None)
     except (BrokenEpisode, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
-        raise ValueError(f"{path} is damaged ({error}): make it again with stringpe data pack") from None
+        raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
     if about["broken"]:
         warnings.warn(f"{about['broken']} broken episodes were left out of {path} when it was made", RuntimeWarning, 2)
     return Demos(
@@ -191,22 +192,20 @@ _ABOUT = {
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a packed file says of itself, and its tensors."""
-    from safetensors import SafetensorError, safe_open
-
+    with open_tensors(path, _ADVICE) as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} does not hold packed demonstrations: make it with stringpe data pack")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is not a dictionary
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise ValueError(f"{path} does not hold packed demonstrations: make it with stringpe data pack")
-            about = json.loads(metadata.get("about", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, RuntimeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): make it again with stringpe data pack") from None
-    if isinstance(about, dict):
-        about = {"intrinsics": {}, "poses": {}} | about  # which packs of before do not have
-    wrong = find_mismatch(about, _ABOUT)
+        about = json.loads(metadata.get("about", "null"))
+        if isinstance(about, dict):
+            about = {"intrinsics": {}, "poses": {}} | about  # which packs of before do not have
+        wrong = find_mismatch(about, _ABOUT)
+    except (json.JSONDecodeError, RecursionError) as error:
+        wrong = str(error)
     if wrong or not 1 <= about["size"] <= 8192:
-        raise ValueError(f"{path} is damaged ({wrong or 'its size'}): make it again with stringpe data pack")
+        raise ValueError(f"{path} is damaged ({wrong or 'its size'}): {_ADVICE}")
     return about, tensors
 
 

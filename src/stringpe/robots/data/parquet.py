@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...io.files import find_mismatch
+from ...io.imports import ROBOTS, import_optional
 from ...io.pictures import BadSample, decode_deep, decode_picture
 from .columns import DEPTH, MILLIMETRE, Array, scalar_type
 
@@ -40,13 +41,9 @@ class Footer:
 
 
 def arrow() -> Any:
-    """pyarrow, or a message that says how to get it."""
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError as missing:
-        raise ValueError(f"robot data sets need pyarrow: pip install 'stringpe[robots]' ({missing})") from None
-    return pyarrow
+    """pyarrow with its module parquet."""
+    import_optional("pyarrow.parquet", "a robot data set", ROBOTS)
+    return import_optional("pyarrow", "a robot data set", ROBOTS)
 
 
 def encode(key: str, picture: Array, quality: int = 0) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...io.files import new_file
+from ...io.imports import ROBOTS, import_optional
 from ...io.pictures import MAX_PIXELS
 from .columns import IMAGES, Array, read_range
 from .parquet import BrokenEpisode
@@ -94,11 +95,7 @@ def _mp4(path: Path, pictures: Sequence[Picture], fps: float) -> Path:
 
 
 def _pyav() -> Any:
-    try:
-        import av
-    except ImportError as missing:
-        raise ValueError(f"videos need PyAV: pip install 'stringpe[robots]' ({missing})") from None
-    return av
+    return import_optional("av", "a video", ROBOTS)
 
 
 def side_by_side(episode: Mapping[str, npt.NDArray[np.uint8]]) -> Picture:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...io.files import read_json
-from ...io.imports import explain_torchvision
+from ...io.files import open_tensors, read_record
+from ...io.imports import LANGUAGE, import_optional
 
 TOWER = "tower.json"
 """In a checkpoint of a policy with such an encoder: the encoder's configuration."""
@@ -26,14 +26,14 @@ _PREFIXES = ("vision_tower.", "vision_model.")  # what stands before these names
 def read_tower_config(folder: Path) -> dict[str, Any]:
     """The configuration of the SigLIP in a folder: of a SigLIP, a PaliGemma, or a checkpoint of a policy with one."""
     if (folder / TOWER).is_file():
-        saved: dict[str, Any] = read_json(folder / TOWER)
+        saved: dict[str, Any] = read_record(folder / TOWER, dict)
         return saved
     if not (folder / "config.json").is_file():
         raise ValueError(f"there is no config.json in {folder}: pass the folder of a SigLIP or a PaliGemma model")
-    config = read_json(folder / "config.json")
+    config = read_record(folder / "config.json", dict)
     kind = str(config.get("model_type"))
     if kind in _WHOLE_MODELS:
-        config = config["vision_config"]
+        config = read_record(folder / "config.json", {"vision_config": dict})["vision_config"]
     elif kind != _TOWER_ALONE:
         raise ValueError(f"{folder} holds a model of type {kind!r}: policies see through SigLIP or PaliGemma")
     return {**config, "model_type": _TOWER_ALONE, "vision_use_head": False}  # tokens are wanted, not a pooled vector
@@ -41,14 +41,11 @@ def read_tower_config(folder: Path) -> dict[str, Any]:
 
 def build_tower(config: Mapping[str, Any]) -> nn.Module:
     """The tower of a configuration, with random weights."""
-    try:
-        with explain_torchvision():
-            from transformers import SiglipVisionConfig, SiglipVisionModel
-    except ModuleNotFoundError as missing:
-        raise ValueError(
-            f"SigLIP and PaliGemma need transformers: pip install 'stringpe[language]' ({missing})"
-        ) from None
-    tower: nn.Module = SiglipVisionModel(SiglipVisionConfig.from_dict(dict(config)))
+    config_class, model_class = (
+        import_optional("transformers", "a SigLIP or a PaliGemma", LANGUAGE, f"SiglipVision{part}")
+        for part in ("Config", "Model")
+    )
+    tower: nn.Module = model_class(config_class.from_dict(dict(config)))
     return tower
 
 
@@ -75,11 +72,9 @@ def load_tower(folder: Path, config: Mapping[str, Any]) -> nn.Module:
 
 def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Name within the tower and value of the tower's weights, whatever else the files hold."""
-    from safetensors import safe_open
-
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (it is no dictionary)
+        with open_tensors(path, "download it again") as file:
+            for key in file.keys():  # noqa: SIM118, it is not a dictionary
                 name = _name_in_tower(key)
                 if name.startswith(_PARTS) and "text_model." not in key and "language_model." not in key:
                     yield name, file.get_tensor(key)
