@@ -24,7 +24,7 @@ from .rotate import can_project, product_dtype
 QK_NORMS = ("rms", "rms_gain", "layer")
 
 
-class Heads(TypedDict, total=False):
+class HeadOptions(TypedDict, total=False):
     """The options that the attention layers share.
 
     num_kv_heads: key and value heads, a divisor of num_heads (grouped queries).
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
     frequencies: Tensor | None
 
 
-class Inputs(NamedTuple):
+class AttentionInputs(NamedTuple):
     """The arguments of one call, once they fit each other: see `MultiHead.forward`. packings: of queries and keys."""
 
     x: Tensor
@@ -139,10 +139,10 @@ class MultiHead(nn.Module, ABC):
             )
         packed = lengths is not None or context_lengths is not None
         packings = check_packing(x, context, lengths, context_lengths, mask=mask, cache=cache) if packed else None
-        return self.attend(Inputs(x, coords, context, context_coords, mask, causal, packings, cache, prepared))
+        return self.attend(AttentionInputs(x, coords, context, context_coords, mask, causal, packings, cache, prepared))
 
     @abstractmethod
-    def attend(self, inputs: Inputs) -> Tensor:
+    def attend(self, inputs: AttentionInputs) -> Tensor:
         """What `forward` returns."""
 
     def fold_obstacle(self) -> str | None:
@@ -267,7 +267,7 @@ class MultiHead(nn.Module, ABC):
 class Attention(MultiHead):
     """Softmax attention: `attn(x, coords)`, or with keys from elsewhere `attn(x, coords, context, context_coords)`.
 
-    dropout: of attention weights, in training. fold: as in `MultiHead`. `**heads`: see `Heads`.
+    dropout: of attention weights, in training. fold: as in `MultiHead`. `**heads`: see `HeadOptions`.
 
     Scores go through torch's `scaled_dot_product_attention`. Its fused kernels have first derivatives only: for second
     or forward-mode ones, and inside torch.func, use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` around the call.
@@ -283,14 +283,14 @@ class Attention(MultiHead):
         *,
         fold: bool | None = None,
         dropout: float = 0.0,
-        **heads: Unpack[Heads],
+        **heads: Unpack[HeadOptions],
     ):
         super().__init__(dim, num_heads, encoding, fold=fold, **heads)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.dropout = dropout
 
-    def attend(self, inputs: Inputs) -> Tensor:
+    def attend(self, inputs: AttentionInputs) -> Tensor:
         q, k, v = self._encode(inputs)
         mask, causal, packings, cache = inputs.mask, inputs.causal, inputs.packings, inputs.cache
         dropout = self.dropout if self.training else 0.0
@@ -312,7 +312,7 @@ class Attention(MultiHead):
         )  # fmt: skip
         return self.merge(heads)
 
-    def _encode(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    def _encode(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, with q and k encoded."""
         x, coords, context, context_coords = inputs[:4]
         encoding = self.encoding

@@ -158,7 +158,7 @@ def _check_options(name: str, factory: Callable[..., Any], options: dict[str, An
 
 
 def _check_result(name: str, kind: str, encoding: Any) -> None:
-    from .encoding import AbsoluteEmbedding, Encoding, PositionEncoding  # which import this module
+    from .encoding import AbsoluteEmbedding, Encoding, PositionEncoding
 
     wanted = AbsoluteEmbedding if kind == "absolute" else PositionEncoding
     if not isinstance(encoding, wanted):

@@ -14,22 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from .basis import Basis, Unlearned
-from .catalogue import create, kind_of, names, register
 from .checks import check_count, check_finite, check_number, check_tensor
 from .frequencies import Frequencies
 from .rotate import angles, project, rotate, rotate_packed, rotate_pair, rotate_planes
-
-__all__ = [
-    "AbsoluteEmbedding",
-    "Encoding",
-    "PositionEncoding",
-    "check_coords",
-    "create",
-    "kind_of",
-    "names",
-    "param_groups",
-    "register",
-]
 
 
 class PositionEncoding(nn.Module, ABC):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .encoding import names
+from .catalogue import names
 from .io.imports import explain_torchvision
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import Heads, Inputs, MultiHead
+from .attention import AttentionInputs, HeadOptions, MultiHead
 from .encoding import Encoding, PositionEncoding
 from .frequencies import random_frames
 from .kv_cache import LinearCache
@@ -52,7 +52,7 @@ class LinearAttention(MultiHead):
         capacity (section 3.2). For softmax features, scores are then invariant in expectation. "after" rotates φ(q) and
         φ(k), since R(r) does not commute with φ: scores are exactly invariant, and the normaliser is not rotated;
         "relu" only, since random features have no planes (⊗-STRING, which needs none, takes both).
-    num_features: random features per head, for "softmax". `**heads`: see `Heads`.
+    num_features: random features per head, for "softmax". `**heads`: see `HeadOptions`.
 
     `causal` and `cache` are for "relu": softmax features of a key are scaled by the largest of all keys.
     """
@@ -69,7 +69,7 @@ class LinearAttention(MultiHead):
         features: str = "softmax",
         encode: str = "before",
         num_features: int = 256,
-        **heads: Unpack[Heads],
+        **heads: Unpack[HeadOptions],
     ):
         super().__init__(dim, num_heads, encoding, fold=False, **heads)
         if features not in FEATURES:
@@ -103,7 +103,7 @@ class LinearAttention(MultiHead):
             "so P has to multiply tokens"
         )
 
-    def attend(self, inputs: Inputs) -> Tensor:
+    def attend(self, inputs: AttentionInputs) -> Tensor:
         x, coords, context, context_coords, mask, causal, packings, cache, _ = inputs
         if packings is not None:
             return self._attend_each(inputs, *packings)
@@ -122,7 +122,7 @@ class LinearAttention(MultiHead):
             heads = linear_mix(q, k, v.to(wide), scoring, mask=mask, causal=causal, cache=cache)
         return self.merge(heads.to(v.dtype))
 
-    def _attend_each(self, inputs: Inputs, queries: Packing, keys: Packing) -> Tensor:
+    def _attend_each(self, inputs: AttentionInputs, queries: Packing, keys: Packing) -> Tensor:
         """Every packed sequence alone: each has sums over keys, and their scale, of its own."""
         x, coords, context, context_coords = inputs[:4]
         nothing = (None,) * len(queries)

@@ -28,7 +28,7 @@ from .folding import Rows, check_precision, fold_projection, linear_obstacle, no
 from .rotate import product_dtype
 
 
-class Names(NamedTuple):
+class ProjectionNames(NamedTuple):
     """Where a module keeps its projections and norms, by attribute. Queries, keys and values are rows of one nn.Linear,
     `packed`; or of one parameter, `packed_weight` with `packed_bias`; or of three layers, `apart`. Names that the
     module does not have are ignored."""
@@ -48,7 +48,7 @@ class HeldProjections:
     encoding: of num_kv_heads heads; the module has num_heads of queries.
     """
 
-    def __init__(self, owner: nn.Module, encoding: Encoding, num_heads: int, names: Names):
+    def __init__(self, owner: nn.Module, encoding: Encoding, num_heads: int, names: ProjectionNames):
         self.owner, self.encoding, self.names = owner, encoding, names
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, encoding.num_heads, encoding.head_dim
 
@@ -199,7 +199,7 @@ class Projections(nn.Module):
                 f"encoding has one per key head"
             )
         packed = qkv if isinstance(qkv, str) else ""
-        self.names = Names(packed, (apart[0], apart[1], apart[2]), "", "", q_norm, k_norm)
+        self.names = ProjectionNames(packed, (apart[0], apart[1], apart[2]), "", "", q_norm, k_norm)
         self.encoding = encoding
 
     def forward(self, owner: nn.Module, x: Tensor, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:

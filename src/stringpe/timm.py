@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from .encoding import PositionEncoding, names
+from .catalogue import names
+from .encoding import PositionEncoding
 from .hosts.attach import attach
 from .io.imports import explain_torchvision
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..encoding import Encoding
 from ..folding import check_precision
 from ..linear_attention import linear_mix, positive_features, random_directions
-from ..own_projections import HeldProjections, Names
+from ..own_projections import HeldProjections, ProjectionNames
 from ..packing import Packing, attend_packed
 from ..rotate import full_precision
 from .description import Layer
@@ -122,7 +122,7 @@ class HostAttention(nn.Module):
 
     @property
     def _held(self) -> HeldProjections:
-        return HeldProjections(self, self.encoding, self.num_heads, Names(apart=self.layer.apart))
+        return HeldProjections(self, self.encoding, self.num_heads, ProjectionNames(apart=self.layer.apart))
 
     def fold_obstacle(self) -> str | None:
         """Why P cannot move into the weights, as a clause; None if it can."""

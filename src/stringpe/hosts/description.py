@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_choice
 from ..coords import UNITS, augment
 
 
@@ -54,8 +55,7 @@ class Grid:
     rescale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.units not in UNITS:
-            raise ValueError(f"units must be one of {', '.join(UNITS)}, got {self.units!r}")
+        check_choice("units", self.units, UNITS)
 
     def measure(self, plane: Tensor, height: Tensor | int, width: Tensor | int, *, training: bool = False) -> Tensor:
         """Indices (…, n, 2) on a grid to coordinates (…, n, 2). height and width are numbers or (b, 1) tensors."""

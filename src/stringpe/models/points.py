@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count, check_floats
+from ..checks import check_choice, check_count, check_floats
 from ..encoding import PositionEncoding
 from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import draw_classifier, initialise
@@ -53,10 +53,8 @@ class PointTransformer(nn.Module):
         check_encoding(encoding)
         if encoding == "absolute":
             raise ValueError("points have no grid for a learned table: use encoding='sincos' for absolute embeddings")
-        if attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}")
-        if pool not in POOLS:
-            raise ValueError(f"pool of a point transformer is one of {', '.join(POOLS)}, got {pool!r}")
+        check_choice("attention", attention, tuple(ATTENTIONS))
+        check_choice("pool of a point transformer", pool, POOLS)
         self.scale, self.pool = scale, pool
         self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
         self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention
+from ..checks import check_choice
 from ..encoding import PositionEncoding
 from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
 from .initialise import draw_by_fan_in, initialise
@@ -112,8 +113,7 @@ class TextTower(nn.Module):
 
 def _check(encoding: str | PositionEncoding, pool: str, vocab: int, padding: int, context: int) -> None:
     check_encoding(encoding)
-    if pool not in POOLS:
-        raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+    check_choice("pool", pool, POOLS)
     if isinstance(encoding, PositionEncoding) and encoding.coord_dim != 1:
         raise ValueError(f"text has one coordinate, the encoding has {encoding.coord_dim}: build it with coord_dim=1")
     if not 0 <= padding < vocab or context < 1:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...baselines import SinCos
+from ...checks import check_choice
 from ...models.initialise import draw_by_fan_in
 from .base import Net, RobotPolicy, Spec
 from .chunk_decoder import ChunkDecoder, repeat_memory
@@ -45,8 +46,7 @@ class DiffusionPolicy(RobotPolicy):
         prediction: str = "epsilon",
     ):
         super().__init__(encoder, spec, net)
-        if prediction not in PREDICTIONS:
-            raise ValueError(f"prediction must be {' or '.join(map(repr, PREDICTIONS))}, got {prediction!r}")
+        check_choice("prediction", prediction, PREDICTIONS)
         self.train_steps, self.sample_steps, self.repeats = train_steps, sample_steps, repeats
         self.prediction = prediction
         self.signal = squared_cosine(train_steps)  # a plain tensor: float64, whatever the model's dtype
