@@ -27,6 +27,10 @@ FAR, FAR_SHARE = 12.0, 0.3
 """A scene is large and outdoors if more than the second, a share of the image, is farther than the first, in metres."""
 
 
+_PLANES = 256  # that are tried as the ground
+_OFF_PLANE = 0.04  # a pixel is on a plane if its inverse depth differs from the plane's by less, as a share
+
+
 def overlay(image: Tensor, depth: Tensor) -> str:
     """Frames of one colour, drawn pictures and screenshots, seams of a collage, and lines of text laid over a photo."""
     if has_frame(image):
@@ -141,13 +145,13 @@ def has_text(image: Tensor) -> bool:
     return longest >= max(4, image.shape[1] // 60)
 
 
-def ground_share(depth: Tensor, *, tries: int = 256, tolerance: float = 0.04) -> float:
+def ground_share(depth: Tensor) -> float:
     """The largest share of the lower half of the image that lies on one level plane below the camera.
 
     On a plane, 1/z is linear in the pixel: 1/z = a u + b v + c, with u to the right and v down from the middle of the
     image, in widths. With a focal length of one width, (a, b, c) is the plane's normal by its distance. Cameras look
     down by up to 60°, so a plane counts as level below the camera if its normal is within 60° of the image's vertical.
-    The best of `tries` planes through three pixels is counted, from a fixed seed.
+    The best of `_PLANES` planes through three pixels is counted, from a fixed seed.
     """
     height, width = depth.shape
     step = max(1, width // 64)
@@ -163,8 +167,8 @@ def ground_share(depth: Tensor, *, tries: int = 256, tolerance: float = 0.04) ->
     inverse = 1 / low[valid].double()
     design = torch.stack([u[valid], v[valid], torch.ones_like(u[valid])], -1).double()  # (n, 3)
     dice = torch.Generator().manual_seed(0)
-    triples = torch.randint(len(inverse), (tries, 3), generator=dice)
-    matrix = design[triples]  # (tries, 3, 3)
+    triples = torch.randint(len(inverse), (_PLANES, 3), generator=dice)
+    matrix = design[triples]  # (_PLANES, 3, 3)
     solid = torch.linalg.det(matrix).abs() > 1e-4
     planes = torch.linalg.solve(matrix[solid], inverse[triples][solid])  # (some, 3)
     level = planes[:, 1] > 0.5 * planes.norm(dim=1)
@@ -172,4 +176,4 @@ def ground_share(depth: Tensor, *, tries: int = 256, tolerance: float = 0.04) ->
     if not len(planes):
         return 0.0
     error = (design @ planes.mT - inverse[:, None]).abs() / inverse[:, None]  # (n, some)
-    return float((error < tolerance).double().mean(0).max()) * len(inverse) / low.numel()
+    return float((error < _OFF_PLANE).double().mean(0).max()) * len(inverse) / low.numel()

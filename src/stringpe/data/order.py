@@ -18,9 +18,9 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(digest, "big") >> 1  # fits an int64
 
 
-def generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A random generator for one purpose, for example (seed, "flip", step)."""
-    return torch.Generator(device).manual_seed(derive(*parts))
+def generator(*parts: int | str) -> torch.Generator:
+    """A random generator on the CPU for one purpose, for example (seed, "flip", step)."""
+    return torch.Generator().manual_seed(derive(*parts))
 
 
 class Order:

@@ -29,11 +29,6 @@ class Estimate:
         """The interval; from −∞ to ∞ where a single run gives none."""
         return (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether zero lies outside the interval: for a difference, whether it is statistically significant."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 def t_interval(values: Sequence[float], level: float = 0.95) -> Estimate:
     """Mean and Student's t interval: mean ± t · s / √n with n − 1 degrees of freedom."""

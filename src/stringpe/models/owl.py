@@ -57,7 +57,8 @@ def unit(x: Tensor) -> Tensor:
 
 
 class ClassHead(nn.Module):
-    """logit = (cos(e, q) + shift(x)) · (elu(scale(x)) + 1), e = W x, for tokens x (b, n, dim) and query embeddings q.
+    """logit = (e·q + shift(x)) · (elu(scale(x)) + 1), e = W x / ‖W x‖, for tokens x (b, n, dim) and queries q, unit
+    vectors.
 
     shift and scale are linear in x and start the same for every token: the scale so that the factor behind it is
     `factor`, the shift so that a cosine of 0 has the probability `PRIOR`. OWL-ViT starts at a factor of 1, where the
@@ -81,17 +82,15 @@ class ClassHead(nn.Module):
         nn.init.constant_(self.scale.bias, self.factor - 1)  # elu(x) + 1 = x + 1 from 0 on
         nn.init.constant_(self.shift.bias, math.log(PRIOR / (1 - PRIOR)) / self.factor)
 
-    def forward(
-        self, tokens: Tensor, queries: Tensor, mask: Tensor | None = None, *, normalised: bool = False
-    ) -> ClassScores:
-        """queries: (q, e), the same for every image, or (b, q, e). mask: (q,) or (b, q), true where there is a query;
-        the others get the lowest logit of the dtype. normalised: queries are used as they are, unit vectors or means of
-        unit vectors: the logit of a mean is the mean of the logits, which is how prompt templates are averaged."""
+    def forward(self, tokens: Tensor, queries: Tensor, mask: Tensor | None = None) -> ClassScores:
+        """queries: (q, e), the same for every image, or (b, q, e): unit vectors, or means of unit vectors. The logit of
+        a mean is the mean of the logits, which is how prompt templates are averaged. mask: (q,) or (b, q), true where
+        there is a query; the others get the lowest logit of the dtype."""
         self._check(tokens, queries, mask)
         with torch.autocast(tokens.device.type, enabled=False):  # bf16 has too few digits to rank hundreds of boxes
             tokens, queries = (x.to(self.project.weight.dtype) for x in (tokens, queries))
             embeddings = unit(self.project(tokens))
-            cosine = embeddings @ (queries if normalised else unit(queries)).mT  # (b, n, q)
+            cosine = embeddings @ queries.mT  # (b, n, q)
             logits = (cosine + self.shift(tokens)) * (F.elu(self.scale(tokens)) + 1)
         if mask is not None:
             logits = logits.masked_fill(~mask[..., None, :], torch.finfo(logits.dtype).min)
@@ -197,7 +196,7 @@ class Detector(nn.Module, ABC):
             assert text is not None
             queries = self.queries(text)
         tokens, size = self.encode_image(image, depth, calibration)
-        scores = self.class_head(tokens, queries if index is None else queries[index], mask, normalised=True)
+        scores = self.class_head(tokens, queries if index is None else queries[index], mask)
         boxes, objectness = self._boxes(tokens, size), self._objectness(tokens)
         return Detections(scores.logits, boxes, scores.embeddings, objectness, queries)
 

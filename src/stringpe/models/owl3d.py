@@ -136,7 +136,7 @@ class Detector3D(nn.Module):
                 )
             points = world_points(depth, calibration, self.image.patch_size)
             boxes = torch.cat([boxes[..., :3] + points, boxes[..., 3:]], dim=-1)
-        return Predictions3D(self.class_head(tokens, embeddings, normalised=True).logits, boxes)
+        return Predictions3D(self.class_head(tokens, embeddings).logits, boxes)
 
     def embed(self, queries: Tensor) -> Tensor:
         """Tokens of text (q, n) or (q, t, n) to query embeddings (q, e): unit vectors, or their mean over t templates,

@@ -116,21 +116,21 @@ def _mark_known_negatives(found: Detections, truth: Truth, mask: Tensor | None, 
     return known & (inside == 0)
 
 
-def focal(logits: Tensor, target: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
+def focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal sigmoid cross-entropy of every logit, for targets of the same shape that are 0 or 1: with p the probability
     given to the target, −w (1 − p)^γ log p, w = α for 1 and 1 − α for 0."""
     positive = target > 0.5
     wrong = torch.where(positive, -logits.float(), logits.float())  # the logit of the other outcome than the target
-    return torch.where(positive, alpha, 1 - alpha) * wrong.sigmoid() ** gamma * F.softplus(wrong)
+    return torch.where(positive, ALPHA, 1 - ALPHA) * wrong.sigmoid() ** GAMMA * F.softplus(wrong)
 
 
-def focal_cost(logits: Tensor, labels: Tensor, *, alpha: float = ALPHA, gamma: float = GAMMA) -> Tensor:
+def focal_cost(logits: Tensor, labels: Tensor) -> Tensor:
     """The class cost of matching a token to object j, with labels (b, m): logits (b, n, q) to (b, n, m), its loss as a
     positive minus its loss as a negative."""
     logits = logits.float().gather(2, labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1))
     p = logits.sigmoid()
-    negative = (1 - alpha) * p**gamma * F.softplus(logits)
-    return alpha * (1 - p) ** gamma * F.softplus(-logits) - negative
+    negative = (1 - ALPHA) * p**GAMMA * F.softplus(logits)
+    return ALPHA * (1 - p) ** GAMMA * F.softplus(-logits) - negative
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor
 Generators = Sequence[torch.Generator] | None
 """One generator per row of a batch, on the CPU so that every device draws the same numbers; None: the global one."""
 
+_RANGE = 1.0  # of normalised actions, on either side of 0
 _LARGEST_BETA = 0.999  # a β of 1 would leave no signal, and the sampler divides by it
 
 
@@ -46,10 +47,10 @@ def add_noise(x: Tensor, noise: Tensor, t: Tensor, signal: Tensor) -> Tensor:
     return (power.sqrt() * x + (1 - power).sqrt() * noise).to(x.dtype)
 
 
-def noise_of(x: Tensor, clean: Tensor, t: int, signal: Tensor, clip: float = 1.0) -> Tensor:
-    """The noise in x at step t if its signal is `clean`, clipped to ± clip."""
+def noise_of(x: Tensor, clean: Tensor, t: int, signal: Tensor) -> Tensor:
+    """The noise in x at step t if its signal is `clean`, clipped to the range of normalised actions."""
     power = float(signal[t])  # ᾱ_t
-    return (x - math.sqrt(power) * clean.clamp(-clip, clip)) / math.sqrt(1 - power)
+    return (x - math.sqrt(power) * clean.clamp(-_RANGE, _RANGE)) / math.sqrt(1 - power)
 
 
 def trailing_steps(steps: int, count: int) -> list[int]:
@@ -59,11 +60,11 @@ def trailing_steps(steps: int, count: int) -> list[int]:
     return [round(steps - i * steps / count) - 1 for i in range(count)]
 
 
-def ddim_step(x: Tensor, noise: Tensor, t: int, before: int, signal: Tensor, clip: float = 1.0) -> Tensor:
+def ddim_step(x: Tensor, noise: Tensor, t: int, before: int, signal: Tensor) -> Tensor:
     """One step of DDIM with η = 0, from x at step t to step `before` (−1: no noise left), with the predicted noise.
 
-    The clean sample that the noise implies is clipped to ± clip, the range of normalised actions."""
+    The clean sample that the noise implies is clipped to the range of normalised actions."""
     now = float(signal[t])
     then = float(signal[before]) if before >= 0 else 1.0
-    clean = ((x - math.sqrt(1 - now) * noise) / math.sqrt(now)).clamp(-clip, clip)
+    clean = ((x - math.sqrt(1 - now) * noise) / math.sqrt(now)).clamp(-_RANGE, _RANGE)
     return math.sqrt(then) * clean + math.sqrt(1 - then) * noise

@@ -119,7 +119,7 @@ def _hand_over(name: str, item: Thing) -> RobotTask:
 
 def _insertion(name: str, text: str, count: int) -> RobotTask:
     half, peg_half, hole = 0.05, 0.04, 0.012
-    socket = things.socket(hole=hole, half=half)
+    socket = things.socket(hole, half)
     names, colours = ("peg", "second peg")[:count], (things.RED, things.ORANGE)
     pegs = tuple(things.peg(n, half=(0.009, peg_half, 0.009), colour=c) for n, c in zip(names, colours, strict=False))
     starts = {

@@ -21,6 +21,7 @@ from .world_state import World
 
 SPEED = 0.28  # m/s
 TURN = 1.6  # rad/s
+_STEPS, _DAMPING = 30, 0.03  # of inverse kinematics
 
 
 @dataclass(frozen=True)
@@ -148,16 +149,14 @@ class Kinematics:
         self._set(arm, joints)
         return self._read(arm)
 
-    def solve(
-        self, arm: Arm, target: Pose, start: Vector, steps: int = 30, damping: float = 0.03
-    ) -> tuple[Vector, float]:
+    def solve(self, arm: Arm, target: Pose, start: Vector) -> tuple[Vector, float]:
         """Joint angles near `start` that bring the grip site to a pose, and the distance left (a radian is 0.1 m)."""
         adr = [int(self._model.joint(name).dofadr[0]) for name in arm.joints]
         low, high = np.array([self._model.joint(name).range for name in arm.joints]).T
         joints, jacobian = start.copy(), np.zeros((6, self._model.nv))
         site = self._model.site(f"{arm.name}/grip").id
         error = np.inf
-        for _ in range(steps):
+        for _ in range(_STEPS):
             self._set(arm, joints)
             here = self._read(arm)
             turn = here.turn @ rotation_vector(here.turn.T @ target.turn)
@@ -167,7 +166,7 @@ class Kinematics:
                 break
             mujoco.mj_jacSite(self._model, self._data, jacobian[:3], jacobian[3:], site)
             part = jacobian[:, adr] * np.array([1, 1, 1, 0.1, 0.1, 0.1])[:, None]
-            step = part.T @ np.linalg.solve(part @ part.T + damping**2 * min(1.0, 10 * error) * np.eye(6), gap)
+            step = part.T @ np.linalg.solve(part @ part.T + _DAMPING**2 * min(1.0, 10 * error) * np.eye(6), gap)
             joints = np.clip(joints + np.clip(step, -0.3, 0.3), low, high)
         return joints, error
 

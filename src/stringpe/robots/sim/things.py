@@ -58,18 +58,19 @@ class Thing:
     grasps: tuple[Grasp, ...] = ()
 
 
+BASE = 0.06  # metres: half the width of a base with a recess
 LOW = 0.018  # metres: height of the grip point of a hand whose finger tips are just above the table
 
 
-def across(sides: int, height: float, opening: float = 1.0) -> tuple[Grasp, ...]:
+def across(sides: int, height: float) -> tuple[Grasp, ...]:
     """Grasps of a whole round body, on opposite flats."""
-    return tuple(Grasp((0.0, 0.0, height), 2 * np.pi * side / sides, opening) for side in range(sides // 2))
+    return tuple(Grasp((0.0, 0.0, height), 2 * np.pi * side / sides) for side in range(sides // 2))
 
 
-def rim(sides: int, radius: float, height: float, opening: float = 0.45) -> tuple[Grasp, ...]:
+def rim(sides: int, radius: float, height: float) -> tuple[Grasp, ...]:
     """Grasps of a wall, one finger inside and one outside."""
     angles = [2 * np.pi * side / sides for side in range(sides)]
-    return tuple(Grasp((radius * np.cos(a), radius * np.sin(a), height), a, opening) for a in angles)
+    return tuple(Grasp((radius * np.cos(a), radius * np.sin(a), height), a, 0.45) for a in angles)
 
 
 def add(spec: Any, thing: Thing) -> None:
@@ -96,7 +97,7 @@ def add(spec: Any, thing: Thing) -> None:
 
 
 def ring(
-    low: float, high: float, height: float, *, thick: float = 0.005, base: float = 0.0, sides: int = 12, colour: Colour
+    low: float, high: float, height: float, *, thick: float = 0.005, sides: int = 12, colour: Colour
 ) -> tuple[Primitive, ...]:
     """A round wall: `sides` boxes whose outer faces stand on a circle of radius `low` and lean to one of `high`."""
     lean = float(np.arctan2(high - low, height))
@@ -104,7 +105,7 @@ def ring(
     width = max(low, high) * np.tan(np.pi / sides)
     parts = []
     for angle in np.arange(sides) * 2 * np.pi / sides:
-        pos = (middle * np.cos(angle), middle * np.sin(angle), base + height / 2)
+        pos = (middle * np.cos(angle), middle * np.sin(angle), height / 2)
         turn = rotation_about("z", angle) @ rotation_about("y", lean)
         parts.append(Primitive("box", (thick / 2, width, height / 2 / np.cos(lean)), pos, turn, colour))
     return tuple(parts)
@@ -115,9 +116,9 @@ def disc(radius: float, thick: float, colour: Colour, base: float = 0.0) -> Prim
     return Primitive("cylinder", (radius, thick / 2), (0.0, 0.0, base + thick / 2), colour=colour)
 
 
-def tray(half: tuple[float, float], height: float, *, thick: float = 0.005, colour: Colour) -> tuple[Primitive, ...]:
+def tray(half: tuple[float, float], height: float, *, colour: Colour) -> tuple[Primitive, ...]:
     """An open box with inner half widths `half`."""
-    x, y = half
+    (x, y), thick = half, 0.005
     floor = Primitive("box", (x + thick, y + thick, thick / 2), (0.0, 0.0, thick / 2), colour=colour)
     walls = [
         Primitive("box", (thick / 2, y + thick, height / 2), (side * (x + thick / 2), 0.0, height / 2), colour=colour)
@@ -136,21 +137,23 @@ def bowl(name: str = "bowl", *, low: float = 0.04, high: float = 0.06, height: f
     return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 3 * high) / 4, height - 0.006))
 
 
-def plate(name: str = "plate", *, low: float = 0.053, high: float = 0.063, height: float = 0.022) -> Thing:
+def plate() -> Thing:
     """A deep plate: its rim rises so that fingers can take it."""
+    low, high, height = 0.053, 0.063, 0.022
     parts = (disc(low, 0.006, WHITE), *ring(low, high, height, colour=CREAM, sides=16))
-    return Thing(name, parts, mass=0.12, radius=high, grasps=rim(16, (low + 2 * high) / 3 - 0.0025, LOW + 0.002))
+    return Thing("plate", parts, mass=0.12, radius=high, grasps=rim(16, (low + 2 * high) / 3 - 0.0025, LOW + 0.002))
 
 
-def glass(name: str = "glass", *, radius: float = 0.026, height: float = 0.085) -> Thing:
+def glass() -> Thing:
     """A straight drinking glass."""
-    colour = (0.55, 0.8, 0.85)
+    radius, height, colour = 0.026, 0.085, (0.55, 0.8, 0.85)
     parts = (disc(radius, 0.008, colour), *ring(radius, radius, height, thick=0.004, colour=colour))
-    return Thing(name, parts, mass=0.09, radius=radius, grasps=across(12, height - 0.02))
+    return Thing("glass", parts, mass=0.09, radius=radius, grasps=across(12, height - 0.02))
 
 
-def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Thing:
+def mug() -> Thing:
     """A mug with its handle on the side of its x axis."""
+    radius, height = 0.028, 0.07
     handle = tuple(
         Primitive("box", size, pos, colour=RED)
         for size, pos in (
@@ -161,12 +164,12 @@ def mug(name: str = "mug", *, radius: float = 0.028, height: float = 0.07) -> Th
     )
     parts = (disc(radius, 0.008, RED), *ring(radius, radius, height, thick=0.004, colour=RED), *handle)
     sideways = Grasp((0.0, 0.0, height - 0.018), np.pi / 2)  # clear of the handle
-    return Thing(name, parts, mass=0.1, radius=radius + 0.02, grasps=(sideways,))
+    return Thing("mug", parts, mass=0.1, radius=radius + 0.02, grasps=(sideways,))
 
 
-def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height: float = 0.04) -> Thing:
+def rack() -> Thing:
     """A dish rack: slats at `height` over the table, low rails at the sides; it does not move."""
-    x, y = half
+    x, y, height = 0.09, 0.09, 0.04
     slats = [
         Primitive("box", (0.005, y, 0.003), (float(at), 0.0, height - 0.003), colour=GREY)
         for at in np.linspace(-x, x, 10)
@@ -177,21 +180,23 @@ def rack(name: str = "rack", *, half: tuple[float, float] = (0.09, 0.09), height
         for a in (-1, 1)
         for b in (-1, 1)
     ]
-    return Thing(name, (*slats, *rails, *legs), fixed=True, radius=float(np.hypot(x, y)))
+    return Thing("rack", (*slats, *rails, *legs), fixed=True, radius=float(np.hypot(x, y)))
 
 
-def pen(name: str = "pen", *, radius: float = 0.009, half: float = 0.08) -> Thing:
+def pen() -> Thing:
     """A thick marker, its axis along y."""
+    radius, half = 0.009, 0.08
     lying = rotation_about("x", np.pi / 2)
     body = Primitive("capsule", (radius, half - radius), turn=lying, colour=PURPLE)
     cap = Primitive("cylinder", (radius + 0.001, 0.018), (0.0, half - 0.02, 0.0), lying, WHITE)
     rest = radius + 0.001
     ends = tuple(Grasp((0.0, end * 0.05, LOW - rest), 0.0, 0.7) for end in (-1, 1))
-    return Thing(name, (body, cap), mass=0.04, rest=rest, radius=half, rolls=True, grasps=ends)
+    return Thing("pen", (body, cap), mass=0.04, rest=rest, radius=half, rolls=True, grasps=ends)
 
 
-def banana(name: str = "banana", *, radius: float = 0.014, half: float = 0.075, bend: float = 0.012) -> Thing:
+def banana() -> Thing:
     """A chain of five capsules on a shallow arc in the plane of the table, its ends along y."""
+    radius, half, bend = 0.014, 0.075, 0.012
     nodes = [np.array([bend * (1 - (t / half) ** 2), t, 0.0]) for t in np.linspace(-half, half, 6)]
     parts = []
     for a, b in pairwise(nodes):
@@ -200,7 +205,7 @@ def banana(name: str = "banana", *, radius: float = 0.014, half: float = 0.075, 
         middle = (a + b) / 2
         parts.append(Primitive("capsule", (radius, length / 2), (middle[0], middle[1], 0.0), turn, YELLOW))
     ends = tuple(Grasp((bend * (1 - (0.05 / half) ** 2), end * 0.05, LOW - radius), -end * 0.2, 0.9) for end in (-1, 1))
-    return Thing(name, tuple(parts), mass=0.09, rest=radius, radius=half, rolls=True, grasps=ends)
+    return Thing("banana", tuple(parts), mass=0.09, rest=radius, radius=half, rolls=True, grasps=ends)
 
 
 def ball(name: str, radius: float, colour: Colour) -> Thing:
@@ -209,10 +214,12 @@ def ball(name: str, radius: float, colour: Colour) -> Thing:
     return Thing(name, (part,), mass=0.06, rest=radius, radius=radius, rolls=True, grasps=grasps)
 
 
-def lemon(name: str = "lemon") -> Thing:
+def lemon() -> Thing:
     """An ellipsoid, longer along y."""
     part = Primitive("ellipsoid", (0.02, 0.027, 0.02), colour=YELLOW)
-    return Thing(name, (part,), mass=0.05, rest=0.02, radius=0.027, rolls=True, grasps=(Grasp((0.0, 0.0, 0.0), 0.0),))
+    return Thing(
+        "lemon", (part,), mass=0.05, rest=0.02, radius=0.027, rolls=True, grasps=(Grasp((0.0, 0.0, 0.0), 0.0),)
+    )
 
 
 def block(name: str, half: tuple[float, float, float], colour: Colour, mass: float = 0.06) -> Thing:
@@ -223,14 +230,16 @@ def block(name: str, half: tuple[float, float, float], colour: Colour, mass: flo
     return Thing(name, (part,), mass=mass, radius=float(np.hypot(half[0], half[1])), grasps=tuple(grasps))
 
 
-def socket(name: str = "socket", *, hole: float = 0.012, half: float = 0.05, wall: float = 0.004) -> Thing:
-    """A square tube along y, open at both ends, with a stop in the middle; its origin is the middle of the tube."""
+def socket(hole: float, half: float) -> Thing:
+    """A square tube along y, open at both ends, with a stop in the middle; its origin is the middle of the tube. hole,
+    half: half its inner width, and half its length."""
+    wall = 0.004
     out = hole + wall / 2
     sides = [Primitive("box", (wall / 2, half, hole + wall), (side * out, 0.0, 0.0), colour=BLUE) for side in (-1, 1)]
     sides += [Primitive("box", (hole, half, wall / 2), (0.0, 0.0, side * out), colour=BLUE) for side in (-1, 1)]
     stop = Primitive("box", (hole, 0.004, hole), colour=BLUE)
     middle = Grasp((0.0, 0.0, 0.002), 0.0)
-    return Thing(name, (*sides, stop), mass=0.08, rest=hole + wall, radius=half, grasps=(middle,))
+    return Thing("socket", (*sides, stop), mass=0.08, rest=hole + wall, radius=half, grasps=(middle,))
 
 
 def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0.009), colour: Colour = RED) -> Thing:
@@ -239,33 +248,33 @@ def peg(name: str = "peg", *, half: tuple[float, float, float] = (0.009, 0.05, 0
     return Thing(name, (Primitive("box", half, colour=colour),), mass=0.06, rest=half[2], radius=half[1], grasps=ends)
 
 
-def recess(
-    name: str, hole: tuple[tuple[float, float, float, float], ...], *, half: float = 0.06, height: float = 0.03
-) -> Thing:
+def recess(name: str, hole: tuple[tuple[float, float, float, float], ...]) -> Thing:
     """A base with a recess 2 cm deep; `hole` lists the boxes around it as (x, y, half width, half length)."""
+    half, height = BASE, 0.03
     floor = Primitive("box", (half, half, (height - 0.02) / 2), (0.0, 0.0, (height - 0.02) / 2), colour=DARK)
     walls = [Primitive("box", (hx, hy, 0.01), (x, y, height - 0.01), colour=RED) for x, y, hx, hy in hole]
     return Thing(name, (floor, *walls), fixed=True, radius=half * 1.42)
 
 
-def around(x: float, y: float, half: float = 0.06) -> tuple[tuple[float, float, float, float], ...]:
-    """The four boxes around a rectangular hole with half widths x and y."""
-    side, end = (half - x) / 2, (half - y) / 2
-    return ((x + side, 0, side, half), (-x - side, 0, side, half), (0, y + end, x, end), (0, -y - end, x, end))
+def around(x: float, y: float) -> tuple[tuple[float, float, float, float], ...]:
+    """The four boxes around a rectangular hole with half widths x and y, out to the edge of a `recess`."""
+    side, end = (BASE - x) / 2, (BASE - y) / 2
+    return ((x + side, 0, side, BASE), (-x - side, 0, side, BASE), (0, y + end, x, end), (0, -y - end, x, end))
 
 
-def tee(name: str, colour: Colour = YELLOW) -> Thing:
+def tee(name: str) -> Thing:
     """A T: a bar along y with a stem to the side of its x axis."""
     parts = (
-        Primitive("box", (0.012, 0.036, 0.025), (0.0, 0.0, 0.025), colour=colour),
-        Primitive("box", (0.012, 0.012, 0.025), (0.024, 0.0, 0.025), colour=colour),
+        Primitive("box", (0.012, 0.036, 0.025), (0.0, 0.0, 0.025), colour=YELLOW),
+        Primitive("box", (0.012, 0.012, 0.025), (0.024, 0.0, 0.025), colour=YELLOW),
     )
     grasps = tuple(Grasp((0.0, y, 0.036), 0.0) for y in (-0.024, 0.024))
     return Thing(name, parts, mass=0.07, radius=0.04, grasps=grasps)
 
 
-def around_tee(half: float = 0.06, slack: float = 0.002) -> tuple[tuple[float, float, float, float], ...]:
-    """The boxes around the hole of a `tee`."""
+def around_tee() -> tuple[tuple[float, float, float, float], ...]:
+    """The boxes around the hole of a `tee`, which has 2 mm of room in it."""
+    half, slack = BASE, 0.002
     x, y, stem_x, stem_y = 0.012 + slack, 0.036 + slack, 0.036 + slack, 0.012 + slack
     left, end, right = (half - x) / 2, (half - y) / 2, (half - stem_x) / 2
     shoulder, width = (half - stem_y) / 2, (half - x) / 2
