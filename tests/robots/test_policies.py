@@ -360,7 +360,7 @@ def test_a_decoder_of_the_clean_chunk_samples_what_it_gives():
     model.decoder.forward = lambda x, condition, memory: wanted.expand(len(x), -1, -1)
     torch.testing.assert_close(model.sample(torch.zeros(3, 2, NET.dim)), wanted.expand(3, -1, -1), rtol=0, atol=1e-5)
     assert float(model.loss(torch.zeros(3, 2, NET.dim), wanted.expand(3, -1, -1))) == 0
-    with pytest.raises(ValueError, match="'epsilon' or 'sample'"):
+    with pytest.raises(ValueError, match="prediction must be one of epsilon, sample"):
         policy(prediction="velocity")
 
 
