@@ -12,7 +12,7 @@ from image_text_model import TEXTS, write_image_text_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captioned_images import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
-from stringpe.data.depth_lifting import LiftSettings, lift, to_millimetres
+from stringpe.data.depth_lifting import LiftSettings, lift
 from stringpe.data.order import Launch, read_launch
 from stringpe.io import files
 from stringpe.io.files import _HOST
@@ -195,11 +195,6 @@ def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
         lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
     with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, illusion, got sky"):
         LiftSettings(filters=("sky",))
-
-
-def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():
-    given = torch.tensor([[1.2344, 0.0, -1.0], [torch.nan, torch.inf, 65.6]])
-    assert to_millimetres(given).tolist() == [[1234, 0, 0], [0, 0, 0]]
 
 
 def test_the_command_line_takes_its_share_from_the_environment(source, model, tmp_path, monkeypatch, capsys):

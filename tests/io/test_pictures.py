@@ -22,6 +22,7 @@ from stringpe.io.pictures import (
     decode_picture,
     encode_png,
     read_depth_step,
+    to_millimetres,
 )
 
 
@@ -160,3 +161,8 @@ def test_a_sound_picture_of_too_many_pixels_is_refused():
     assert len(file.getvalue()) < 100_000
     with pytest.raises(BadSample, match="8200 × 8200 pixels are more than the 64 million that are decoded"):
         decode_picture(file.getvalue(), "x")
+
+
+def test_trap_30_holes_and_far_things_are_zero_and_a_step_is_a_millimetre():
+    given = torch.tensor([[1.2344, 0.0, -1.0], [torch.nan, torch.inf, 65.6], [0.0004, 65.534, 65.535]])
+    assert to_millimetres(given).tolist() == [[1234, 0, 0], [0, 0, 0], [0, 65534, 0]]

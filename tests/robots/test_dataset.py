@@ -20,6 +20,7 @@ from PIL import Image
 from stand_in import demonstration
 
 from stringpe.robots.data import parquet
+from stringpe.robots.data.columns import DEPTH
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.episodes import episode_path
 from stringpe.robots.data.parquet import BrokenEpisode
@@ -323,3 +324,9 @@ def test_a_decompression_bomb_is_refused():
     Image.new("1", (9000, 9000)).save(file, "PNG")
     with pytest.raises(BrokenEpisode, match="9000 × 9000 pixels are more than"):
         parquet.decode("observation.images.top", file.getvalue())
+
+
+def test_depth_without_a_measurement_or_too_far_for_its_file_is_a_hole():
+    far = np.array([[100.0, np.inf, np.nan, -1.0, 0.0, 1.5]], np.float32)
+    found = parquet.decode(DEPTH + "top", parquet.encode(DEPTH + "top", far))
+    np.testing.assert_allclose(found, [[0, 0, 0, 0, 0, 1.5]])

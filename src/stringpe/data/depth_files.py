@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..io.pictures import BadSample, decode_deep, read_depth_step
+from ..io.pictures import HOLE, BadSample, decode_deep, read_depth_step
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DEPTH = "depth.png"
 """The kind of a sample's depth file."""
 
-_HOLE = 65535
 _NEAR, _FAR = 0.05, 200.0  # metres: a median depth beyond these is a wrong unit, not a place
 _ASPECT = 0.02  # by how much the aspects of depth and picture may differ, as a share
 
@@ -30,7 +29,7 @@ def read_depth(files: Mapping[str, bytes], name: str, step: float) -> Tensor:
     if DEPTH not in files:
         raise BadSample(f"{name}: it has no {DEPTH}, which a model with depth needs (`stringpe data depth` makes it)")
     steps = decode_deep(files[DEPTH], f"{name}: its depth")
-    steps = torch.where(steps == _HOLE, 0, steps)
+    steps = torch.where(steps == HOLE, 0, steps)
     own = find_depth_step(files, name)
     stated = step if own is None else own
     depth = steps.float() * stated

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..io.files import claim_folder, read_record, remove_stale_drafts, write_json
-from ..io.pictures import BadSample, encode_png
+from ..io.pictures import MILLIMETRE, BadSample, encode_png, to_millimetres
 from ..io.progress import duration, progress
 from ..models.depth_estimator import DepthEstimator
 from ..models.image_classifier import ImageClassifier
@@ -38,8 +38,6 @@ from .images import to_tensor
 from .order import Launch, read_launch
 from .tars import write_samples
 
-MILLIMETRE = 0.001
-_FARTHEST = 65534  # 65535 marks holes elsewhere
 _NAMED = 20  # samples that a summary names
 _WINDOW = 16  # batches whose images are decoded at a time; those of one size go through the model together
 
@@ -233,12 +231,6 @@ def _judge(some: _Estimated, classify: ImageClassifier | None) -> list[str]:
 
 def _encode(depth: Tensor) -> bytes:
     return encode_png(to_millimetres(depth), depth_step=MILLIMETRE)
-
-
-def to_millimetres(depth: Tensor) -> Tensor:
-    """Metres (H, W) to int32 steps of a millimetre; holes, and what is beyond 65.5 m, become 0."""
-    steps = (depth.nan_to_num(0, 0, 0) / MILLIMETRE).round()
-    return torch.where((steps > 0) & (steps <= _FARTHEST), steps, 0).to(torch.int32)
 
 
 def _decode(found: CaptionFiles, i: int) -> Tensor:

@@ -34,6 +34,11 @@ MAX_PIXELS = 64 * 1024 * 1024
 MAX_ASPECT = 256
 """Longest picture, in widths: brought to a common short side, a longer one would fill the memory."""
 
+MILLIMETRE = 0.001
+"""The usual step of a depth map of 16 bits, in metres."""
+
+HOLE = 65535
+"""In a depth map of 16 bits a hole, as 0 is."""
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _DEPTH_STEP = b"depth_step"
@@ -119,6 +124,13 @@ def _check_size(image: "Image") -> None:
         raise ValueError(f"{size} are more than the {MAX_PIXELS // 2**20} million that are decoded")
     if max(image.size) > MAX_ASPECT * min(image.size):
         raise ValueError(f"{size} are longer than {MAX_ASPECT} : 1, beyond which nothing is decoded")
+
+
+def to_millimetres(depth: Tensor) -> Tensor:
+    """Depth in metres as int32 steps of `MILLIMETRE`, for 16-bit files; 0 where there is a hole, or something farther
+    away than 65.534 m."""
+    steps = (depth.nan_to_num(0, 0, 0) / MILLIMETRE).round()
+    return torch.where((steps > 0) & (steps < HOLE), steps, 0).to(torch.int32)
 
 
 def encode_png(image: Tensor, *, depth_step: float | None = None) -> bytes:

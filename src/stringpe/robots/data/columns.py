@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...io.files import find_mismatch
+from ...io.pictures import MILLIMETRE
 
 Array = NDArray[Any]
 Frames = Mapping[str, Array]
@@ -24,7 +25,6 @@ Frames = Mapping[str, Array]
 STATE, ACTION = "observation.state", "action"
 IMAGES, DEPTH = "observation.images.", "observation.depth."
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-MILLIMETRE = 0.001
 UNITS = {"mm": MILLIMETRE, "m": 1.0}
 """Metres per step of stored depth, by the name of its unit."""
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ...io.pictures import MILLIMETRE
 from ...io.problems import Problems
 from . import parquet, video
-from .columns import ACTION, COUNTERS, DEPTH, IMAGES, MILLIMETRE, STATE, Array, StoredColumn, read_columns
+from .columns import ACTION, COUNTERS, DEPTH, IMAGES, STATE, Array, StoredColumn, read_columns
 from .episodes import Episode, find_episodes, read_info
 from .parquet import BrokenEpisode
 

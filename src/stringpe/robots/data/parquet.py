@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...io.files import find_mismatch
 from ...io.imports import ROBOTS, import_optional
-from ...io.pictures import BadSample, decode_deep, decode_picture
-from .columns import DEPTH, MILLIMETRE, Array, scalar_type
+from ...io.pictures import MILLIMETRE, BadSample, decode_deep, decode_picture, to_millimetres
+from .columns import DEPTH, Array, scalar_type
 
 _MOST_VALUES = 10**8
 """Most values of a column in a file: four times what LeRobot's files of 100 MB can hold of numbers."""
@@ -52,7 +53,7 @@ def encode(key: str, picture: Array, quality: int = 0) -> bytes:
 
     file = io.BytesIO()
     if key.startswith(DEPTH):
-        Image.fromarray(to_millimetres(picture)).save(file, "PNG")
+        Image.fromarray(depth_to_steps(picture)).save(file, "PNG")
     elif quality:
         # Full colour resolution: at these sizes a coloured object may be a few pixels wide.
         Image.fromarray(picture).save(file, "JPEG", quality=quality, subsampling=0)
@@ -61,10 +62,9 @@ def encode(key: str, picture: Array, quality: int = 0) -> bytes:
     return file.getvalue()
 
 
-def to_millimetres(depth: Array) -> Array:
+def depth_to_steps(depth: Array) -> Array:
     """Depth in metres as it is stored: whole millimetres, 0 where nothing was measured."""
-    metres = np.where(np.isfinite(depth) & (depth > 0), depth, 0)
-    return np.clip(np.rint(metres / MILLIMETRE), 0, 65535).astype(np.uint16)
+    return to_millimetres(torch.from_numpy(np.ascontiguousarray(depth))).numpy().astype(np.uint16)
 
 
 def decode(key: str, data: bytes, unit: float | None = MILLIMETRE) -> Array:

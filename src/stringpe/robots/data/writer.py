@@ -182,7 +182,7 @@ def _sample_pictures(key: str, encoded: list[bytes]) -> Array:
     pictures = [parquet.decode(key, encoded[i]) for i in pick_pictures(len(encoded))]
     if len({p.shape for p in pictures}) != 1:
         raise ValueError(f"pictures of {key} differ in size: {sorted({p.shape for p in pictures})}")
-    return np.stack([parquet.to_millimetres(p) if key.startswith(DEPTH) else p for p in pictures])
+    return np.stack([parquet.depth_to_steps(p) if key.startswith(DEPTH) else p for p in pictures])
 
 
 def _info(features: dict[str, Any], fps: float, robot: str) -> dict[str, Any]:
