@@ -13,11 +13,8 @@ json say which. Their poses are in one frame, the room's.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -28,8 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.cache import digest
+from ..data.tars import write_samples
 from ..geometry.box3d import project_edges
-from ..io.files import claim_folder, hold_lock, new_file, remove_stale_drafts, write_bytes
+from ..io.files import claim_folder, hold_lock, remove_stale_drafts, write_bytes
 from ..io.pictures import encode_png
 from ..io.progress import progress
 from .descriptions import RELATIONS, captions, in_view, relations, seen
@@ -74,17 +73,15 @@ def describe(frames: Frames, views: int = 1) -> list[dict[str, Any]]:
     return result
 
 
-def _encode_files(frames: Frames, views: int) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files of a batch, sample after sample."""
+def _encode_samples(frames: Frames, views: int) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The samples of a batch of frames: key, and files by kind."""
     rgb = (frames.rgb * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
     depth = (frames.depth / DEPTH_STEP).round().clamp(0, 65535).to(torch.int32).cpu()
     instance = frames.instance.to(torch.uint8).cpu()
     for b, text in enumerate(describe(frames, views)):
-        key = f"{text['index']:09d}"
-        yield f"{key}.rgb.png", encode_png(rgb[b])
-        yield f"{key}.depth.png", encode_png(depth[b], depth_step=DEPTH_STEP)
-        yield f"{key}.instance.png", encode_png(instance[b])
-        yield f"{key}.json", json.dumps(text).encode()
+        files = {"rgb.png": encode_png(rgb[b]), "depth.png": encode_png(depth[b], depth_step=DEPTH_STEP)}
+        files |= {"instance.png": encode_png(instance[b]), "json": json.dumps(text).encode()}
+        yield f"{text['index']:09d}", files
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,9 @@ class _DataSet:
     def settings(self) -> dict[str, Any]:
         """Everything that the content of the shards depends on."""
         names = ("count", "seed", "size", "families", "views", "shard_size", "decorated")
-        return {name: getattr(self, name) for name in names} | {"renderer": _hash_sources()}
+        # Another version of this package may draw other frames for the same seed.
+        renderer = digest(*sorted(Path(__file__).parent.glob("*.py")))
+        return {name: getattr(self, name) for name in names} | {"renderer": renderer}
 
     def shards(self) -> dict[Path, range]:
         """The frames of every shard."""
@@ -116,15 +115,12 @@ class _DataSet:
         options = {"families": self.families, "views": self.views, "decorated": self.decorated, "device": self.device}
         return render(sample(self.seed, indices, **options), self.size)  # type: ignore[arg-type]
 
-    def write_shard(self, path: Path, span: range, advance: Callable[[int], None]) -> None:
-        with new_file(path) as draft, tarfile.open(draft, "w") as tar:
-            for start in range(span.start, span.stop, self.batch):
-                frames = self.render(range(start, min(start + self.batch, span.stop)))
-                for name, content in _encode_files(frames, self.views):
-                    entry = tarfile.TarInfo(name)
-                    entry.size = len(content)  # times stay 0: the same seed gives the same bytes
-                    tar.addfile(entry, io.BytesIO(content))
-                advance(len(frames))
+    def samples(self, span: range, advance: Callable[[int], None]) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """The samples of a shard, rendered batch by batch."""
+        for start in range(span.start, span.stop, self.batch):
+            frames = self.render(range(start, min(start + self.batch, span.stop)))
+            yield from _encode_samples(frames, self.views)
+            advance(len(frames))
 
 
 def write(
@@ -189,7 +185,7 @@ def _write_missing(data: _DataSet, missing: dict[Path, range], advance: Callable
                 if path.exists():
                     advance(len(span))
                 else:
-                    data.write_shard(path, span, advance)
+                    write_samples(path, data.samples(span, advance))
             del missing[path]
         if missing:
             watch.wait(missing, holder)
@@ -226,14 +222,6 @@ class _Watch:
         elif time.monotonic() - self.last_change > _PATIENCE:
             raise ValueError(f"{holder} (nothing in {self.out} has changed for {_PATIENCE:g} s)")
         time.sleep(_POLL)
-
-
-def _hash_sources() -> str:
-    """A digest of this package's source, because another version may draw other frames for the same seed."""
-    digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.15) -> Tensor:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...checks import check_choice
+from ...data.transforms import to_unit
 from ...io.files import find_mismatch
 from ...models.blocks import check_encoding
 from ...models.depth import FRAMES
@@ -174,7 +175,8 @@ class RobotPolicy(nn.Module):
         """Observed tokens of a batch: see `Observer.forward`. Images (b, 3, S, S) are uint8, or floats in [−1, 1]."""
         with_depth = self.observer.wants_depth
         self._check(batch, with_depth)
-        image = torch.stack([_to_unit(batch[IMAGES + name]) for name in self.spec.cameras], 1)
+        images = (batch[IMAGES + name] for name in self.spec.cameras)
+        image = torch.stack([to_unit(x) if x.dtype == torch.uint8 else x for x in images], 1)
         depth = torch.stack([batch[DEPTH + name].float() for name in self.spec.cameras], 1) if with_depth else None
         state = (batch[STATE].float() - self.state_mean) / self.state_std
         calibration = stack_calibration(batch, self.spec.cameras) if self.net.frame == "world" else None
@@ -279,8 +281,3 @@ def read_spec(weights: Mapping[str, Tensor]) -> Spec:
     if wrong or set(fields) != set(shape):
         raise ValueError(f"the weights do not say what the policy was made for ({wrong}): use another checkpoint")
     return Spec(**fields | {"cameras": tuple(fields["cameras"]), "tasks": tuple(fields["tasks"])})
-
-
-def _to_unit(image: Tensor) -> Tensor:
-    """uint8 to [−1, 1]; floats are there already."""
-    return image.float() / 127.5 - 1 if image.dtype == torch.uint8 else image
