@@ -160,7 +160,7 @@ class MultiHead(nn.Module, ABC):
 
     @torch.no_grad()
     def fold_basis(self, plain: Encoding) -> None:
-        """Write P into the query and key rows, for good, and go on with `plain`, the encoding without P."""
+        """Write P into the query and key rows permanently, and use `plain`, the encoding without P, from then on."""
         assert isinstance(self.encoding, Encoding)
         query_key, _ = self.rows()
         (folded,) = fold_together([query_key], [self.encoding.basis()])

@@ -250,7 +250,7 @@ class Fourier(Unlearned):
         return torch.cat([torch.kron(eye, even), torch.kron(eye, odd)], dim=1)
 
     def project(self, x: Tensor, groups: int = 1) -> Tensor:
-        if self.method == "matmul" or x.numel() == 0:  # there is no FFT of nothing
+        if self.method == "matmul" or x.numel() == 0:  # torch has no FFT of an empty tensor
             return super().project(x, groups)
         b = self.block_size
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, b))

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     bias: Tensor | None
 
     def split(self, first: int) -> tuple["Rows", "Rows"]:
-        """The first so many rows and the rest, as views."""
+        """The rows before number `first` and the rest, as views."""
         weight, bias = self
         if bias is None:
             return Rows(weight[:first], None), Rows(weight[first:], None)

@@ -76,7 +76,7 @@ def check_config(config: Any) -> None:
 
 
 def _check_call(name: str, options: dict[str, Any]) -> None:
-    """Options of `attach` go on to the encoding, which refuses those that it does not know; the others have none."""
+    """`attach` passes its options on to the encoding, which refuses unknown ones; the other calls take none."""
     if name != "attach" and options:
         raise ValueError(f"{name} has no options, got {', '.join(map(str, options))}")
     for key, value in options.items():

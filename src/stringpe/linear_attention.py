@@ -235,7 +235,7 @@ def positive_features(
     exponent = x @ directions.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
     if mask is not None:
         exponent = exponent.masked_fill(~mask[:, None, :, None], torch.finfo(x.dtype).min)
-    if not exponent.numel():  # there is no largest of nothing
+    if not exponent.numel():  # an empty tensor has no largest entry
         return exponent
     # A common factor of all keys, or of one query, cancels in the quotient: take out the largest.
     largest = exponent.detach().amax((-2, -1) if keys else -1, keepdim=True)

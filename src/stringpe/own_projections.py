@@ -100,7 +100,7 @@ class HeldProjections:
 
     @torch.no_grad()
     def write_basis(self) -> None:
-        """Write P into the query and key rows, for good."""
+        """Write P into the query and key rows permanently."""
         parts = self.rows()[:2]
         weight, bias = self.fold_rows()
         for part, folded in zip(parts, weight.split(self.sizes[:2]), strict=True):
@@ -246,7 +246,7 @@ class OwnedLayer:
         return self.projections.find_projections(self.owner).obstacle()
 
     def fold_basis(self, plain: Encoding) -> None:
-        """Write P into the query and key rows, for good, and go on with an encoding that has none."""
+        """Write P into the query and key rows permanently, and use `plain`, the encoding without P, from then on."""
         self.projections.find_projections(self.owner).write_basis()
         self.projections.encoding = plain
 

@@ -33,7 +33,7 @@ _SIDES = {"left": "right", "right": "left"}
 class CaptionedImages:
     """Images (n, 3, S, S) uint8, depth (n, S, S) float16 in metres or None, and captions, at least one per image.
 
-    group: so many images in a row belong together (views of one room) and always share a batch.
+    group: how many consecutive images belong together (views of one room) and always share a batch.
     problems: the samples that were left out, and why.
     """
 
@@ -129,7 +129,7 @@ def encode_captions(captions: Sequence[Sequence[str]], tokenizer: Tokenizer, con
 class CaptionedBatches:
     """A recipe's captioned images: batches for training, and the validation set `val`, which is in memory.
 
-    group: so many images in a row belong together. texts: the training captions, or None for a large stream, whose
+    group: how many consecutive images belong together. texts: the training captions, or None for a large stream, whose
     captions come with its images."""
 
     tokenizer: Tokenizer

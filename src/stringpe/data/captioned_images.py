@@ -87,7 +87,7 @@ class CaptionFiles(CaptionSet):
 
 
 class ShardCaptions(CaptionFiles):
-    """Captioned images in tars. limit: read so many samples at most, 0 for all. stream: shards may be addresses."""
+    """Captioned images in tars. limit: of samples that are read, 0 for all. stream: shards may be addresses."""
 
     def __init__(self, pattern: str, depth_step: float = 0.001, limit: int = 0, *, stream: bool = False):
         self.depth_step, self.problems = depth_step, Problems("samples", pattern)

@@ -85,7 +85,8 @@ def stretch(points: Tensor, centres: Tensor, factor: Tensor) -> tuple[Tensor, Te
 def principal_axes(points: Tensor) -> Tensor:
     """Rotations (b, 3, 3) whose columns are the principal axes of centred clouds (b, n, 3), that of the largest spread
     first; `points @ axes` is the cloud in its own frame. The first two axes point to where the third moment is
-    positive, so that a cloud has the same frame in every pose; where moments or spreads are equal, either choice is."""
+    positive, so that a cloud has the same frame in every pose; where moments or spreads are equal, the choice
+    is arbitrary."""
     check_floats("points", points, ("b", None), ("n", None), ("3", 3))
     check_finite("points", points)
     x = points.double()

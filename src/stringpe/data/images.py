@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MARGIN = 256 / 224
-"""Short side of an image that is kept for crops, in sides of a crop; larger images are reduced to it."""
+"""The short side of an image that is kept for crops, as a multiple of a crop's side; larger images are reduced to
+it."""
 
 
 class Ragged(NamedTuple):

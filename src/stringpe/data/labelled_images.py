@@ -38,8 +38,8 @@ class ImageSet(ABC):
 
 
 class ShardSet(ImageSet):
-    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label". limit: read
-    so many usable samples at most, 0 for all. stream: shards may be addresses."""
+    """Tars in the WebDataset layout: NNN.webp (or .jpg, .png, …) beside NNN.cls, or NNN.json with "label". limit: of
+    usable samples that are read, 0 for all. stream: shards may be addresses."""
 
     def __init__(self, pattern: str, limit: int = 0, *, stream: bool = False):
         self.entries: list[tuple[str, int, Member]] = []

@@ -14,7 +14,7 @@ from .cache import digest, load_or_make, remember
 from .sources import split_limit
 
 MIN_SHARE = 0.01
-"""Of the image's pixels: an object of which fewer are seen is not asked about."""
+"""Share of the image's pixels: an object of which fewer are seen is not asked about."""
 
 CHUNK = {"cpu": 64, "cuda": 512}
 """Frames that are rendered at a time, by the kind of device."""

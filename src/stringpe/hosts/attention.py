@@ -136,8 +136,7 @@ class HostAttention(nn.Module):
         return self._held.obstacle()
 
     def fold_basis(self, plain: Encoding) -> None:
-        """Write P into the query and key rows, permanently, and use the encoding `plain`, which has no basis, from then
-        on."""
+        """Write P into the query and key rows permanently, and use `plain`, the encoding without P, from then on."""
         self._held.write_basis()
         self.encoding = plain
 

@@ -191,8 +191,8 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
 
 
 def refuse_link(path: str, flags: int) -> int:
-    """An opener for `open` that writes into a file of a folder from elsewhere: OSError if its name is a symbolic link,
-    which may lead to a file of the user."""
+    """An opener for `open`, to write into a folder that comes from elsewhere: OSError if the name is a symbolic link,
+    which could lead to one of the user's own files."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -209,14 +209,15 @@ def remove_stale_drafts(path: Path) -> None:
 
 
 def remove_all_stale_drafts(folder: Path) -> None:
-    """`remove_stale_drafts` of every file and folder in a folder: of a killed writer whose file nobody writes again."""
+    """`remove_stale_drafts` for everything in a folder, including what nobody writes again after its writer was
+    killed."""
     for draft in folder.glob(f".*.{_HOST}.*"):
         _remove_if_stale(draft)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder: at once under its name, and then its files. If the process is killed in between, the rest is a
-    draft."""
+    """Remove a folder: first its name, by a rename, then its files. If the process is killed in between, what is left
+    is a stale draft."""
     draft = _draft(path)
     path.rename(draft)
     shutil.rmtree(draft)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".webp", ".jpg", ".jpeg", ".png", ".ppm", ".bmp")
-"""Names of files that are taken for pictures."""
+"""Suffixes of the files that are taken for pictures."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "GIF")
 """What a file may hold, whatever it is called. Formats that run programs or nest others are not among them."""
@@ -32,7 +32,7 @@ MAX_PIXELS = 64 * 1024 * 1024
 """Largest picture, width times height: 8192 × 8192. Decoded it takes 192 MiB."""
 
 MAX_ASPECT = 256
-"""Longest picture, in widths: brought to a common short side, a longer one would fill the memory."""
+"""Largest ratio of the sides: a longer picture, resized to a common short side, would fill the memory."""
 
 MILLIMETRE = 0.001
 """The usual step of a depth map of 16 bits, in metres."""

@@ -47,8 +47,8 @@ class WorkerPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the calls under way. After an error: for moments only, in which calls that were interrupted clean
-        up; those that go on are ended with their processes."""
+        """Wait for the calls under way. After an error, wait a few seconds only, so that interrupted calls can clean
+        up; calls that are still running are ended with their processes."""
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:
             wait_for_calls(list(self._calls), timeout=_GRACE)
@@ -119,8 +119,8 @@ def _begin_worker(parent: int, pipe: Connection, prepare: Callable[..., None], a
 
 
 def _call(call: Callable[..., T], args: tuple[Any, ...], options: dict[str, Any]) -> T:
-    """The call, which Ctrl-C interrupts so that it can clean up, and after which no other begins; between calls there
-    is nothing to clean up."""
+    """Make a call. Ctrl-C interrupts it, so that it can clean up, and no other call begins after that. Between calls
+    there is nothing to clean up, and Ctrl-C ends the process."""
     global _interrupted
     if _interrupted:
         raise KeyboardInterrupt

@@ -204,7 +204,7 @@ def _start_bars() -> "Bars | None":
 
 
 def _speak(over: threading.Event) -> None:
-    """Speak for the innermost job where nothing was said for a while."""
+    """Print a line for the innermost job whenever nothing was printed for a while."""
     while not over.wait(min(1.0, SILENCE / 4)):
         with _lock:
             now = time.monotonic()

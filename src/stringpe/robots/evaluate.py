@@ -29,7 +29,7 @@ FIRST_SEED = 1_000_000
 PATIENCE = 120.0
 """Seconds without an answer after which a simulation counts as hung: for a reset, or for the actions of one plan."""
 
-_PLANNING = 5  # so many times longer may a policy take to load, or to plan
+_PLANNING = 5  # a policy may take this many times as long to load, or to plan
 _ATTEMPTS = 2  # a simulation whose process dies is tried again once: the process may have been killed from outside
 _LOSSES = 3  # deaths of processes outside of a simulation after which an evaluation gives up
 

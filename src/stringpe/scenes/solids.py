@@ -54,11 +54,11 @@ class Solids:
 
     A ray is p(t) = t (x, y, 1) in the frame of the pinhole, so that t is the depth. In solid coordinates
     p(t) = origin + t (axes · (x, y, 1)).
+
+    rows: (n, 21), which hold axes (9), origin (3), middle (1), quadric (4) and cavity (4), so that one gather suffices.
     """
 
-    rows: (
-        Tensor  # (n, 21): axes (9), origin (3), middle (1), quadric (4), cavity (4), packed so that one gather suffices
-    )
+    rows: Tensor
 
     @classmethod
     def pack(cls, axes: Tensor, origin: Tensor, middle: Tensor, quadric: Tensor, cavity: Tensor) -> Solids:

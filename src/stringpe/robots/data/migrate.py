@@ -19,7 +19,7 @@ def migrate(source: str | Path, out: str | Path, *, quality: int = 95) -> tuple[
     """Copy a data set; returns how many episodes `out` holds and how many broken ones were left out.
 
     Pictures are copied byte by byte; videos become JPEG pictures of that quality (PNG for 0). Task texts, seeds and
-    what is known of the cameras are kept. A second call goes on where the first one ended."""
+    what is known of the cameras are kept. A second call continues where the first one ended."""
     source, out = Path(source), Path(out)
     if source.resolve() == out.resolve():
         raise ValueError(f"{source} cannot be copied into itself: name another folder")
@@ -47,7 +47,7 @@ def _about(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copy_settings(source: Path, out: Path) -> None:
-    """What `stringpe data demos` needs to go on: its settings, and the seeds that failed."""
+    """Copy what `stringpe data demos` needs to continue: its settings, and the seeds that failed."""
     for path in [source / "demos.json", *(source / ".claims").glob("*.failed")]:
         if path.exists():
             with new_file(out / path.relative_to(source)) as draft:

@@ -200,7 +200,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         about = json.loads(metadata.get("about", "null"))
         if isinstance(about, dict):
-            about = {"intrinsics": {}, "poses": {}} | about  # which packs of before do not have
+            about = {"intrinsics": {}, "poses": {}} | about  # older packs have neither
         wrong = find_mismatch(about, _ABOUT)
     except (json.JSONDecodeError, RecursionError) as error:
         wrong = str(error)

@@ -142,7 +142,7 @@ def read(path: Path, keys: list[str], episode: int | None = None) -> dict[str, A
 
 
 def write_rows(path: Path, columns: Mapping[str, Any], index: str = "") -> None:
-    """Write a table of lists. index: the column that pandas shall take for the index, as LeRobot does for tasks."""
+    """Write a table of lists. index: the column that pandas takes as the index, as LeRobot has it for tasks."""
     pa = arrow()
     table = pa.table({key: list(values) for key, values in columns.items()})
     if index:
@@ -172,7 +172,7 @@ def read_rows(path: Path) -> dict[str, list[Any]]:
 
 
 def _excess(metadata: Any) -> str:
-    """What a file holds too much of to be read, in words; empty if nothing: a file of a megabyte can claim billions of
+    """Why a file is too large to be read, in words; empty if it is not. A file of a megabyte can claim billions of
     equal values."""
     parts = [
         metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)

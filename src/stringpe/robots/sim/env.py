@@ -249,7 +249,7 @@ class _Servos:
                     data.ctrl[self._index[joint]] = angle
 
     def check(self, action: npt.ArrayLike) -> Vector:
-        """The controls of an action, or an error in words."""
+        """The controls of an action; ValueError for one of another size, or with numbers that are not finite."""
         values = np.asarray(action, np.float32)
         if values.shape != (self._robot.size,):
             names = ", ".join(f"{arm.size} for {arm.name}" for arm in self._robot.arms)

@@ -126,7 +126,7 @@ def _task(
     expert: Script,
     seconds: float = 10.0,
 ) -> RobotTask:
-    """A task with the small objects, `extra` ones, and so many of the large ones."""
+    """A task with the small objects, `extra` ones, and the first `distractors` of the large ones."""
     small, large, corners = small_objects(), large_objects(), FREE_CORNERS if extra else CORNERS
     starts = {thing.name: Start(NEAR, WIDE, spin=HALF_TURN) for thing in small}
     starts |= {thing.name: start for thing, start in extra}
