@@ -20,8 +20,8 @@ import torch
 from stringpe import recipes, robots
 from stringpe.robots.data import demos
 from stringpe.robots.evaluate import FIRST_SEED, run_trials
-from stringpe.robots.policies.base import RobotPolicy, Spec
-from stringpe.robots.rollout import Setting
+from stringpe.robots.policies.base import PolicySpec, RobotPolicy
+from stringpe.robots.rollout import TrialSetting
 from stringpe.tasks.policy import new_policy
 
 PROCESSES = 2
@@ -67,7 +67,7 @@ def untrained_policy(recipe: str) -> tuple[RobotPolicy, Callable[[], Any]]:
     size = len(state)
     torch.manual_seed(0)
     with warnings.catch_warnings(action="ignore"):  # of an image encoder that starts at random
-        policy = new_policy(read, Spec(env.cameras, size, size, side, env.fps)).eval()
+        policy = new_policy(read, PolicySpec(env.cameras, size, size, side, env.fps)).eval()
     policy.set_statistics(torch.stack([state - 1, state + 1]), torch.stack([state - 0.3, state + 0.3]))
     return policy, make
 
@@ -92,7 +92,7 @@ def try_one_at_a_time(policy: RobotPolicy, env: Any, seeds: Iterable[int], rende
 
 def try_in_lockstep(policy: RobotPolicy, make: Callable[[], Any], seeds: list[int]) -> None:
     """A trial per seed, as `stringpe eval` runs them in each of its processes."""
-    for trial in run_trials(Setting(make, lambda: policy), seeds):
+    for trial in run_trials(TrialSetting(make, lambda: policy), seeds):
         assert not trial.crashed, trial.crashed
 
 

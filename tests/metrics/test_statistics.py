@@ -10,7 +10,7 @@ from stringpe.metrics.statistics import (
     contrast,
     holm,
     mcnemar,
-    paired,
+    paired_difference,
     paired_shares,
     row_seed_residual,
     spreads_alike,
@@ -35,15 +35,15 @@ def test_one_seed_has_a_mean_and_no_interval():
 def test_pairing_cancels_what_seeds_share():
     baseline = {0: 40.0, 1: 50.0, 2: 60.0}
     better = {0: 41.0, 1: 51.1, 2: 60.9}
-    assert paired(better, baseline).low > 0
-    assert paired(better, baseline).mean == pytest.approx(1.0)
+    assert paired_difference(better, baseline).low > 0
+    assert paired_difference(better, baseline).mean == pytest.approx(1.0)
     apart = t_interval(list(better.values()))
     assert apart.low < 50 < apart.high  # unpaired, nothing could be shown
 
 
 def test_pairs_need_a_common_seed():
     with pytest.raises(ValueError, match=r"no seed in common: \[0\] and \[1\]"):
-        paired({0: 1.0}, {1: 1.0})
+        paired_difference({0: 1.0}, {1: 1.0})
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (37, 100), (4999, 5000)])

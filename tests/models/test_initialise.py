@@ -17,7 +17,7 @@ from stringpe.models.owl import OwlViT
 from stringpe.models.owl3d import START, Detector3D
 from stringpe.models.points import PointTransformer
 from stringpe.models.text import TextTower
-from stringpe.robots.policies.base import Net, Spec
+from stringpe.robots.policies.base import PolicyNet, PolicySpec
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.energy_policy import EnergyPolicy
 from stringpe.robots.policies.observer import ImageEncoder
@@ -41,9 +41,9 @@ def text():
 
 
 def policy(kind, vit):
-    spec = Spec(("top", "wrist"), 3, 4, 16, 10.0)
+    spec = PolicySpec(("top", "wrist"), 3, 4, 16, 10.0)
     return kind(
-        ImageEncoder(vit), spec, Net(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
+        ImageEncoder(vit), spec, PolicyNet(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
     )
 
 

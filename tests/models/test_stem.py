@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stringpe.hosts.attach import lift
-from stringpe.models.stem import build_stem, prefixes
+from stringpe.models.stem import build_stem, vit_prefixes
 from stringpe.models.vit import ViT
 
 SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
@@ -101,6 +101,6 @@ def test_a_2d_model_with_convolutions_is_lifted():
 def test_models_are_found_in_a_state_dict_by_their_stem():
     plain, conv = ViT(**SIZES, patch_size=4), ViT(**SIZES, patch_size=4, stem="conv")
     both = {f"a.{k}": v for k, v in plain.state_dict().items()} | {f"b.c.{k}": v for k, v in conv.state_dict().items()}
-    assert prefixes(both) == ["a.", "b.c."]
-    assert prefixes(conv.state_dict()) == [""]
-    assert prefixes(["other_patch.weight", "patch.3.weight"]) == []
+    assert vit_prefixes(both) == ["a.", "b.c."]
+    assert vit_prefixes(conv.state_dict()) == [""]
+    assert vit_prefixes(["other_patch.weight", "patch.3.weight"]) == []

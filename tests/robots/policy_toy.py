@@ -7,13 +7,13 @@ import torch
 from stringpe.models.vit import ViT
 from stringpe.recipes.schema import Data, Loop, Model, Optim, Policy, Recipe
 from stringpe.robots.calibration import intrinsics_key, pose_key
-from stringpe.robots.policies.base import Net, Spec
+from stringpe.robots.policies.base import PolicyNet, PolicySpec
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
 from stringpe.robots.policies.energy_policy import EnergyPolicy
 from stringpe.robots.policies.observer import ImageEncoder
 
-SPEC = Spec(("top", "wrist"), 3, 4, 16, 10.0, ("pick the cup", "place it"))
-NET = Net(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
+SPEC = PolicySpec(("top", "wrist"), 3, 4, 16, 10.0, ("pick the cup", "place it"))
+NET = PolicyNet(dim=32, num_heads=2, encoder_layers=1, decoder_layers=2, chunk=6, execute=3)
 KINDS = {"diffusion": {"sample_steps": 4}, "energy": {"negatives": 4, "candidates": 3, "langevin_steps": 3}}
 RECIPE = Recipe(
     name="reach",

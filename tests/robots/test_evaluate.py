@@ -16,8 +16,8 @@ from stand_in import Reach
 
 from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, TrialWorkers, run_trials
-from stringpe.robots.policies.base import Spec
-from stringpe.robots.rollout import ENVIRONMENTS, Setting
+from stringpe.robots.policies.base import PolicySpec
+from stringpe.robots.rollout import ENVIRONMENTS, TrialSetting
 from stringpe.training.simulation import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
 from stringpe.training.simulation_report import Result, short_names, table
 
@@ -63,7 +63,7 @@ class Lost(Still):
 
 def toy(kind="diffusion"):
     """A policy for Reach with random weights, the same in every process."""
-    made = policy(kind, spec=Spec(("top",), 2, 2, 16, 10.0))
+    made = policy(kind, spec=PolicySpec(("top",), 2, 2, 16, 10.0))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return made.eval()
@@ -77,7 +77,7 @@ def outcomes(trials):
 def one_by_one():
     """Every trial by itself: no other environment is under way."""
     return {
-        kind: outcomes(t for s in range(12) for t in run_trials(Setting(Reach, partial(toy, kind)), [s]))
+        kind: outcomes(t for s in range(12) for t in run_trials(TrialSetting(Reach, partial(toy, kind)), [s]))
         for kind in ("diffusion", "energy")
     }
 
@@ -87,12 +87,12 @@ def one_by_one():
 @settings(max_examples=5, deadline=None)
 def test_a_trial_does_not_depend_on_the_trials_beside_it(one_by_one, kind, order, count):
     """To the last bit of the sum of rewards."""
-    found = outcomes(run_trials(Setting(Reach, partial(toy, kind)), order[:count]))
+    found = outcomes(run_trials(TrialSetting(Reach, partial(toy, kind)), order[:count]))
     assert found == {seed: one_by_one[kind][seed] for seed in order[:count]}
 
 
 def test_processes_give_the_same_trials(one_by_one):
-    setting = Setting(Reach, toy)
+    setting = TrialSetting(Reach, toy)
     with TrialWorkers(2) as workers:
         assert outcomes(workers.run(setting, range(4))) == {s: one_by_one["diffusion"][s] for s in range(4)}
         assert len(workers._workers) == 1  # four trials are one call of the network per round
@@ -108,17 +108,17 @@ def test_the_network_is_called_once_for_all_environments():
             calls.append(len(observations))
             return super().plan_actions(observations, generators)
 
-    list(run_trials(Setting(Reach, Counting, steps=3), range(ENVIRONMENTS + 2)))
+    list(run_trials(TrialSetting(Reach, Counting, steps=3), range(ENVIRONMENTS + 2)))
     assert calls == [ENVIRONMENTS] * 3 + [2] * 3
 
 
 def test_an_expert_succeeds_and_standing_still_does_not():
-    assert all(t.success for t in run_trials(Setting(Reach, Expert), range(8)))
-    assert not all(t.success for t in run_trials(Setting(Reach, Still), range(8)))
+    assert all(t.success for t in run_trials(TrialSetting(Reach, Expert), range(8)))
+    assert not all(t.success for t in run_trials(TrialSetting(Reach, Still), range(8)))
 
 
 def test_a_crashed_simulation_is_counted_and_the_others_go_on():
-    found = {t.seed: t for t in run_trials(Setting(partial(Reach, crash=(2,)), Still), range(5))}
+    found = {t.seed: t for t in run_trials(TrialSetting(partial(Reach, crash=(2,)), Still), range(5))}
     assert sorted(found) == [0, 1, 2, 3, 4]
     assert [s for s, t in found.items() if t.crashed] == [2]
     assert found[2].crashed == "RuntimeError: the simulation is unstable"
@@ -130,13 +130,13 @@ def test_an_environment_that_cannot_be_made_is_a_crash():
     def broken():
         raise OSError("no display")
 
-    (trial,) = run_trials(Setting(broken, Still), [0])
+    (trial,) = run_trials(TrialSetting(broken, Still), [0])
     assert trial.crashed == "OSError: no display"
 
 
 def test_a_process_that_dies_costs_one_trial():
-    plain = outcomes(run_trials(Setting(Reach, Still), range(10)))
-    found = {t.seed: t for t in run_trials(Setting(Dying, Still), range(10), jobs=2)}
+    plain = outcomes(run_trials(TrialSetting(Reach, Still), range(10)))
+    found = {t.seed: t for t in run_trials(TrialSetting(Dying, Still), range(10), jobs=2)}
     assert [s for s, t in found.items() if t.crashed] == [3]
     assert found[3].crashed == "the process of the simulation died"
     assert {s: o for s, o in outcomes(found.values()).items() if s != 3} == {s: o for s, o in plain.items() if s != 3}
@@ -144,9 +144,9 @@ def test_a_process_that_dies_costs_one_trial():
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_simulation_that_hangs_is_ended_and_counted(jobs):
-    plain = outcomes(run_trials(Setting(Reach, Still), range(6)))
+    plain = outcomes(run_trials(TrialSetting(Reach, Still), range(6)))
     began = time.monotonic()
-    found = {t.seed: t for t in run_trials(Setting(Hanging, Still), range(6), jobs, patience=1.0)}
+    found = {t.seed: t for t in run_trials(TrialSetting(Hanging, Still), range(6), jobs, patience=1.0)}
     assert time.monotonic() - began < 120
     assert [s for s, t in found.items() if t.hung] == [3]
     assert found[3].crashed == "hung: the simulation gave no answer for 1 s"
@@ -156,13 +156,13 @@ def test_a_simulation_that_hangs_is_ended_and_counted(jobs):
 @pytest.mark.parametrize("where", [Absent, Silent])
 def test_a_policy_that_hangs_ends_the_evaluation(where):
     with pytest.raises(OSError, match=r"the policy was not loaded, or planned nothing, within \d+ s"):
-        list(run_trials(Setting(Reach, where), range(2), 1, patience=1.0))
+        list(run_trials(TrialSetting(Reach, where), range(2), 1, patience=1.0))
 
 
 @pytest.mark.parametrize("jobs", [0, 1])
 def test_a_wrong_action_is_a_fault_of_the_policy_and_not_a_crash(jobs):
     with pytest.raises(ValueError, match=r"not finite: \[nan, nan\]"):
-        list(run_trials(Setting(Reach, Lost), [0], jobs))
+        list(run_trials(TrialSetting(Reach, Lost), [0], jobs))
 
 
 def test_an_action_of_the_wrong_size_is_refused():
@@ -171,7 +171,7 @@ def test_an_action_of_the_wrong_size_is_refused():
             return np.zeros((len(observations), 1, 3))
 
     with pytest.raises(ValueError, match=r"actions of shape \(3,\), this environment takes \(2,\)"):
-        list(run_trials(Setting(Reach, Wide), [0]))
+        list(run_trials(TrialSetting(Reach, Wide), [0]))
 
 
 def test_nothing_is_rendered_between_observations():
@@ -194,7 +194,7 @@ def test_nothing_is_rendered_between_observations():
         def plan_actions(self, observations, generators):
             return np.zeros((len(observations), 3, 2))
 
-    (trial,) = run_trials(Setting(Quick, Chunked), [5])
+    (trial,) = run_trials(TrialSetting(Quick, Chunked), [5])
     assert looked == [2, 5]
     assert trial.steps == 6
 
@@ -251,7 +251,7 @@ def test_two_evaluations_do_not_share_a_folder(tmp_path):
 
 
 def test_videos_show_successes_and_failures(tmp_path):
-    list(run_trials(Setting(Reach, Still, tmp_path, videos=2), range(12)))
+    list(run_trials(TrialSetting(Reach, Still, tmp_path, videos=2), range(12)))
     kinds = sorted(p.name.split("_")[0] for p in tmp_path.iterdir())
     assert kinds.count("failure") == 2
     assert kinds.count("success") <= 2
@@ -284,8 +284,8 @@ def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
 def test_the_table_has_intervals_and_paired_differences():
     """Trap 31: no success rate without an interval, and methods are compared on the same initial states."""
     found = {
-        "still": Result(list(run_trials(Setting(Reach, Still), range(60))), "0123456789abcdef"),
-        "expert": Result(list(run_trials(Setting(Reach, Expert), range(60))), "fedcba9876543210"),
+        "still": Result(list(run_trials(TrialSetting(Reach, Still), range(60))), "0123456789abcdef"),
+        "expert": Result(list(run_trials(TrialSetting(Reach, Expert), range(60))), "fedcba9876543210"),
     }
     text = table(found, setting_name("Reach", {"lighting": "dim"}))
     still, expert = text.splitlines()[2:4]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policy_toy import KINDS, NET, SPEC, batch, policy
 
 from stringpe.robots.policies import energy_policy
-from stringpe.robots.policies.base import Net, read_spec
+from stringpe.robots.policies.base import PolicyNet, read_spec
 from stringpe.robots.policies.energy_policy import Mixture, cosines
 from stringpe.robots.policies.noise import add_noise, noise_of, squared_cosine
 from stringpe.robots.policies.observer import ImageEncoder, hash_words
@@ -308,7 +308,7 @@ def test_what_a_policy_cannot_look_at_is_named():
     with pytest.raises(ValueError, match=r"action must be \(b, 6, 4\)"):
         model(data | {"action": torch.zeros(3, 6, 5)})
     with pytest.raises(ValueError, match="execute must be from 1 to chunk = 4"):
-        Net(chunk=4, execute=5)
+        PolicyNet(chunk=4, execute=5)
 
 
 def test_actions_that_are_not_finite_are_refused():
@@ -340,7 +340,7 @@ def test_a_blind_policy_sees_its_state_only_when_it_acts(kind):
     model.eval()
     assert (model.observe(one) - model.observe(other)).abs().max() > 1e-3
     with pytest.raises(ValueError, match="blind is a share"):
-        Net(blind=1.5)
+        PolicyNet(blind=1.5)
 
 
 def test_half_blind_hides_the_state_of_about_half_the_examples():

@@ -19,7 +19,7 @@ from stringpe.metrics.statistics import paired_shares
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.writer import Writer
 from stringpe.robots.evaluate import FIRST_SEED, run_trials
-from stringpe.robots.rollout import Setting
+from stringpe.robots.rollout import TrialSetting
 from stringpe.tasks.policy import load_policy
 from stringpe.training.launch import train
 
@@ -36,7 +36,7 @@ class Constant:
 def successes(make_policy):
     """Whether the policy succeeds, by seed, in 50 trials."""
     seeds = range(FIRST_SEED, FIRST_SEED + 50)
-    return {trial.seed: trial.success for trial in run_trials(Setting(Reach, make_policy), seeds)}
+    return {trial.seed: trial.success for trial in run_trials(TrialSetting(Reach, make_policy), seeds)}
 
 
 def learned(folder, demonstrations, steps, *changes):

@@ -12,7 +12,7 @@ from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
-from stringpe.robots.policies.base import Spec
+from stringpe.robots.policies.base import PolicySpec
 from stringpe.tasks.policy import load_policy
 from stringpe.training import evaluate, train
 
@@ -37,7 +37,7 @@ def test_trains_evaluates_and_acts(recipe, tmp_path):
     for name in ("near", "error", "loss"):  # the averaged weights, with the same noise
         assert again[name] == pytest.approx(outcome["metrics"][name], rel=1e-4)
     policy = load_policy(tmp_path / "run")
-    assert policy.spec == Spec(("top",), 2, 2, 16, 10.0, ("reach 0", "reach 1"))
+    assert policy.spec == PolicySpec(("top",), 2, 2, 16, 10.0, ("reach 0", "reach 1"))
     action = policy.select_action({k: v[0] for k, v in demonstration(3).items() if k != "action"})
     demos = tasks.create(recipe).demos
     assert (action >= demos.action.amin(0).numpy() - 1e-5).all()

@@ -14,7 +14,7 @@ from stringpe import tasks
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.writer import Writer
-from stringpe.robots.policies.base import Spec
+from stringpe.robots.policies.base import PolicySpec
 from stringpe.robots.policies.vision_tower import load_tower, read_tower_config
 from stringpe.tasks.policy import image_encoder, load_policy, new_policy
 from stringpe.tasks.warm_start import start_vit
@@ -36,7 +36,7 @@ def recipe(reach_recipe):
 
 def test_an_encoder_at_random_is_warned_about(recipe, tmp_path):
     """Trap 32."""
-    spec = Spec(("top",), 2, 2, 16, 10.0)
+    spec = PolicySpec(("top",), 2, 2, 16, 10.0)
     with warnings.catch_warnings(), pytest.warns(UserWarning, match=RANDOM):
         new_policy(recipe, spec)
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
@@ -118,7 +118,7 @@ def test_a_tower_of_transformers_is_attached_and_starts_as_it_is(recipe, tmp_pat
         rope = image_encoder(override(recipe, [*changes, *options]))
         trained = [name for name, p in rope.named_parameters() if "frequencies" in name and p.requires_grad]
         assert len(trained) == count, trained
-    policy = new_policy(override(recipe, changes), Spec(("top", "wrist"), 3, 4, 16, 10.0))
+    policy = new_policy(override(recipe, changes), PolicySpec(("top", "wrist"), 3, 4, 16, 10.0))
     loss = policy(batch())
     loss.backward()
     for wrong, text in ((["model.depth=normals"], "takes depth as the third"), (["data.image_size=32"], "takes 16 px")):
@@ -242,4 +242,4 @@ def test_a_started_policy_keeps_its_scale_and_widens_its_range(recipe, tmp_path)
 
 def test_an_unknown_kind_is_refused(recipe):
     with pytest.raises(ValueError, match=r"policy.kind is one of 'diffusion', 'energy', got 'flow'"):
-        new_policy(override(recipe, ["policy.kind=flow"]), Spec(("top",), 2, 2, 16, 10.0))
+        new_policy(override(recipe, ["policy.kind=flow"]), PolicySpec(("top",), 2, 2, 16, 10.0))

@@ -186,12 +186,12 @@ class RandomDemos(Task):
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
         import warnings
 
-        from ..robots.policies.base import Spec
+        from ..robots.policies.base import PolicySpec
         from ..tasks.policy import new_policy
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the image encoder starts at random, as it is meant to here
-            policy = new_policy(recipe, Spec(("top",), 14, 14, recipe.data.image_size, 50.0))
+            policy = new_policy(recipe, PolicySpec(("top",), 14, 14, recipe.data.image_size, 50.0))
         policy.set_statistics(torch.randn(64, 14), torch.randn(64, 14))
         return policy
 

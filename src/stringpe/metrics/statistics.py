@@ -42,7 +42,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired(values: Mapping[int, float], baseline: Mapping[int, float], level: float = 0.95) -> Estimate:
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float], level: float = 0.95) -> Estimate:
     """Mean of value − baseline over the seeds that both have, with the t interval of those differences.
 
     Runs of one seed share data order and augmentation, so what they share cancels."""
@@ -253,7 +253,7 @@ def cluster_difference(
     if first.keys() == second.keys():
         order = sorted(first)
         a, b = (_rates({seed: trials[seed] for seed in order}) for trials in (first, second))
-        return paired(dict(zip(order, a, strict=True)), dict(zip(order, b, strict=True)), level)
+        return paired_difference(dict(zip(order, a, strict=True)), dict(zip(order, b, strict=True)), level)
     a, b = _rates(first), _rates(second)
     gap, count = statistics.fmean(a) - statistics.fmean(b), min(len(a), len(b))
     if count < 2:

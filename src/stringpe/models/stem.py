@@ -42,7 +42,7 @@ def _convolutions(dim: int, patch_size: int) -> nn.Module:
     return nn.Sequential(*parts, nn.Conv2d(channels, dim, 1))
 
 
-def prefixes(names: Iterable[str]) -> list[str]:
+def vit_prefixes(names: Iterable[str]) -> list[str]:
     """What stands before the names of each ViT in a state dict, recognised by the first tensor of its stem."""
     return [found.group(1) for found in map(_FIRST.fullmatch, names) if found]
 

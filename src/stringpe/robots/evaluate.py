@@ -1,7 +1,7 @@
 """Trials of policies in supervised processes: one that dies or hangs costs one trial and no other.
 
     with TrialWorkers(jobs=2) as workers:
-        for trial in workers.run(Setting(make_env, make_policy), seeds=range(FIRST_SEED, FIRST_SEED + 50)):
+        for trial in workers.run(TrialSetting(make_env, make_policy), seeds=range(FIRST_SEED, FIRST_SEED + 50)):
             print(trial.seed, trial.success)
 
 Each process steps `ENVIRONMENTS` environments in lockstep with its own copy of the policy: pictures never cross a
@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 
 from ..io.processes import accept_interrupts, end_with_parent, hold_interrupts
-from .rollout import ENVIRONMENTS, Lockstep, Planner, Setting, Trial, crash
+from .rollout import ENVIRONMENTS, Lockstep, Planner, Trial, TrialSetting, crash
 
 FIRST_SEED = 1_000_000
 PATIENCE = 120.0
@@ -52,7 +52,7 @@ class TrialWorkers:
             worker.end()
         self._workers = []
 
-    def run(self, setting: Setting, seeds: Sequence[int]) -> Iterator[Trial]:
+    def run(self, setting: TrialSetting, seeds: Sequence[int]) -> Iterator[Trial]:
         """One trial per seed, in the order in which they end. What the policy raises is raised here."""
         if not self.jobs:
             yield from _run_here(setting, seeds)
@@ -96,7 +96,7 @@ class _Worker:
 class _Supervisor:
     """Hands out the seeds of one setting and watches over the processes that run them."""
 
-    def __init__(self, workers: TrialWorkers, setting: Setting, seeds: Sequence[int]):
+    def __init__(self, workers: TrialWorkers, setting: TrialSetting, seeds: Sequence[int]):
         self.workers, self.setting = workers, setting
         self.left = deque(seeds)
         self.deaths: dict[int, int] = {}
@@ -188,13 +188,15 @@ class _Supervisor:
         self.left.extendleft(seed for seed in reversed(worker.seeds) if seed != finished)
 
 
-def run_trials(setting: Setting, seeds: Sequence[int], jobs: int = 0, patience: float = PATIENCE) -> Iterator[Trial]:
+def run_trials(
+    setting: TrialSetting, seeds: Sequence[int], jobs: int = 0, patience: float = PATIENCE
+) -> Iterator[Trial]:
     """One trial per seed; see `TrialWorkers`."""
     with TrialWorkers(jobs, patience) as workers:
         yield from workers.run(setting, seeds)
 
 
-def _run_here(setting: Setting, seeds: Sequence[int]) -> Iterator[Trial]:
+def _run_here(setting: TrialSetting, seeds: Sequence[int]) -> Iterator[Trial]:
     left, lockstep = deque(seeds), Lockstep(setting, setting.policy())
     try:
         while left or lockstep.under_way:
@@ -219,7 +221,7 @@ def _serve(pipe: Connection, threads: int) -> None:
         while True:
             while lockstep is None or not lockstep.under_way or pipe.poll():
                 message = pipe.recv()
-                if isinstance(message, Setting):
+                if isinstance(message, TrialSetting):
                     if lockstep is not None:
                         lockstep.close()
                     lockstep = _prepare(message, policies, pipe)
@@ -236,7 +238,7 @@ def _serve(pipe: Connection, threads: int) -> None:
         _send_error(pipe, error)
 
 
-def _prepare(setting: Setting, policies: dict[bytes, Planner], pipe: Connection) -> Lockstep:
+def _prepare(setting: TrialSetting, policies: dict[bytes, Planner], pipe: Connection) -> Lockstep:
     """Trials of another setting; the policy is kept if it is the same one."""
     key = pickle.dumps(setting.policy)
     if key not in policies:

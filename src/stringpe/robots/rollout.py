@@ -49,7 +49,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrialSetting:
     """Functions that make an environment and a policy, called in every process that runs trials; they are pickled.
 
     videos: how many of each outcome are kept in `folder`. steps: after how many a trial ends in any case. html: write a
@@ -69,7 +69,7 @@ class RunningTrial:
     For a video it keeps the simulator's state at every step where the environment can give it (`snapshot`), else the
     pictures; states are rendered once it is known that the video is wanted."""
 
-    def __init__(self, env: Any, seed: int, setting: Setting):
+    def __init__(self, env: Any, seed: int, setting: TrialSetting):
         self.env, self.seed, self.setting = env, seed, setting
         self.generator = torch.Generator().manual_seed(seed)
         self.trial: Trial | None = None
@@ -169,7 +169,9 @@ class Lockstep:
     report(seed): called before the environment of a trial is made, reset or stepped; report(None): when the network
     takes over. A supervisor learns from it which simulation it is waiting for."""
 
-    def __init__(self, setting: Setting, policy: Planner, report: Callable[[int | None], None] = lambda seed: None):
+    def __init__(
+        self, setting: TrialSetting, policy: Planner, report: Callable[[int | None], None] = lambda seed: None
+    ):
         self.setting, self.policy, self.report = setting, policy, report
         self.under_way: list[RunningTrial] = []
         self._idle: list[Any] = []
@@ -234,7 +236,7 @@ def _close(env: Any) -> None:
         return
 
 
-def _wants_video(setting: Setting) -> bool:
+def _wants_video(setting: TrialSetting) -> bool:
     folder = setting.folder
     return folder is not None and any(_count_videos(folder, outcome) < setting.videos for outcome in (True, False))
 

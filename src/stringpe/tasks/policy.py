@@ -29,12 +29,12 @@ from ..robots.calibration import intrinsics_key, pose_key
 from ..robots.data.columns import ACTION, DEPTH, IMAGES, STATE
 from ..robots.data.pack import Demos
 from ..robots.evaluate import run_trials
-from ..robots.policies.base import FLAT, Net, RobotPolicy, Spec, read_spec
+from ..robots.policies.base import FLAT, PolicyNet, PolicySpec, RobotPolicy, read_spec
 from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder, hash_words
 from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
-from ..robots.rollout import Planner, Setting
+from ..robots.rollout import Planner, TrialSetting
 from .base import Parts, Sample, Task, average
 from .build import backbone, set_initial_weights, with_one_layer
 from .load import load_run
@@ -113,7 +113,7 @@ class PolicyTask(Task):
     @cached_property
     def parts(self) -> Parts:
         d, size = self.demos, self.recipe.data.image_size
-        spec = Spec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks)
+        spec = PolicySpec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks)
         return Parts(spec=spec, config=tower_config(self.recipe))
 
     def model(self) -> nn.Module:
@@ -191,7 +191,7 @@ class PolicyTask(Task):
         env = partial(robots.make, task, size=(size, size), cameras=d.cameras, **observed)
         seeds = range(FIRST_TRIAL, FIRST_TRIAL + p.trials)
         policy = cast(Planner, getattr(model, "module", model))  # without the wrapper of parallel training
-        return sum(trial.success for trial in run_trials(Setting(env, lambda: policy), seeds)) / len(seeds)
+        return sum(trial.success for trial in run_trials(TrialSetting(env, lambda: policy), seeds)) / len(seeds)
 
     def samples(self, count: int) -> list[Sample]:
         demos = self.val_demos
@@ -272,7 +272,7 @@ def option_keys(kind: str) -> tuple[str, ...]:
 
 
 def new_policy(
-    recipe: Recipe, spec: Spec, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None
+    recipe: Recipe, spec: PolicySpec, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None
 ) -> RobotPolicy:
     """The policy of a recipe. pretrained=False leaves the encoder at random, for weights that come from a checkpoint.
     tower: the configuration of an encoder of transformers; by default that of its folder."""
@@ -282,9 +282,9 @@ def new_policy(
     return policy
 
 
-def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
+def _build(recipe: Recipe, spec: PolicySpec, encoder: ImageEncoder) -> RobotPolicy:
     p = recipe.policy
-    net = Net(
+    net = PolicyNet(
         dim=p.dim,
         num_heads=p.heads,
         encoder_layers=p.encoder_layers,

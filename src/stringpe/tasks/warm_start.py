@@ -20,7 +20,7 @@ from ..io.files import cache_folder, read_json
 from ..models.depth import DepthLift
 from ..models.owl import ClassHead
 from ..models.owl_checkpoints import OWL_TYPES
-from ..models.stem import prefixes
+from ..models.stem import vit_prefixes
 from ..models.tokenizer import Tokenizer
 from ..models.transformers_folder import load_tokenizer
 from ..models.vit import ViT
@@ -195,7 +195,7 @@ def _start_projection(head: ClassHead, old: Recipe, weights: Mapping[str, Tensor
 def _find_prefix(vit: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str) -> str:
     """What stands before the names of a vision transformer in a checkpoint that holds one like it."""
     needed = [name for name in vit if not name.startswith((*_MAY_BE_NEW, *_HEADS))]
-    for prefix in prefixes(weights):
+    for prefix in vit_prefixes(weights):
         if all(prefix + name in weights for name in needed):
             return prefix
     raise ValueError(

@@ -20,8 +20,8 @@ from ..io.checkpoint import digest_weights, model_folder, read_model
 from ..io.files import claim_folder, find_mismatch, hold_lock, refuse_link, write_json, write_text
 from ..io.progress import progress
 from ..robots.evaluate import FIRST_SEED, PATIENCE, TrialWorkers
-from ..robots.policies.base import Spec, read_spec
-from ..robots.rollout import Planner, Setting, Trial
+from ..robots.policies.base import PolicySpec, read_spec
+from ..robots.rollout import Planner, Trial, TrialSetting
 from ..tasks.policy import load_policy
 from .evaluation import evaluation_folder
 from .simulation_report import Result, draw_success, overview, table, write_simulation
@@ -34,7 +34,7 @@ class Candidate:
 
     folder: Path
     label: str
-    spec: Spec
+    spec: PolicySpec
     depth: bool
     weights: str
     calibration: bool = False
@@ -148,7 +148,7 @@ def evaluate(plan: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet:
     with hold_lock(folder / ".lock", f"the evaluation in {folder}"):
         done = {t.seed: t for t in read_trials(folder, plan.weights) if t.seed in seeds}
         left = [s for s in seeds if s not in done]
-        setting = Setting(plan.env, plan.policy, folder / "videos", plan.videos, html=plan.html)
+        setting = TrialSetting(plan.env, plan.policy, folder / "videos", plan.videos, html=plan.html)
         with open(folder / "trials.jsonl", "a+b", opener=refuse_link) as log:
             if log.tell() and not _ends_a_line(folder / "trials.jsonl"):
                 log.write(b"\n")  # an earlier process was killed while it wrote

@@ -12,7 +12,7 @@ from stringpe import recipes
 from stringpe.recipes.overrides import from_dict, override
 from stringpe.recipes.schema import Recipe, is_read
 from stringpe.robots.calibration import fit_intrinsics, pose_key
-from stringpe.robots.policies.base import Spec
+from stringpe.robots.policies.base import PolicySpec
 from stringpe.tasks.policy import PolicyTask
 
 IMAGES = "observation.images."
@@ -130,13 +130,13 @@ class StringConfig(PreTrainedConfig):
             )
         return keys
 
-    def spec(self) -> Spec:
+    def spec(self) -> PolicySpec:
         """The cameras, dimensions and tasks that the policy is built for."""
         assert self.robot_state_feature is not None
         assert self.action_feature is not None
         state, action = self.robot_state_feature.shape[0], self.action_feature.shape[0]
         size = self.build_recipe().data.image_size
-        return Spec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
+        return PolicySpec(tuple(self.camera_keys()), state, action, size, self.fps or 10.0, tuple(self.tasks) or ("",))
 
     def calibrate(self, features: Mapping[str, Any]) -> None:
         """Store the calibration of the cameras from a data set's features, for a policy in the world frame."""

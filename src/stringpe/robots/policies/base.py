@@ -37,7 +37,7 @@ WIDTH = 8
 
 
 @dataclass(frozen=True)
-class Spec:
+class PolicySpec:
     """What a policy is made for: its cameras in order, the sizes of state and action, the side of the pictures in
     pixels, and actions per second.
 
@@ -52,7 +52,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Net:
+class PolicyNet:
     """A policy's transformer: its sizes and its frame. chunk: actions predicted at once; execute: how many of them are
     carried out before the next observation (receding horizon). blind: share of the training examples whose robot state
     is hidden. In a demonstration the state soon reveals where the arm is going; a policy that relies on it cannot begin
@@ -94,7 +94,7 @@ class Net:
 
 
 class RobotPolicy(nn.Module):
-    """Abstract. The normalisation and the `Spec` are buffers, so that a checkpoint holds all that acting needs.
+    """Abstract. The normalisation and the `PolicySpec` are buffers, so that a checkpoint holds all that acting needs.
 
     States are normalised to mean 0 and standard deviation 1, actions to [−1, 1] over all demonstrations;
     `set_statistics` sets both. An action outside the demonstrated range is clipped to it."""
@@ -105,7 +105,7 @@ class RobotPolicy(nn.Module):
     action_low: Tensor
     action_high: Tensor
 
-    def __init__(self, encoder: ImageEncoder, spec: Spec, net: Net):
+    def __init__(self, encoder: ImageEncoder, spec: PolicySpec, net: PolicyNet):
         super().__init__()
         self.spec, self.net = spec, net
         self.observer = Observer(
@@ -268,8 +268,8 @@ class RobotPolicy(nn.Module):
             )
 
 
-def read_spec(weights: Mapping[str, Tensor]) -> Spec:
-    """The `Spec` that the weights of a policy hold."""
+def read_spec(weights: Mapping[str, Tensor]) -> PolicySpec:
+    """The `PolicySpec` that the weights of a policy hold."""
     if "about" not in weights:
         raise ValueError("this is not the checkpoint of a policy: train one, for example stringpe train kuka_small")
     shape = {"cameras": [str], "state_dim": int, "action_dim": int, "image_size": int, "fps": float, "tasks": [str]}
@@ -280,4 +280,4 @@ def read_spec(weights: Mapping[str, Tensor]) -> Spec:
         wrong = str(error)
     if wrong or set(fields) != set(shape):
         raise ValueError(f"the weights do not say what the policy was made for ({wrong}): use another checkpoint")
-    return Spec(**fields | {"cameras": tuple(fields["cameras"]), "tasks": tuple(fields["tasks"])})
+    return PolicySpec(**fields | {"cameras": tuple(fields["cameras"]), "tasks": tuple(fields["tasks"])})

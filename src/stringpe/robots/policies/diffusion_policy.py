@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ...baselines import SinCos
 from ...checks import check_choice
 from ...models.initialise import draw_by_fan_in
-from .base import Net, RobotPolicy, Spec
+from .base import PolicyNet, PolicySpec, RobotPolicy
 from .chunk_decoder import ChunkDecoder, repeat_memory
 from .noise import (
     Generators,
@@ -37,8 +37,8 @@ class DiffusionPolicy(RobotPolicy):
     def __init__(
         self,
         encoder: ImageEncoder,
-        spec: Spec,
-        net: Net,
+        spec: PolicySpec,
+        net: PolicyNet,
         *,
         train_steps: int = 100,
         sample_steps: int = 10,

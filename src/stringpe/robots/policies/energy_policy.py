@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...rotate import full_precision
-from .base import Net, RobotPolicy, Spec
+from .base import PolicyNet, PolicySpec, RobotPolicy
 from .chunk_decoder import ChunkDecoder, Memory, repeat_memory
 from .noise import Generators, draw_normal
 from .observer import ImageEncoder
@@ -98,8 +98,8 @@ class EnergyPolicy(RobotPolicy):
     def __init__(
         self,
         encoder: ImageEncoder,
-        spec: Spec,
-        net: Net,
+        spec: PolicySpec,
+        net: PolicyNet,
         *,
         modes: int = 4,
         negatives: int = 16,

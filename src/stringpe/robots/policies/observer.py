@@ -83,7 +83,7 @@ class Observer(nn.Module):
     """Cameras, state and words to tokens (b, n, dim), through `layers` of attention over all of them.
 
     blind: share of the training examples whose state token is replaced by 0. frame, encoding, encoding_options: as in
-    `Net`."""
+    `PolicyNet`."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ _STREAM = 7
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnScenery:
     """The scenery of one episode: a light, the number of large objects, and two heights in metres."""
 
     light: dict[str, Any]
@@ -55,17 +55,17 @@ class Scenery:
         """The largest number that an episode can have."""
         return self._distractors[1]
 
-    def draw(self, seed: int) -> Drawn:
+    def draw(self, seed: int) -> DrawnScenery:
         """The scenery of the episode with a seed."""
         rng = np.random.default_rng((_STREAM, seed))
         table, pedestal = (float(rng.uniform(*limits)) for limits in (self._table, self._pedestal))
         low, high = self._distractors
         count = int(rng.integers(low, high + 1))
         name = self._lights[int(rng.integers(len(self._lights)))]
-        return Drawn(_random_light(rng) if name == RANDOM else LIGHTS[name], count, table, pedestal)
+        return DrawnScenery(_random_light(rng) if name == RANDOM else LIGHTS[name], count, table, pedestal)
 
     @staticmethod
-    def apply(model: Any, drawn: Drawn) -> None:
+    def apply(model: Any, drawn: DrawnScenery) -> None:
         """Set light and heights of a compiled model."""
         head, lamp = model.vis.headlight, model.light("lamp")
         head.ambient[:] = head.diffuse[:] = drawn.light["ambient"]
