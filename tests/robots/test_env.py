@@ -284,6 +284,16 @@ def test_a_backend_that_cannot_load_gives_the_same_line(monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_process_that_has_rendered_can_train(eyes):
+    code = (
+        "import stringpe.robots as robots; robots.make('MugOnPlate', size=(8, 8)).reset(seed=0); "
+        "import torch; torch.optim.Adam([torch.zeros(1, requires_grad=True)])"  # which imports Triton, and with it LLVM
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
 def test_robots_load_late_render_whoever_came_first_and_end_quietly(eyes, monkeypatch):
     code = (
         "import sys, stringpe, stringpe.robots as robots; assert not {'mujoco', 'gymnasium'} & set(sys.modules); "

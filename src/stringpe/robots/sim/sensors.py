@@ -1,6 +1,7 @@
 """What cameras see of a simulation: pictures, exact depth, and depth as a real sensor would measure it."""
 
 import atexit
+import contextlib
 import hashlib
 import importlib
 import threading
@@ -64,6 +65,8 @@ def _open_renderer(model: Any, size: tuple[int, int]) -> Any:
     model.vis.global_.offheight = max(model.vis.global_.offheight, height)
     model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
     _silence_failures()
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton")  # its LLVM has to be loaded before Mesa's: the other way round, it crashes
     try:
         renderer = mujoco.Renderer(model, height, width)
     except Exception as broken:  # every backend fails in its own way
