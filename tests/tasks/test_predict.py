@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from detection_toy import COLOURS, toy_recipe
 from stringpe import scenes
 from stringpe.cli import main as cli
+from stringpe.data import omni3d
 from stringpe.io.pictures import encode_png
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
@@ -134,6 +135,56 @@ def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
         run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
     with pytest.raises(SystemExit, match=r"there is no checkpoint in"):
         run(monkeypatch, "predict", tmp_path, picture, "--text", "a")
+
+
+def test_a_prediction_in_3d_is_written_as_json_and_a_picture(run3d, tmp_path):
+    Image.new("RGB", (64, 40), (90, 120, 60)).save(tmp_path / "a.jpg")
+    Image.new("I;16", (32, 20), 1500).save(tmp_path / "depth.png")
+    asked = Query(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
+    (written, drawn), found = predict(run3d[0], tmp_path / "a.jpg", asked, tmp_path / "out")
+    record = json.loads(written.read_text())
+    assert drawn.exists()
+    assert 1 <= len(found) <= 5
+    one = record["found"][0]
+    assert one["text"] in asked.texts
+    assert len(one["box"]) == 12
+    assert len(one["bbox3D"]) == 8
+    torch.testing.assert_close(torch.tensor(one["bbox3D"]), omni3d.corners(torch.tensor(one["box"])), atol=1e-4, rtol=0)
+
+
+def test_the_step_of_depth_is_that_of_the_data_set(run3d, tmp_path):
+    """`stringpe data scenes` writes steps of 0.2 mm, and says so in the JSON file beside the map."""
+    model, picture = load_predictor(run3d[0]), Image.new("RGB", (64, 40), (90, 120, 60))
+
+    def boxes(value, **options):
+        Image.new("I;16", (64, 40), value).save(tmp_path / "7.depth.png")
+        found = model(picture, Query(("a mug",), threshold=0.0, top=3, depth=tmp_path / "7.depth.png", **options))
+        return torch.tensor([one["box"] for one in found])
+
+    metres = boxes(1500)
+    torch.testing.assert_close(boxes(7500, depth_step=0.0002), metres)
+    (tmp_path / "7.json").write_text(json.dumps({"depth_step": 0.0002}))
+    torch.testing.assert_close(boxes(7500), metres)
+    assert not torch.allclose(boxes(1500), metres)
+
+
+def test_what_cannot_be_asked_in_3d_is_refused(run3d, tmp_path):
+    model, picture = load_predictor(run3d[0]), Image.new("RGB", (64, 40))
+    with pytest.raises(ValueError, match="asked for by text"):
+        model(picture, Query(query_image=tmp_path / "q.jpg"))
+    with pytest.raises(ValueError, match="text 1 of 2 is empty"):
+        model(picture, Query(("", "mug")))
+    Image.new("L", (64, 40)).save(tmp_path / "grey.png")
+    with pytest.raises(ValueError, match="not 16-bit"):
+        model(picture, Query(("mug",), depth=tmp_path / "grey.png"))
+    Image.new("I;16", (40, 64), 1500).save(tmp_path / "tall.png")
+    with pytest.raises(ValueError, match="40 × 64"):
+        model(picture, Query(("mug",), depth=tmp_path / "tall.png"))
+    Image.new("I;16", (64, 40), 1).save(tmp_path / "unit.png")
+    with pytest.raises(ValueError, match="median depth"):
+        model(picture, Query(("mug",), depth=tmp_path / "unit.png"))
+    with pytest.raises(ValueError, match="fx and fy above 0"):
+        model(picture, Query(("mug",), intrinsics=(0, 1, 1, 1)))
 
 
 SIDE = 16
