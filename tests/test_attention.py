@@ -138,7 +138,7 @@ def test_causal_means_causal():
     torch.testing.assert_close(attn(x, coords, causal=True)[:, :5], attn(changed, coords, causal=True)[:, :5])
 
 
-def test_mask():
+def test_a_masked_key_is_not_looked_at():
     attn = layer("cayley")
     x, coords = inputs()
     mask = torch.ones(9, 9, dtype=torch.bool)

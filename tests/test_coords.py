@@ -19,16 +19,15 @@ class TestGrid:
         image = torch.arange(6.0).view(1, 2, 3)  # as patches are flattened
         assert (image.flatten(1)[0] == r[:, 0] * 3 + r[:, 1]).all()
 
-    def test_units(self):
+    def test_units_are_centred_or_normalised(self):
         torch.testing.assert_close(coords.grid(3, 4, units="centred").mean(0), torch.zeros(2))
         normal = coords.grid(2, 4, units="normalised")
         assert normal[:, 1].unique().tolist() == [-0.75, -0.25, 0.25, 0.75]
         assert normal[:, 0].unique().tolist() == [-0.5, 0.5]
 
-    def test_resolution_extrapolates_or_interpolates(self):
+    def test_more_patches_extend_the_index_and_refine_what_is_normalised(self):
         assert coords.grid(28, 28).max() == 27
-        assert coords.grid(28, 28, units="normalised").max() < 1
-        assert coords.grid(14, 14, units="normalised").max() < 1
+        assert coords.grid(28, 28, units="normalised").max().item() == pytest.approx(27 / 28)
 
     def test_more_axes_and_prefix(self):
         r = coords.grid(2, 3, 4, prefix=5)
@@ -52,11 +51,9 @@ class TestGrid:
         with pytest.raises(ValueError, match="prefix must be"):
             coords.lift_depth(torch.ones(1, 4, 4), 2, prefix=prefix)
 
-    def test_refuses_half_precision(self):
+    def test_refuses_half_precision_and_other_units(self):
         with pytest.raises(ValueError, match=r"float32 or float64, got torch\.bfloat16"):
             coords.grid(300, 2, dtype=torch.bfloat16)
-
-    def test_refuses_units(self):
         with pytest.raises(ValueError, match="units must be one of index, centred, normalised, got 'pixels'"):
             coords.grid(2, 2, units="pixels")
 
@@ -85,7 +82,7 @@ class TestDepth:
         coords.pool_depth(depth, 2).sum().backward()
         assert depth.grad[0].tolist() == [[0.0, 0.5], [0.0, 0.5]]
 
-    def test_lift(self):
+    def test_the_third_column_is_depth_times_scale_plus_offset(self):
         depth = torch.full((2, 4, 6), 3.0)
         r = coords.lift_depth(depth, 2, scale=torch.tensor(2.0), offset=-1.0, prefix=1)
         assert r.shape == (2, 7, 3)
@@ -142,7 +139,8 @@ class TestBackprojection:
     def test_intrinsics_per_sample(self):
         k = torch.stack([self.K, 2 * self.K])
         depth = torch.ones(2, 4, 4)
-        torch.testing.assert_close(coords.backproject(depth, k)[0], coords.backproject(depth[:1], self.K)[0])
+        for i in (0, 1):
+            torch.testing.assert_close(coords.backproject(depth, k)[i], coords.backproject(depth[:1], k[i])[0])
 
     def test_patch_points_lie_on_the_ray_through_the_patch(self):
         depth = torch.full((1, 48, 64), 2.0)
@@ -235,7 +233,7 @@ class TestWorld:
         away = (patches[0, 0] - pose[0, 0, :3, 3]) @ pose[0, 0, :3, 2]  # along the optical axis
         torch.testing.assert_close(away[0], away[1:].mean())
 
-    def test_gradients(self):
+    def test_gradients_are_finite_and_zero_in_holes(self):
         depth, pose = self.depth(1, 2), random_poses(1, 2)
         depth[0, 0, 40, 40] = torch.nan
         k = self.K.clone()
@@ -283,20 +281,22 @@ class TestAugment:
         assert moved.abs().max() <= 3
         assert moved[:, 0].std(0).min() > 1
 
-    def test_factors(self):
+    def test_factors_are_drawn_within_their_bounds(self):
         r = torch.ones(256, 1, 3)
         out = coords.augment(r, jitter=2.0, rescale=3.0, generator=torch.Generator().manual_seed(0))
-        assert out.min() >= 1 / 6
-        assert out.max() <= 6
+        assert 1 / 6 <= out.min() < 0.4 < 2.5 < out.max() <= 6
+        assert (out[:, 0, 0] != out[:, 0, 2]).all()  # jitter is of each axis on its own
         one = coords.augment(r, rescale=3.0, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(one[:, :, 0], one[:, :, 2])
+        assert one.std() > 0.3
 
     def test_nothing_asked_nothing_done(self):
         r = torch.randn(2, 5, 2)
         assert torch.equal(coords.augment(r), r)
 
-    def test_batch(self):
-        assert coords.augment(coords.grid(2, 2), batch=3, shift=1.0).shape == (3, 4, 2)
+    def test_one_set_of_coordinates_becomes_a_batch(self):
+        out = coords.augment(coords.grid(2, 2), batch=3, shift=1.0)
+        assert (out.shape, len(out[:, 0].unique(dim=0))) == ((3, 4, 2), 3)
 
     @pytest.mark.parametrize("bad", [{"jitter": 0.5}, {"rescale": 0.0}, {"shift": -1.0}, {"shift": math.nan}])
     def test_refuses(self, bad):

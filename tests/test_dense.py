@@ -67,7 +67,7 @@ class TestTheorem34:
 
     @settings(max_examples=40, deadline=None)
     @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 10_000))
-    def test_random_sets(self, planes, coord_dim, seed):
+    def test_random_sets_are_diagonalised(self, planes, coord_dim, seed):
         theta = torch.randn(coord_dim, planes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         self.check(commuting(theta, seed))
 
@@ -83,7 +83,7 @@ class TestTheorem34:
             [[1e-3, 2e-3, 0.0, 1e-3], [1e3, 0.0, 0.0, 1e3]],
         ],
     )
-    def test_degenerate_sets(self, theta):
+    def test_degenerate_sets_are_diagonalised(self, theta):
         self.check(commuting(torch.tensor(theta, dtype=torch.float64)))
 
     def check(self, l):

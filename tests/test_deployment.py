@@ -80,7 +80,7 @@ def test_export_with_dynamic_batch_and_tokens(name, folded):
 
 @pytest.mark.parametrize("name", stringpe.names())
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_modules(name, dtype):
+def test_models_in_half_precision_stay_within_its_tolerance(name, dtype):
     model, x, coords = net(name), torch.randn(2, 9, 32), torch.randn(2, 9, 2)
     exact = model(x, coords)
     half = model.to(dtype)(x.to(dtype), coords)
@@ -89,7 +89,7 @@ def test_half_precision_modules(name, dtype):
 
 
 @pytest.mark.parametrize("name", stringpe.names())
-def test_autocast(name):
+def test_autocast_stays_within_the_tolerance_of_bfloat16(name):
     model, x, coords = net(name), torch.randn(2, 9, 32), torch.randn(2, 9, 2)
     exact = model(x, coords)
     with torch.autocast("cpu", dtype=torch.bfloat16):

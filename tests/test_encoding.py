@@ -29,7 +29,7 @@ def test_all_properties_in_float64(case, coord_dim):
 
 @every_case
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_tokens(case, dtype):
+def test_half_precision_tokens_stay_within_their_tolerance(case, dtype):
     enc = build(case).to(dtype)
     q, _, coords = testing.sample(enc, dtype=dtype)
     assert enc.rotate(q, coords).dtype == dtype
@@ -39,7 +39,7 @@ def test_half_precision_tokens(case, dtype):
 
 
 @every_case
-def test_shapes_and_dtypes(case):
+def test_shapes_are_those_of_the_contract(case):
     enc = build(case, head_dim=8, num_heads=2, coord_dim=3)
     assert enc.basis().shape == (2, 8, 8)
     assert enc.frequencies().shape == (2, 3, 4)
@@ -111,7 +111,7 @@ def test_gradients_are_right(case):
 
 
 @every_case
-def test_state_dict_and_deepcopy(case):
+def test_a_state_and_a_copy_rotate_alike(case):
     enc, x, coords = build(case), torch.randn(1, 3, 5, 16), torch.randn(5, 2)
     again = build(case, seed=1)
     learned = any(True for _ in enc.parameters())
@@ -158,7 +158,7 @@ def test_repr_says_wavelengths(case):
     assert "units" in repr(build(case))
 
 
-def test_names_and_create():
+def test_a_name_makes_what_its_function_makes():
     assert stringpe.names() == ["rope", "rope_mixed", "cayley", "circulant", "general", "simplex", "golden"]
     for name in stringpe.names():
         torch.manual_seed(0)

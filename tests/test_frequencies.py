@@ -19,7 +19,7 @@ every_kind = pytest.mark.parametrize("kind", FREQUENCIES)
 
 class TestDirections:
     @given(st.integers(1, 9))
-    def test_simplex(self, axes):
+    def test_corners_of_a_simplex_are_equally_far_apart(self, axes):
         corners = torch.tensor(simplex_directions(axes), dtype=torch.float64)
         wanted = torch.full((axes + 1, axes + 1), -1 / axes, dtype=torch.float64).fill_diagonal_(1)
         torch.testing.assert_close(corners @ corners.T, wanted, atol=1e-12, rtol=0)

@@ -81,13 +81,13 @@ def test_rotating_after_the_features_is_exactly_invariant():
     torch.testing.assert_close(attn(x, coords + 1000), attn(x, coords), atol=2e-6, rtol=0)
 
 
-def test_cross():
+def test_a_context_of_the_same_tokens_is_self_attention():
     attn = layer("circulant")
     x, coords = inputs()
     torch.testing.assert_close(attn(x, coords, x, coords), attn(x, coords), atol=1e-6, rtol=0)
 
 
-def test_fold_refuses():
+def test_fold_refuses_it():
     with pytest.raises(ValueError, match=r"cannot fold LinearAttention: .* stands the feature map of linear attention"):
         stringpe.fold(layer("cayley"))
 
@@ -116,7 +116,7 @@ def test_random_directions_are_orthogonal_and_saved():
         ({"encode": "never", "features": "relu"}, "got 'never'"),
     ],
 )
-def test_refuses(options, match):
+def test_options_that_do_not_fit_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         layer("cayley", **options)
     with pytest.raises(ValueError, match=r"linear attention takes an Encoding.*, or ⊗-STRING, not LieRE"):

@@ -8,7 +8,7 @@ from tally import ACCIDENT
 
 import stringpe
 from captioned_files import picture
-from stringpe import coords, testing
+from stringpe import catalogue, coords, testing
 from stringpe.catalogue import find, option_names
 from stringpe.cli.main import main
 
@@ -21,6 +21,12 @@ TENSORS = [
     torch.randn(1, 2, 5, 8).to(torch.complex64), torch.ones(1, 2, 5, 8, dtype=torch.int64),
 ]  # fmt: skip
 SIZES = {"head_dim": 8, "num_heads": 2, "coord_dim": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_entry_is_left(monkeypatch):
+    """One of the functions that are called is `register`."""
+    monkeypatch.setattr(catalogue, "_ENTRIES", dict(catalogue._ENTRIES))
 
 
 def accident(call) -> str:
@@ -40,7 +46,7 @@ def assert_no_accidents(calls):
 
 
 @pytest.mark.parametrize("name", stringpe.names(baselines=True))
-def test_options(name):
+def test_malformed_options_are_refused_in_words(name):
     assert_no_accidents(
         {
             f"{option}={bad!r}": lambda option=option, bad=bad: stringpe.create(name, **(SIZES | {option: bad}))
@@ -63,7 +69,7 @@ def test_options_of_absolute_embeddings(name):
 
 
 @pytest.mark.parametrize("name", stringpe.names(baselines=True))
-def test_inputs(name):
+def test_malformed_inputs_of_encodings_are_refused_in_words(name):
     enc = stringpe.create(name, **SIZES)
     x, r = torch.randn(1, 2, 5, 8), torch.randn(5, 2)
     calls = {}
@@ -125,7 +131,7 @@ def test_every_argument_of_the_calls_that_are_attacked(name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name):
+def test_malformed_arguments_of_functions_are_refused_in_words(name):
     assert_no_accidents({f"{i}": lambda bad=bad: FUNCTIONS[name](bad) for i, bad in enumerate([*BAD, *TENSORS])})
 
 

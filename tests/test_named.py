@@ -113,7 +113,7 @@ class TestCirculant:
         assert testing.relative_error(fourier.rotate(x, coords), formed.rotate(x, coords)) < 1e-13
 
     @pytest.mark.parametrize(("block_size", "unturned"), [(4, 32), (16, 8), (64, 2)])
-    def test_rank(self, block_size, unturned):
+    def test_planes_that_do_not_turn_have_no_parameters(self, block_size, unturned):
         enc = stringpe.circulant(head_dim=64, num_heads=1, block_size=block_size)
         assert 2 * (enc.frequencies()[0].abs().sum(0) == 0).sum() == unturned
         assert enc.frequencies.weight.numel() == 2 * (64 - unturned) // 2  # no dead parameter

@@ -26,7 +26,7 @@ def test_order_of_the_flattened_product():
     torch.testing.assert_close(enc.rotate(z, r)[0, 0, 0], expected)
 
 
-def test_invariance_and_gradients():
+def test_scores_are_invariant_and_every_frequency_learns():
     torch.manual_seed(0)
     enc = stringpe.outer(head_dim=8, num_heads=2, coord_dim=2)
     assert testing.shift_error(enc) < 1e-6
@@ -35,7 +35,7 @@ def test_invariance_and_gradients():
     assert (enc.frequencies.weight.grad != 0).all()
 
 
-def test_inside_attention():
+def test_scores_of_attention_are_multiplied_by_the_kernel():
     torch.manual_seed(0)
     enc = stringpe.outer(head_dim=8, num_heads=2, coord_dim=2)
     attn = stringpe.Attention(16, 2, encoding=enc)
@@ -47,7 +47,7 @@ def test_inside_attention():
     torch.testing.assert_close(out, attn.merge(scores.softmax(-1) @ v), atol=1e-5, rtol=0)
 
 
-def test_grouped_queries():
+def test_grouped_queries_use_the_features_of_their_key_head():
     enc = stringpe.outer(head_dim=4, num_heads=2, coord_dim=2)
     q, k, coords = torch.randn(1, 6, 5, 4), torch.randn(1, 2, 5, 4), torch.randn(5, 2)
     grouped = enc(q, k, coords)[0]

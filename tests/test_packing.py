@@ -55,7 +55,7 @@ def test_self_attention_is_that_of_each_sequence_alone(name, causal):
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_any_lengths(lengths, as_tensor):
+def test_any_lengths_give_each_sequence_alone(lengths, as_tensor):
     layer = build(stringpe.Attention, "cayley")
     x, coords = pack(lengths)
     given_lengths = torch.tensor(lengths) if as_tensor else lengths
@@ -85,7 +85,7 @@ def test_cross_attention_with_lengths_of_both(kind):
     "options", [{}, {"features": "relu"}, {"features": "relu", "encode": "after"}, {"features": "relu", "kv_heads": 2}]
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_linear_attention(options, causal):
+def test_linear_attention_is_that_of_each_sequence_alone(options, causal):
     if causal and not options:
         pytest.skip("softmax features have no causal form")
     layer, lengths = build(stringpe.LinearAttention, "cayley", **options), [3, 8, 2]

@@ -149,7 +149,7 @@ def test_a_limit_takes_the_first_pictures(tmp_path):
     assert [len(p.boxes) for p in read_coco(written(tmp_path, data), limit=1).pictures] == [0]
 
 
-def test_lvis(tmp_path):
+def test_files_of_lvis_keep_what_their_images_were_checked_for(tmp_path):
     data = content()
     data["images"][0] |= {"neg_category_ids": [5, 77], "not_exhaustive_category_ids": [2]}
     data["images"][1] |= {"neg_category_ids": [], "not_exhaustive_category_ids": []}

@@ -63,7 +63,7 @@ class TestConventions:
         assert (corner[3] - corner[0]).norm().item() == pytest.approx(0.5)  # height
         assert (corner[4] - corner[0]).norm().item() == pytest.approx(1.0)  # width
 
-    def test_corners_round_trip(self):
+    def test_corners_give_the_box_back(self):
         boxes = picture().boxes
         torch.testing.assert_close(omni3d.from_corners(omni3d.corners(boxes)), boxes)
 
@@ -75,7 +75,7 @@ class TestConventions:
 
 
 class TestRead:
-    def test_round_trip(self, tmp_path):
+    def test_what_was_written_is_read(self, tmp_path):
         out = omni3d.read(file(tmp_path))
         assert out.names == ("mug", "table")
         assert out.ids == (12, 40)
@@ -198,7 +198,7 @@ class TestRead:
             omni3d.read(file(tmp_path, lambda c: c["categories"].append({"id": 1})))
 
 
-def test_results():
+def test_results_have_the_fields_of_the_format():
     box = picture().boxes
     entries = omni3d.results(
         ScoredBoxes(box, torch.tensor([1, 0]), torch.tensor([0.75, 0.5])), 7, torch.tensor(K), [12, 40]

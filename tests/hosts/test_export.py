@@ -178,7 +178,7 @@ def test_a_model_that_needs_more_than_an_image_is_refused(tmp_path):
         export(host("transformers", "CLIP"), tmp_path / "x", to="torch-export")
 
 
-def test_errors(tmp_path):
+def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ValueError, match="onnx or torch-export"):
         export(host("timm", "ViT"), tmp_path / "x", to="tensorrt")
     with pytest.raises(ValueError, match="called with an image"):

@@ -12,7 +12,14 @@ import stringpe
 from cases import perturbed
 from stringpe.hosts import attached_layers
 
-each = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f"{f.package} {f.name}")
+
+def every(which=lambda family: True):
+    """Runs a test for every family, or for those that `which` says."""
+    families = [family for family in FAMILIES if which(family)]
+    return pytest.mark.parametrize("family", families, ids=lambda f: f"{f.package} {f.name}")
+
+
+each = every()
 
 
 def moved(model):
@@ -95,25 +102,28 @@ class _Shifted:
         return self.places.of_windows(*size) * self.stretch + torch.tensor([32.0, -17.0])
 
 
-@each
-def test_replace_drops_the_absolute_embedding(family):
-    """Without positions at all (every token at the origin), patches are a set: permuting them permutes the output."""
+@every(lambda f: f.table)
+def test_replace_zeroes_and_freezes_the_absolute_embedding(family):
     model = stringpe.attach(family.model(), "rope", start="replace")
-    if family.table:
-        frozen = [p for p in model.parameters() if not p.requires_grad]
-        assert any((p == 0).any() for p in frozen)
-    if family.windows or family.packed or family.video:
-        return  # patches of a window are not a set, and packed ones come in an order of their own
+    assert any((p == 0).any() for p in model.parameters() if not p.requires_grad)
+
+
+HEADS_THAT_LOOK_AT_PLACES = ("Depth Anything", "OWL-ViT", "OWLv2")
+
+
+# Patches of a window are not a set, and packed ones come in an order of their own.
+@every(lambda f: not (f.windows or f.packed or f.video or f.name in HEADS_THAT_LOOK_AT_PLACES))
+def test_replaced_and_without_places_patches_are_a_set(family):
+    """With every token at the origin, permuting the patches permutes the output."""
+    model = stringpe.attach(family.model(), "rope", start="replace")
     image = images()
     flipped = image.unflatten(3, (GRID, PATCH)).flip(3).flatten(3, 4)  # patches in another order, each as it was
     for _, layer in attached_layers(model):
         layer.token_coords = (_Nowhere(layer.token_coords[0]),)
     one, other = family.call(model, image), family.call(model, flipped)
-    if one.ndim == 3 and family.name not in ("Depth Anything", "OWL-ViT", "OWLv2"):
+    if one.ndim == 3:
         patches = (x[:, -(GRID**2) :].unflatten(1, (GRID, GRID)) for x in (one, other))
         one, other = next(patches), next(patches).flip(2)
-    elif one.ndim == 3:
-        return  # heads of these models look at places of their own
     torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
 
 
@@ -137,7 +147,7 @@ def test_torch_compile_takes_it_whole(family):
     torch.testing.assert_close(family.call(compiled, images()), expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f.exports], ids=lambda f: f"{f.package} {f.name}")
+@every(lambda f: f.exports)
 @pytest.mark.slow
 def test_torch_export_takes_it(family):
     model = moved(stringpe.attach(family.model(), "cayley"))
@@ -146,9 +156,7 @@ def test_torch_export_takes_it(family):
     torch.testing.assert_close(family.output(program(**family.inputs(images()))), expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "family", [f for f in FAMILIES if f.package == "transformers"], ids=lambda f: f"{f.package} {f.name}"
-)
+@every(lambda f: f.package == "transformers")
 def test_attention_maps_are_those_of_the_host(family):
     """Where transformers is set to "eager" attention. Towers that pack images return the outputs of their attention
     layers under that name; they go on doing so."""
@@ -175,7 +183,7 @@ def test_attention_maps_are_those_of_the_host(family):
     assert max((ours - theirs).abs().max() for ours, theirs in zip(maps(model), expected, strict=True)) > 1e-3
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f.mix], ids=lambda f: f"{f.package} {f.name}")
+@every(lambda f: f.mix)
 def test_packed_images_do_not_see_each_other(family):
     model = moved(stringpe.attach(family.model(), "cayley"))
     each = [images((SIZE, SIZE))[:1], images(LARGER)[:1], images((16, 48))[:1]]
@@ -186,14 +194,15 @@ def test_packed_images_do_not_see_each_other(family):
     assert all(p.grad.abs().max() > 0 for _, layer in attached_layers(model) for p in layer.encoding.parameters())
 
 
-@each
-def test_resolution_change(family):
-    if family.video:
-        return  # it counts rows of the size that it was made for, whatever comes
-    if family.resize is None:
-        with pytest.raises(Exception, match=r"size|shape|coords must be"):
-            family.call(stringpe.attach(family.model()), images(LARGER))
-        return
+# A video model counts rows of the size that it was made for, whatever comes.
+@every(lambda f: f.resize is None and not f.video)
+def test_families_of_one_size_refuse_another(family):
+    with pytest.raises(Exception, match=r"size|shape|coords must be"):
+        family.call(stringpe.attach(family.model()), images(LARGER))
+
+
+@every(lambda f: f.resize is not None and not f.video)
+def test_coordinates_are_those_of_the_size_that_comes(family):
     build, call = family.resize
     model = family.model(**build)
     before = family.call(model, images(LARGER), **call)
@@ -262,7 +271,7 @@ def test_deepcopy_and_gradient_checkpointing(family):
 
 
 @each
-def test_lift(family):
+def test_depth_is_lifted_and_changes_nothing_until_its_scale_does(family):
     if family.video:
         with pytest.raises(ValueError, match="lift takes a model whose encodings are 2D"):
             stringpe.lift(stringpe.attach(family.model(), "cayley"))
@@ -289,7 +298,7 @@ def test_lift(family):
 
 
 @each
-def test_linear_attention(family):
+def test_linear_attention_trains_or_is_refused(family):
     model = stringpe.attach(family.model(), "cayley", attention="linear")
     if family.masks or family.windows or (family.packed and not family.cuts):
         with pytest.raises(ValueError, match=r"no masks|no packed sequences"):

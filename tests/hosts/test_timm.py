@@ -81,6 +81,6 @@ def test_what_a_training_script_does():
     assert copy.deepcopy(model)(images((48, 32))).shape == (2, 7)
 
 
-def test_features_only():
+def test_feature_maps_have_the_shapes_of_timm():
     model = timm.create_model("vit_base_patch16_224.string_cayley", **SMALL, features_only=True, out_indices=(0, 1))
     assert [f.shape for f in model(images())] == [(2, 32, 4, 4)] * 2

@@ -148,7 +148,7 @@ SHAPE = {"step": int, "window": [float], "name": (str, None), "rows": {str: {"on
 GOOD = {"step": 3, "window": [1, 0.5], "name": None, "rows": {"a": {"on": True}}, "rest": [], "more": 1}
 
 
-def test_what_fits():
+def test_what_has_the_shape_has_no_mismatch():
     assert find_mismatch(GOOD, SHAPE) == ""
     assert find_mismatch(GOOD | {"name": "x", "window": [], "rows": {}}, SHAPE) == ""
 

@@ -27,14 +27,14 @@ def true(places, labels, ignore=None):
 
 
 class TestByHand:
-    def test_perfect(self):
+    def test_right_boxes_have_average_precision_one(self):
         out = ap3d.evaluate([found([0, 5], [0, 1], [0.9, 0.8])], [true([0, 5], [0, 1])])
         assert out.ap == 1.0
         assert out.at[0.5] == 1.0
         assert out.by_label == {0: 1.0, 1: 1.0}
         assert list(out.at) == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
 
-    def test_thresholds(self):
+    def test_a_box_is_right_up_to_its_overlap(self):
         """Cubes half a side apart overlap by 1/3: right up to 0.3 (six thresholds of ten), wrong beyond."""
         out = ap3d.evaluate([found([0.5], [0], [0.9])], [true([0], [0])])
         assert out.at[0.25] == 1.0
@@ -180,7 +180,7 @@ def test_pairs_that_cannot_meet_are_not_computed(monkeypatch):
     assert asked == [2]  # the balls around cubes of side 1 meet up to √3 apart
 
 
-def test_speed():
+def test_a_hundred_images_take_seconds():
     """A hundred images with a hundred detections each."""
     detections, truths = random_set(1, images=100, labels=10)
     detections = [

@@ -42,7 +42,7 @@ def test_trap_27_recall_is_a_loop_over_galleries(n, m, seed, chunk):
     assert float(found["mean"]) == pytest.approx(sum(float(found[k]) for k in found if k != "mean") / 6)
 
 
-def test_known_cases():
+def test_all_found_nothing_found_and_one_caption_of_five():
     image = torch.eye(12)
     text, owner = torch.eye(12).repeat_interleave(5, 0), torch.arange(12).repeat_interleave(5)
     assert all(float(v) == 1 for v in recall(image, text, owner).values())

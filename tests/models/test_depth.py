@@ -39,7 +39,7 @@ def test_normals_are_unit_or_zero_and_face_the_camera():
     assert (flat[:, 2] < 0).all()
 
 
-def test_intrinsics_matter():
+def test_normals_follow_the_intrinsics():
     depth = plane([0.3, 0.2, -1.0], 2.0)
     k = torch.tensor([[32.0, 0, 16], [0, 32.0, 12], [0, 0, 1]]).double()
     torch.testing.assert_close(surface_normals(depth, k), surface_normals(depth))

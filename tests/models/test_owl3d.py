@@ -1,8 +1,7 @@
-import copy
-
 import pytest
 import torch
 
+from cases import perturbed
 from stringpe import box3d
 from stringpe.coords import Calibration, patch_points
 from stringpe.models.owl3d import START, BoxHead3D, Detector3D, Predictions3D, assign, best_boxes, detection3d_loss
@@ -76,7 +75,7 @@ class TestDetector:
         text = torch.randint(1, 50, (4, 2, 8))
         torch.testing.assert_close(model(image, None, model.embed(text)).logits, model(image, None, text).logits)
 
-    def test_hundreds_of_queries(self):
+    def test_hundreds_of_queries_are_answered_at_once(self):
         model = detector()
         assert model(torch.randn(1, 3, 32, 32), None, torch.randint(1, 50, (700, 8))).logits.shape == (1, 16, 700)
 
@@ -157,7 +156,7 @@ class TestLoss:
         assert out.matched.tolist() == [[1, 2, -1], [1, 2, 3]]
         assert out.total.item() == pytest.approx(0, abs=1e-4)
 
-    def test_terms_by_hand(self):
+    def test_terms_of_a_moved_box_are_those_by_hand(self):
         """One object an image, one of them moved by (0.1, 0, 0): L1 0.1, and every corner by as much."""
         labels, target = torch.tensor([[0], [1]]), boxes(2, 1)
         found = perfect(labels, target)
@@ -184,7 +183,7 @@ class TestLoss:
         assert out.total.isfinite()
         assert (said.grad[:, [0, 4, 5]] == 0).all()
 
-    def test_images_without_objects(self):
+    def test_images_without_objects_have_a_loss_of_labels_alone(self):
         labels, target = torch.full((2, 3), -1), torch.zeros(2, 3, 12)
         found = Predictions3D(torch.zeros(2, 6, 4, requires_grad=True), boxes(2, 6).requires_grad_())
         out = detection3d_loss(found, labels, target)
@@ -250,9 +249,10 @@ def test_detections_are_the_best_pairs_with_proper_rotations():
     assert len(best_boxes(found, most=100)[0].score) == 24
 
 
-def test_state_and_copies():
-    model = detector()
-    again = copy.deepcopy(model)
-    again.load_state_dict(model.state_dict())
+def test_a_state_says_the_whole_model():
+    model, again = detector(), perturbed(detector())
     image, text = torch.randn(1, 3, 32, 32), torch.randint(1, 50, (2, 8))
-    assert torch.equal(model(image, None, text).boxes, again(image, None, text).boxes)
+    assert not torch.equal(model(image, None, text).boxes, again(image, None, text).boxes)
+    again.load_state_dict(model.state_dict())
+    for ours, theirs in zip(model(image, None, text), again(image, None, text), strict=True):
+        assert torch.equal(ours, theirs)

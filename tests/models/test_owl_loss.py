@@ -186,7 +186,7 @@ def test_more_objects_than_predictions_leave_some_over():
     assert index.tolist() == [[-1, 0, -1]]
 
 
-def test_matching_nothing():
+def test_no_objects_and_no_images_have_no_matches():
     assert match(torch.zeros(2, 5, 0), torch.zeros(2, 0, dtype=torch.bool)).shape == (2, 0)
     assert match(torch.zeros(0, 5, 2), torch.zeros(0, 2, dtype=torch.bool)).shape == (0, 2)
 
@@ -201,7 +201,7 @@ def test_costs_that_are_not_finite_are_refused(bad):
         match(cost, torch.ones(3, 3, dtype=torch.bool))
 
 
-def test_taking_the_matches():
+def test_take_gives_the_rows_that_were_matched():
     x = torch.arange(24).view(2, 4, 3)
     assert take(x, torch.tensor([[3, -1], [0, 2]])).tolist() == [[[9, 10, 11], [0, 1, 2]], [[12, 13, 14], [18, 19, 20]]]
     assert take(x[..., 0], torch.tensor([[3], [1]])).tolist() == [[9], [15]]

@@ -236,7 +236,7 @@ def test_an_environment_that_is_never_ready_ends_the_command(tmp_path, monkeypat
         demos.write(tmp_path, 1, NeverOpen("Reach"), jobs=1, patience=1.0)
 
 
-def test_the_command(tmp_path, eyes, monkeypatch, capsys):
+def test_the_command_writes_videos_and_says_how_many_episodes(tmp_path, eyes, monkeypatch, capsys):
     line = (
         f"stringpe data demos KukaPick lighting=dim --out {tmp_path} --episodes 1 --size 16 16 --cameras front --jobs 1"
     )
