@@ -112,7 +112,7 @@ class TestDepth:
         with pytest.raises(ValueError, match=match):
             coords.lift_depth(depth, 2)
 
-    def test_refuses_arrays_and_patches_that_are_none(self):
+    def test_refuses_arrays_and_sizes_that_are_not_sizes(self):
         with pytest.raises(TypeError, match="depth must be a torch tensor, got ndarray"):
             coords.lift_depth(torch.ones(1, 4, 4).numpy(), 2)
         for bad, match in ((0, "at least 1"), (2.5, "whole number"), ((2, 2, 2), "a height and a width")):

@@ -310,7 +310,7 @@ class TestBadInput:
         assert enc.rotate(torch.randn(2, 3, 0, 16), torch.randn(0, 2)).shape == (2, 3, 0, 16)
         assert enc.rotate(torch.randn(0, 3, 4, 16), torch.randn(0, 4, 2)).shape == (0, 3, 4, 16)
 
-    def test_query_heads_that_are_no_multiple(self):
+    def test_query_heads_that_are_not_a_multiple(self):
         with pytest.raises(ValueError, match="multiple of 2 heads"):
             self.enc(torch.randn(1, 3, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(5, 2))
 

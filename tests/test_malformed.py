@@ -176,7 +176,7 @@ def test_calls_that_the_first_attack_found(call):
         CALLS[call][0]()
 
 
-def test_nothing_to_transform_is_no_accident():
+def test_nothing_to_transform_is_not_an_accident():
     encoding = stringpe.circulant(**SIZES, method="fft")
     assert encoding.rotate(torch.randn(1, 2, 0, 8), torch.randn(0, 2)).shape == (1, 2, 0, 8)
 

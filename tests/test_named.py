@@ -85,7 +85,7 @@ class TestCayley:
         assert perturbed(Cayley(8, 1, sparsity=mask)).weight.shape == (1, 1)
 
     @pytest.mark.parametrize("bad", [0, 8, torch.ones(8, 8), torch.ones(4, 4).bool(), torch.ones(8, 8).bool().triu()])
-    def test_refuses_patterns_that_are_none(self, bad):
+    def test_refuses_what_is_not_a_pattern(self, bad):
         with pytest.raises(ValueError, match="sparsity"):
             Cayley(8, 1, sparsity=bad)
 

@@ -37,7 +37,7 @@ def floor(tilt=0.5, height=1.4, size=(60, 80)):
     return depth[:, None].expand(size).contiguous()
 
 
-def test_a_photograph_is_none_of_them(photo):
+def test_a_photograph_is_not_an_overlay(photo):
     assert overlay(photo, floor()) == ""
 
 
@@ -82,7 +82,7 @@ def test_a_floor_is_ground(tilt, height):
     assert ground_share(floor(tilt, height)) > 0.9
 
 
-def test_walls_ceilings_and_nothing_are_no_ground():
+def test_walls_ceilings_and_nothing_are_not_ground():
     assert no_ground(torch.zeros(3, 1, 1), torch.full((60, 80), 2.0)) == "no ground plane"
     column = torch.linspace(1, 3, 80).expand(60, 80)  # a wall to one side
     assert ground_share(1 / (0.3 + 0.2 * column)) == 0

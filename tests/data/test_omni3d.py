@@ -123,7 +123,7 @@ class TestRead:
         assert problem.startswith("annotation 0: ")
         assert words in problem
 
-    def test_what_is_no_annotation_at_all(self, tmp_path):
+    def test_what_is_not_an_annotation_at_all(self, tmp_path):
         out = omni3d.read(file(tmp_path, lambda content: content["annotations"].append("oops")))
         assert len(out.images[0].boxes) == 2
         assert "annotation 'oops'" in out.problems[0]

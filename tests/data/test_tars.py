@@ -142,7 +142,7 @@ def test_pictures_from_folders_tars_and_zips(tmp_path):
     assert PictureFiles(str(tmp_path / "train2017")).decode("train2017/a.png").size == (20, 16)
 
 
-def test_archives_that_are_none(tmp_path, monkeypatch):
+def test_files_that_are_not_archives(tmp_path, monkeypatch):
     (tmp_path / "no.zip").write_text("x")
     with pytest.raises(ValueError, match=r"no\.zip is not a zip file that can be read"):
         PictureFiles(str(tmp_path / "no.zip"))

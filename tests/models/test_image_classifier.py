@@ -57,7 +57,7 @@ def test_pictures_of_other_shapes_are_cropped_or_stretched_as_the_model_was_trai
 
 
 @pytest.mark.parametrize("classes", [{}, {KEEP: ["a"]}, {"other": ["a"], "more": ["b"]}, {KEEP: "a", "b": ["c"]}, []])
-def test_classes_that_are_none_are_refused(written, classes):
+def test_what_does_not_say_classes_is_refused(written, classes):
     with pytest.raises(ValueError, match="classes are lists of texts by name, one of them called 'keep'"):
         ImageClassifier(written[0], classes)
 

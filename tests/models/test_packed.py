@@ -147,7 +147,7 @@ def test_wrong_batches_are_refused_in_words(call, words):
 
 
 @pytest.mark.parametrize("depth", [3, {}, "x", [None] * 2, [torch.ones(8, 8), "x"]], ids=range(5))
-def test_depths_that_are_no_list_of_maps_are_refused(depth):
+def test_depths_that_are_not_a_list_of_maps_are_refused(depth):
     net, images = model(coord_dim=3), [torch.zeros(3, 8, 8, dtype=torch.float64)] * 2
     with pytest.raises(TypeError, match=r"must be a list with one per image|depth [01] must be a torch tensor"):
         net(images, depth)

@@ -133,7 +133,7 @@ def test_a_file_of_another_model_is_read(tokenizer, tmp_path):
     )
 
 
-def test_what_is_no_text_is_refused(tokenizer, tmp_path):
+def test_what_is_not_a_text_is_refused(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="text 1 of 2 is empty"):
         tokenizer.encode(["two dogs", "  "])
     with pytest.raises(ValueError, match="put it into a list"):

@@ -203,7 +203,7 @@ def test_a_video_cannot_be_a_list_of_other_files(tmp_path):
         list(read_frames(tmp_path / "list.mp4", 0, 3, 10))
 
 
-def test_a_table_whose_texts_are_no_texts_is_named(tmp_path):
+def test_a_table_whose_texts_are_not_texts_is_named(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
     from stringpe.robots.data import parquet

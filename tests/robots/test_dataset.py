@@ -268,7 +268,7 @@ def test_missing_cameras_are_named(tmp_path):
         ({"observation.depth.top": np.zeros((7, 16, 24), np.uint16)}, "floats in metres"),
     ],
 )
-def test_what_is_no_episode_is_refused(tmp_path, change, text):
+def test_what_is_not_an_episode_is_refused(tmp_path, change, text):
     with pytest.raises(ValueError, match=text):
         Writer(tmp_path, fps=50).add(made(0) | change, task="pick")
     assert not episode_path(tmp_path, 0).exists()

@@ -27,7 +27,7 @@ _IN_A_CROWD = 0.5  # of a box's area, as in COCO's evaluation
 class Truth(NamedTuple):
     """Objects of b images, padded to m: boxes (b, m, 4), cxcywh in [0, 1]; labels (b, m), numbers of queries;
     valid (b, m), false for padding; crowd (b, m), true for regions whose objects are not annotated separately (COCO's
-    iscrowd, VOC's difficult, objects mostly cut off): these are no targets, and tokens in them do not count as
+    iscrowd, VOC's difficult, objects mostly cut off): these are not targets, and tokens in them do not count as
     wrong."""
 
     boxes: Tensor

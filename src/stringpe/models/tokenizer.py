@@ -111,7 +111,7 @@ class Tokenizer:
 
 
 def _without_surrogates(text: str) -> str:
-    """The text with "?" for every half of a surrogate pair, which JSON can hold, but which is no character."""
+    """The text with "?" for every half of a surrogate pair, which JSON can hold, but which is not a character."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
