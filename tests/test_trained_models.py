@@ -10,7 +10,7 @@ import torch
 
 from stringpe import box3d
 from stringpe.cli.main import main
-from stringpe.data.one_object import KINDS
+from stringpe.scenes.one_object import KINDS
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "models/detection3d-demo"

@@ -1,4 +1,4 @@
-"""Sets of boxes in 3D in the format of Omni3D: read, trained on, and answered with results."""
+"""Sets of boxes in 3D: of one object per frame, and in the format of Omni3D, with the results that answer it."""
 
 import json
 import math
@@ -13,6 +13,8 @@ from stringpe import scenes
 from stringpe.data import omni3d
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.order import Place
+from stringpe.recipes.schema import Data
+from stringpe.scenes import one_object
 from stringpe.tasks import create
 from stringpe.training import evaluate, train
 
@@ -107,3 +109,18 @@ def test_sets_of_other_categories_are_refused(tmp_path, recipe3d):
     task = create(replace(own, data=replace(own.data, val_boxes=str(tmp_path / "other.json"))))
     with pytest.raises(ValueError, match="only one has unicorn"), warnings.catch_warnings():
         task.val_set  # noqa: B018
+
+
+def test_a_set_of_one_object_per_frame_names_its_kinds_and_its_splits_share_no_room(tmp_path):
+    data = Data(source="one_object", image_size=32, train_size=9, val_size=5, cache=str(tmp_path))
+    train, val = (load_boxes3d(data, split, True) for split in ("train", "val"))
+    assert (len(train), len(val)) == (9, 5)
+    assert train.names == val.names == one_object.KINDS
+    assert train.groups == ("all",)
+    assert train.label.shape[1] == 1
+    rooms = scenes.render(one_object.sample_one_object(0, torch.arange(9)), (32, 32))
+    assert [one_object.KINDS[i] for i in train.label[:, 0]] == [scenes.kinds()[i] for i in rooms.kind[:, 0]]
+    torch.testing.assert_close(train.box[:, 0], rooms.box3d[:, 0])
+    assert not (train.box[:5] == val.box).all(-1).any()
+    with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
+        load_boxes3d(Data(source="one_object", image_size=32, train_size=0, val_size=5), "train", True)

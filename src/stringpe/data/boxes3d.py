@@ -16,8 +16,8 @@ from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..metrics.average_precision3d import ScoredBoxes
 from ..recipes.schema import Data
-from ..scenes import FAMILIES
-from . import omni3d, one_object
+from ..scenes import FAMILIES, one_object
+from . import omni3d
 from .cache import remember
 from .depth_files import DEPTH, check_aspect, read_depth
 from .images import PictureFiles
@@ -136,7 +136,7 @@ def load_boxes3d(data: Data, split: str, depth: bool) -> BoxedFrames:
     if data.source == "scenes":
         return _from_scenes(render_once("boxes", data, split, _render, __file__))
     if data.source == "one_object":
-        return _from_one_object(render_once("one-object", data, split, _render_one, __file__, one_object.__file__))
+        return _from_one_object(render_once("one-object", data, split, _render_one, __file__))
     where, limit = split_place(data, split), split_limit(data, split)
     if data.source != "omni3d":
         return _decode(_SETS[data.source](where), where, data.image_size, limit, depth)
@@ -162,7 +162,7 @@ def _render(data: Data, split: str) -> FrameColumns:
 
 def _render_one(data: Data, split: str) -> FrameColumns:
     def sample(world: int, numbers: range, device: torch.device) -> scenes.Scenes:
-        return one_object.sample_rooms(world, torch.tensor(numbers)).to(device)
+        return one_object.sample_one_object(world, torch.tensor(numbers)).to(device)
 
     return join_columns(map(_columns, render_split(data, split, sample)))
 

@@ -15,8 +15,9 @@ World: z up, metres. Camera: OpenCV (x right, y down, z forward), K in pixels wi
 """
 
 from .descriptions import RELATIONS, Seen, captions, in_view, relations, seen
-from .layout import sample, single_object
+from .layout import sample
 from .object_kinds import COLOURS, MATERIALS, PATTERNS
+from .one_object import single_object
 from .renderer import render, stream
 from .scene import FAMILIES, Frames, Scenes
 from .shards import contact_sheet, draw_boxes, write

@@ -11,11 +11,10 @@ from torch import Tensor
 from . import cameras
 from .deterministic import TURN, Dice, constant
 from .families import CLUTTER, FLATS, LIVING, ON_FLAT, POOLS, SURFACES, Rules, gather_rules, pools
-from .object_kinds import PATTERNS
 from .placement import Clutter, Items, draw_items, find_tops, rotations, scatter
 from .rooms import SLOTS, Furniture, draw_light, draw_surfaces, furnish
 from .scene import FAMILIES, Scenes
-from .templates import kind_number, load_templates
+from .templates import kind_number
 
 OBJECTS = 48
 """Object slots per scene; the few scenes that draw more objects lose the last ones, which carry no others."""
@@ -222,61 +221,3 @@ def sample(
     with torch.no_grad():
         family = family_numbers[(index // views) % len(families)]
         return _build(seed, index, family, views, decorated, cameras.DISTANCES[distance])
-
-
-def single_object(
-    kind: str,
-    variant: int = 0,
-    *,
-    size: tuple[float, float, float] | None = None,
-    azimuth: float = 0.5,
-    height: float = 0.6,
-    colours: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None,
-) -> Scenes:
-    """One object in an empty room, seen from its front at a distance that fits its size: for looking at a kind, and
-    for testing the renderer against exactly known geometry.
-
-    `azimuth` (radians) turns the camera around the object. `height` is the camera's height above the object's centre,
-    divided by its horizontal distance.
-    """
-    templates = load_templates(torch.device("cpu"))
-    number = kind_number(kind)
-    if not 0 <= variant < int(templates.variants[number]):
-        raise ValueError(f"{kind} has {templates.variants[number]} variants, received variant={variant}: count from 0")
-    template = templates.first[number] + variant
-    extent = templates.nominal[template] if size is None else torch.tensor(size)
-    diagonal = extent.norm()
-    room = (extent.max() * 8 + 2).expand(3)
-    centre = torch.tensor([0.0, 0.0, float(extent[2]) / 2])
-    angle = torch.tensor(azimuth)
-    direction = torch.stack([angle.sin(), -angle.cos(), torch.tensor(height)])
-    eye = centre + direction / direction.norm() * diagonal * 1.5
-    grey = torch.tensor([[0.62, 0.58, 0.52], [0.75, 0.77, 0.8], [0.95, 0.95, 0.95]])
-    tint = torch.tensor(colours if colours is not None else ((0.20, 0.45, 0.70), (0.90, 0.80, 0.60)))
-    zero = torch.zeros(1, 1, dtype=torch.int64)
-    return Scenes(
-        seed=0,
-        index=zero[0],
-        family=zero[0],
-        present=torch.ones(1, 1, dtype=torch.bool),
-        kind=zero + number,
-        template=zero + template,
-        colour=zero,
-        material=templates.materials[number, 0].view(1, 1),
-        pattern=zero + PATTERNS.index("plain"),
-        tint=tint.view(1, 1, 2, 3),
-        centre=centre.view(1, 1, 3),
-        rotation=torch.eye(3).view(1, 1, 3, 3),
-        size=extent.view(1, 1, 3),
-        parent=zero - 1,
-        room=room.view(1, 3),
-        surface_tint=torch.stack([grey, grey * 0.9], 1)[None],
-        surface_pattern=torch.zeros(1, 3, dtype=torch.int64),
-        rug=torch.tensor([[0.0, 0.0, 1e-3, 1e-3]]),
-        rug_tint=torch.ones(1, 2, 3),
-        light=(centre + diagonal * torch.tensor([-1.6, -2.0, 4.0])).view(1, 3),
-        light_colour=(torch.ones(1, 3) * 0.9 * (1 + (4.8 * diagonal / 4) ** 2)),
-        ambient=torch.full((1, 3), 0.45),
-        pose=cameras.look_at(eye.view(1, 3), centre.view(1, 3)),
-        lens=torch.tensor([[1.0, 1.0, 0.5, 0.5]]),
-    )
