@@ -20,13 +20,10 @@ LONG_FILES: set[str] = set()
 
 SAME_NAMES = {
     "__init__.py": "Python",
-    "attention.py": "hosts/attention.py is to hosts what attention.py is to our models",
     "aloha.py": "the recipe of a robot, and the robot",
     "base.py": "what the modules of a package share",
-    "demos.py": "data/ reads the demonstrations that robots/data/ records",
     "kuka.py": "the recipe of a robot, and the robot",
     "relations.py": "a recipe, and its task",
-    "statistics.py": "metrics/ has those of runs, robots/data/ those of a data set's columns",
     "timm.py": "the library as a host, and our models in its registry",
 }
 """File names that occur twice, and why they may."""

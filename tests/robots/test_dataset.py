@@ -22,9 +22,9 @@ from stand_in import demonstration
 from stringpe.robots.data import parquet
 from stringpe.robots.data.columns import DEPTH
 from stringpe.robots.data.dataset import Dataset
+from stringpe.robots.data.episode_statistics import QUANTILES, pool_statistics, summarise
 from stringpe.robots.data.episodes import episode_path
 from stringpe.robots.data.parquet import BrokenEpisode
-from stringpe.robots.data.statistics import QUANTILES, pool_statistics, summarise
 from stringpe.robots.data.writer import Writer, write_meta
 
 pytestmark = pytest.mark.slow

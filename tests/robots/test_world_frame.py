@@ -13,7 +13,7 @@ from stand_in import demonstration
 
 import stringpe
 from stringpe.bench.train import RandomDemos
-from stringpe.data.demos import augment_cameras, augment_intrinsics
+from stringpe.data.demo_batches import augment_cameras, augment_intrinsics
 from stringpe.data.order import Place
 from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override

@@ -2,7 +2,7 @@
 
 Each library has one file here (timm, transformers, open_clip) with a `Host`, which names its towers and attention
 classes in the terms of `description`. What is done with them is written once for all libraries: `attach` (attach, lift
-and fold), `attention` (the attention that takes the place of the host's) and `token_coords` (where the tokens are).
+and fold), `host_attention` (which takes the place of the host's own) and `token_coords` (where the tokens are).
 Classes are recognised by name, so that nothing of timm, transformers or open_clip is imported.
 """
 
@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from torch import nn
 
 from . import open_clip, timm, transformers
-from .attention import HostAttention
 from .description import Host, Layer, Tower
+from .host_attention import HostAttention
 
 Entry = TypeVar("Entry", Tower, Layer)
 HOSTS = (timm.HOST, transformers.HOST, open_clip.HOST)

@@ -20,8 +20,8 @@ from ..frequencies import GivenFrequencies, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
 from ..own_projections import owned_layers
-from .attention import ATTENTION_KINDS, HostAttention
 from .description import Grid, Rope, find_rotaries, read_rotary
+from .host_attention import ATTENTION_KINDS, HostAttention
 from .token_coords import CoordsForAngles, DropPatches, TokenCoords
 
 Model = TypeVar("Model", bound=nn.Module)

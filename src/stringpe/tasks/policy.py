@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import robots
-from ..data.demos import augment_cameras, augment_intrinsics, load_demos
+from ..data.demo_batches import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares, training_requests
 from ..data.order import Batch, Order, Place, derive, generator
 from ..data.transforms import uniforms

@@ -20,9 +20,9 @@ from . import parquet
 from .claims import wait_for_lock
 from .columns import ACTION, DEPTH, Array, check_episode, describe, is_encoded, is_picture, stored_key
 from .dataset import Dataset
+from .episode_statistics import pick_pictures, pool_statistics, summarise
 from .episodes import CHUNK, DATA_PATH, VERSION, Episode, episode_path
 from .parquet import BrokenEpisode, Footer
-from .statistics import pick_pictures, pool_statistics, summarise
 
 
 class Writer:

@@ -2,7 +2,7 @@
 
 import torch
 
-from stringpe.data.demos import augment_cameras
+from stringpe.data.demo_batches import augment_cameras
 from stringpe.recipes.schema import Augment
 
 
