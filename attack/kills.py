@@ -276,9 +276,9 @@ def _make_material(folder: Path) -> None:
 
 
 def _depth(source: Path, out: Path) -> None:
-    from stringpe.data.depth_lifting import LiftSettings, lift
+    from stringpe.data.depth_lifting import LiftSettings, lift_shards
 
-    lift(str(source), out, _Estimator(), LiftSettings((), shard_size=4, batch=2))  # type: ignore[arg-type]
+    lift_shards(str(source), out, _Estimator(), LiftSettings((), shard_size=4, batch=2))  # type: ignore[arg-type]
 
 
 def _hdf5(files: list[Path], out: Path) -> None:

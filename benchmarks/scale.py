@@ -23,7 +23,7 @@ from PIL import Image
 
 from stringpe.data import tars
 from stringpe.data.depth_filters import FILTERS
-from stringpe.data.depth_lifting import LiftSettings, lift
+from stringpe.data.depth_lifting import LiftSettings, lift_shards
 from stringpe.data.labelled_batches import LabelledBatches
 from stringpe.data.order import Place
 from stringpe.data.sharding import write_shards
@@ -77,11 +77,11 @@ def lifting(folder: Path, images: int, lifted: int, estimate: DepthEstimator) ->
     write_shards(folder / "photos", folder / "some", shard_size=lifted)
     place = f"{folder}/some/000000.tar"
     what = "lift: decode, model, encode, write"
-    rows.append(measure(what, lifted, lambda: lift(place, folder / "lifted", estimate, settings)))
+    rows.append(measure(what, lifted, lambda: lift_shards(place, folder / "lifted", estimate, settings)))
     write_shards(folder / "photos", folder / "all", shard_size=images)
     place = f"{folder}/all/000000.tar"
     what = "lift without the model: decode, encode, write"
-    rows.append(measure(what, images, lambda: lift(place, folder / "none", Flat(), settings)))
+    rows.append(measure(what, images, lambda: lift_shards(place, folder / "none", Flat(), settings)))
     return rows
 
 

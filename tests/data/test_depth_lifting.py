@@ -12,7 +12,7 @@ from image_text_model import TEXTS, write_image_text_model
 from stringpe.data import depth_lifting as depth_data
 from stringpe.data.captioned_images import ShardCaptions
 from stringpe.data.depth_filters import ILLUSIONS
-from stringpe.data.depth_lifting import LiftSettings, lift
+from stringpe.data.depth_lifting import LiftSettings, lift_shards
 from stringpe.data.order import Launch, read_launch
 from stringpe.io import files
 from stringpe.io.files import _HOST
@@ -55,7 +55,7 @@ def names(path):
 
 def test_shards_come_back_with_depth_and_everything_else(source, estimate, tmp_path):
     out = tmp_path / "out"
-    found = lift(source, out, estimate, ALL)
+    found = lift_shards(source, out, estimate, ALL)
     assert found.pop("rate") > 0
     assert json.loads((out / "summary.json").read_text()) == found
     assert found == {"shards": 3, "kept": 9, "dropped": {}, "corrupt": 0, "problems": []}
@@ -78,14 +78,14 @@ def test_shards_come_back_with_depth_and_everything_else(source, estimate, tmp_p
 
 def test_finished_shards_are_never_made_again_and_ranks_share_the_rest(source, estimate, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    found = lift(source, out, estimate, ALL, Launch(1, 2))
+    found = lift_shards(source, out, estimate, ALL, Launch(1, 2))
     assert sorted(p.name for p in out.glob("*.tar")) == ["in-1.tar"]
     assert found["shards"] == 1
     assert not (out / "summary.json").exists()
     before = (out / "in-1.tar").stat().st_mtime_ns
     draft = out / f".in-0.tar.{_HOST}.4194303.x"  # of a process that was killed
     draft.write_bytes(b"half")
-    found = lift(source, out, estimate, ALL, Launch(0, 2))
+    found = lift_shards(source, out, estimate, ALL, Launch(0, 2))
     assert found["shards"] == 3
     assert (out / "summary.json").exists()
     assert not list(out.glob(".in-*"))
@@ -94,7 +94,7 @@ def test_finished_shards_are_never_made_again_and_ranks_share_the_rest(source, e
         raise AssertionError("made again")
 
     monkeypatch.setattr(depth_data, "_lift_shard", refuse)
-    assert lift(source, out, estimate, ALL)["shards"] == 3
+    assert lift_shards(source, out, estimate, ALL)["shards"] == 3
     assert (out / "in-1.tar").stat().st_mtime_ns == before
 
 
@@ -107,9 +107,9 @@ def test_a_shard_appears_whole_or_not_at_all(source, estimate, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", lambda *_: fail(None))
         with pytest.raises(OSError, match="disk is full"):
-            lift(source, out, estimate, ALL)
+            lift_shards(source, out, estimate, ALL)
     assert not list(out.glob("*.tar"))
-    assert lift(source, out, estimate, ALL)["kept"] == 9
+    assert lift_shards(source, out, estimate, ALL)["kept"] == 9
 
 
 def test_folders_become_shards_with_their_captions(estimate, tmp_path):
@@ -119,7 +119,7 @@ def test_folders_become_shards_with_their_captions(estimate, tmp_path):
         (folder / f"{name}.png").write_bytes(picture())
     (folder / "b.txt").write_text("beside it")
     (folder / "captions.json").write_text(json.dumps({"a.png": "of the list"}))
-    found = lift(str(folder), tmp_path / "out", estimate, ALL)
+    found = lift_shards(str(folder), tmp_path / "out", estimate, ALL)
     assert found["shards"] == 2
     lifted = ShardCaptions(f"{tmp_path}/out/*.tar")
     assert lifted.captions(0) == ["of the list"]
@@ -131,7 +131,7 @@ def test_what_is_dropped_is_counted_by_reason_and_what_is_corrupt_is_named(estim
     samples = {str(i): {"png": picture(20 * i), "json": words("a")} for i in range(3)}  # of one colour: framed
     samples["bad"] = {"png": b"nothing", "json": words("a")}
     path = shard(tmp_path / "in.tar", samples)
-    found = lift(str(path), tmp_path / "out", estimate, LiftSettings(batch=2))
+    found = lift_shards(str(path), tmp_path / "out", estimate, LiftSettings(batch=2))
     assert found["kept"] == 0
     assert found["dropped"] == {"overlay: a frame of one colour": 3}
     assert found["corrupt"] == 1
@@ -150,14 +150,14 @@ def test_illusions_are_dropped_by_the_model_that_the_user_names(estimate, tmp_pa
     wanted = classify([depth_data.to_tensor(before.picture(i)) for i in range(12)])
     assert 0 < wanted.count("") < 12
     settings = LiftSettings(filters=("illusion",), batch=2)
-    found = lift(str(path), tmp_path / "out", estimate, settings, classify=classify)
+    found = lift_shards(str(path), tmp_path / "out", estimate, settings, classify=classify)
     assert found["kept"] == wanted.count("")
     assert found["dropped"] == {f"illusion: {name}": wanted.count(name) for name in sorted(set(wanted)) if name}
     told = json.loads((tmp_path / "out/provenance.json").read_text())
     assert told["classifier"]["classes"] == classes
     for filters, given in (((), classify), (("illusion",), None)):
         with pytest.raises(ValueError, match="the filter illusion and an image–text model go together"):
-            lift(str(path), tmp_path / "other", estimate, LiftSettings(filters=filters), classify=given)
+            lift_shards(str(path), tmp_path / "other", estimate, LiftSettings(filters=filters), classify=given)
     from stringpe.cli.main import main
 
     (tmp_path / "classes.json").write_text(json.dumps(classes))
@@ -177,22 +177,22 @@ def test_the_texts_of_illusions_are_classes():
 def test_depth_that_is_there_is_replaced_with_its_unit(estimate, tmp_path):
     old = {"png": picture(), "json": b'{"captions": ["a"], "depth_step": 0.0002}', "depth.png": depth(9)}
     path = shard(tmp_path / "in.tar", {"0": old})
-    lift(str(path), tmp_path / "out", estimate, ALL)
+    lift_shards(str(path), tmp_path / "out", estimate, ALL)
     lifted = ShardCaptions(str(tmp_path / "out" / "in.tar"))
     (truth,) = estimate([depth_data.to_tensor(lifted.picture(0))])
     assert torch.allclose(lifted.depth(0), truth, atol=0.00051)
 
 
 def test_two_ways_do_not_mix_in_one_folder(source, estimate, tmp_path):
-    lift(source, tmp_path / "out", estimate, ALL)
+    lift_shards(source, tmp_path / "out", estimate, ALL)
     with pytest.raises(
         ValueError, match=r"holds another set of lifted images \(filters=\[\] there, \['outdoor'\] asked for\)"
     ):
-        lift(source, tmp_path / "out", estimate, LiftSettings(filters=("outdoor",), shard_size=2))
+        lift_shards(source, tmp_path / "out", estimate, LiftSettings(filters=("outdoor",), shard_size=2))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "in-0.tar").write_bytes((tmp_path / "in-0.tar").read_bytes())
     with pytest.raises(ValueError, match=r"several shards are called in-0.tar"):
-        lift(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
+        lift_shards(f"{tmp_path}/in-0.tar,{tmp_path}/more/in-0.tar", tmp_path / "other", estimate, ALL)
     with pytest.raises(ValueError, match="filters are overlay, no_ground, outdoor, illusion, got sky"):
         LiftSettings(filters=("sky",))
 
@@ -234,9 +234,9 @@ def test_launchers_say_which_share_is_ours(monkeypatch):
 
 
 def test_threads_and_windows_change_nothing(source, estimate, tmp_path, monkeypatch):
-    lift(source, tmp_path / "a", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=1))
+    lift_shards(source, tmp_path / "a", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=1))
     monkeypatch.setattr(depth_data, "_WINDOW", 1)
-    lift(source, tmp_path / "b", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=3))
+    lift_shards(source, tmp_path / "b", estimate, LiftSettings(filters=(), shard_size=2, batch=1, threads=3))
     for path in (tmp_path / "a").glob("*.tar"):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
@@ -246,10 +246,10 @@ def test_drafts_of_killed_processes_go_even_if_their_shard_is_there(estimate, tm
     ended.wait()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.png").write_bytes(picture())
-    lift(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
+    lift_shards(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
     names = ("000000.tar", "000000.tar.summary.json", "summary.json")
     left = [tmp_path / "out" / f".{name}.{_HOST}.{ended.pid}.0123abcd" for name in names]
     for draft in left:
         draft.write_bytes(b"half")
-    lift(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
+    lift_shards(str(tmp_path / "in"), tmp_path / "out", estimate, LiftSettings(()))
     assert not [draft.name for draft in left if draft.exists()]

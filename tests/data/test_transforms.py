@@ -11,7 +11,7 @@ from stringpe.data.order import Place
 from stringpe.data.transforms import (
     CROP_COLUMNS,
     Windows,
-    augment,
+    augment_rgbd,
     draw_windows,
     middle_windows,
     read_windows,
@@ -118,12 +118,12 @@ def test_selected_images_keep_their_pixels():
 
 def test_augmentation_does_nothing_where_it_is_told_nothing():
     image = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
-    assert torch.equal(augment(image, uniforms(0, 0, 2, Place()), Augment()), to_unit(image))
+    assert torch.equal(augment_rgbd(image, None, uniforms(0, 0, 2, Place()), Augment())[0], to_unit(image))
 
 
 def test_flips_mirror_half_of_the_images():
     image = torch.randint(256, (64, 3, 8, 8), dtype=torch.uint8)
-    out = augment(image, uniforms(0, 0, 64, Place()), Augment(flip=True))
+    out = augment_rgbd(image, None, uniforms(0, 0, 64, Place()), Augment(flip=True))[0]
     same = (out - to_unit(image)).abs().amax((1, 2, 3)) < 1e-4
     mirrored = (out - to_unit(image).flip(-1)).abs().amax((1, 2, 3)) < 1e-4
     assert (same | mirrored).all()
@@ -132,12 +132,12 @@ def test_flips_mirror_half_of_the_images():
 
 def test_crops_show_parts_of_the_image():
     ramp = torch.arange(32).float().mul(8).to(torch.uint8).expand(50, 3, 32, 32)
-    out = augment(ramp, uniforms(0, 1, 50, Place()), Augment(crop=0.25))
+    out = augment_rgbd(ramp, None, uniforms(0, 1, 50, Place()), Augment(crop=0.25))[0]
     width = (out.amax((1, 2, 3)) - out.amin((1, 2, 3))) / (to_unit(ramp).max() - to_unit(ramp).min())
     assert width.min() > 0.4
     assert width.max() <= 1.001
     assert width.std() > 0.05
-    coloured = augment(ramp, uniforms(0, 1, 50, Place()), Augment(colour=0.5))
+    coloured = augment_rgbd(ramp, None, uniforms(0, 1, 50, Place()), Augment(colour=0.5))[0]
     assert coloured.mean((1, 2, 3)).std() > 0.05
 
 

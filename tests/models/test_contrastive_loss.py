@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from processes import WORLD, in_two
 from stringpe.models import contrastive_loss
-from stringpe.models.contrastive_loss import clip, clip_within_groups, siglip
+from stringpe.models.contrastive_loss import clip_loss, clip_loss_within_groups, siglip_loss
 
-LOSSES = {"siglip": siglip, "clip": clip}
+LOSSES = {"siglip": siglip_loss, "clip": clip_loss}
 
 
 def inputs(count=8, width=6, dtype=torch.float64):
@@ -63,7 +63,7 @@ def test_the_start_of_siglip_is_as_its_paper_says():
     count = 64
     image = F.normalize(torch.randn(count, 1000), dim=-1)
     text = torch.zeros(count, 1000)  # nothing looks like anything
-    loss = siglip(image, text, torch.tensor([10.0]), torch.tensor([-10.0]))
+    loss = siglip_loss(image, text, torch.tensor([10.0]), torch.tensor([-10.0]))
     expected = math.log1p(math.exp(10)) + (count - 1) * math.log1p(math.exp(-10))
     assert math.isclose(float(loss), expected, rel_tol=1e-5)
 
@@ -87,15 +87,15 @@ def test_a_chunk_bounds_the_logits_that_are_kept(kind):
 
 def test_half_precision_does_not_reach_the_logits():
     image, text, scale, bias = inputs(count=16, dtype=torch.float32)
-    exact = siglip(image, text, scale, bias)
+    exact = siglip_loss(image, text, scale, bias)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(siglip(image, text, scale, bias), exact)
+        assert torch.equal(siglip_loss(image, text, scale, bias), exact)
 
 
 def test_unequal_numbers_are_refused():
     image, text, scale, bias = inputs()
     with pytest.raises(ValueError, match=r"one text per image, got \(8, 6\) and \(7, 6\)"):
-        siglip(image, text[:7], scale, bias)
+        siglip_loss(image, text[:7], scale, bias)
 
 
 def _process(rank):
@@ -135,15 +135,15 @@ def test_within_a_group_it_is_the_clip_loss_of_the_group(group):
     parts = [by_hand("clip", image[i : i + group], text[i : i + group], scale, bias) for i in range(0, 8, group)]
     truth = torch.stack(parts).mean()
     wanted = torch.autograd.grad(truth, (image, text, scale))
-    loss = clip_within_groups(image, text, scale, group)
+    loss = clip_loss_within_groups(image, text, scale, group)
     assert torch.allclose(loss, truth, rtol=1e-12)
     for a, b in zip(torch.autograd.grad(loss, (image, text, scale)), wanted, strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
-    assert torch.allclose(clip_within_groups(image, text, scale, 8), clip(image, text, scale), rtol=1e-12)
+    assert torch.allclose(clip_loss_within_groups(image, text, scale, 8), clip_loss(image, text, scale), rtol=1e-12)
 
 
 @pytest.mark.parametrize("group", [1, 3])
 def test_groups_are_whole(group):
     image, text, scale, _ = inputs()
     with pytest.raises(ValueError, match="do not divide into groups of"):
-        clip_within_groups(image, text, scale, group)
+        clip_loss_within_groups(image, text, scale, group)

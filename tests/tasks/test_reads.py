@@ -88,9 +88,6 @@ LOOKED_AT = {
     ("retrieval", "shards"): {"data.in_memory"},
     ("retrieval", "folder"): {"data.in_memory"},
     ("detection2d", "scenes"): {"data.workers"},
-    ("detection3d", "scenes"): {"augment.crop"},
-    ("detection3d", "one_object"): {"augment.crop"},
-    ("detection3d", "omni3d"): {"augment.crop"},
 }
 UNREAD = {
     # Augmentations of classification that one way of loading has and another has not.

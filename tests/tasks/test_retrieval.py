@@ -16,7 +16,7 @@ from stringpe.data.loader import Memory
 from stringpe.data.order import Place
 from stringpe.data.queries import PHOTO_TEMPLATES
 from stringpe.models.contrastive import Contrastive
-from stringpe.models.contrastive_loss import clip_within_groups
+from stringpe.models.contrastive_loss import clip_loss_within_groups
 from stringpe.models.text import TextTower
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.models.vit import vit
@@ -323,7 +323,7 @@ def test_views_of_a_room_are_compared_among_themselves_too(rooms, recipe):
     torch.manual_seed(0)
     model, batch = task.model(), next(task.batches(0, Place()))
     found = model(batch["image"], batch["tokens"], batch.get("depth"))
-    wanted = task.loss(model, batch) + 0.5 * clip_within_groups(found.image, found.text, found.scale, 2)
+    wanted = task.loss(model, batch) + 0.5 * clip_loss_within_groups(found.image, found.text, found.scale, 2)
     assert torch.allclose(more.loss(model, batch), wanted)
     with pytest.raises(ValueError, match="stands alone"):
         Retrieval(override(recipe, ["loss.within=1"]))

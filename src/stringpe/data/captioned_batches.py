@@ -20,7 +20,7 @@ from .loader import Columns, Examples, Memory, Request, Row, Workers, read_all, 
 from .order import Batch, Order, Place
 from .sources import check_source, split_limit, split_place
 from .stream import Stream, is_large_stream
-from .transforms import augment_rgbd, flips, to_unit, uniforms
+from .transforms import augment_rgbd, draw_flips, to_unit, uniforms
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -163,7 +163,7 @@ class CaptionedBatches:
             prepare = _StreamTokens(recipe, place.rank, place.world)
             for step, found in enumerate(self.loader.batches(start, place, prepare), start):
                 u = uniforms(recipe.seed, step, batch, place, _COLUMNS)
-                tokens = torch.where(flips(u, how)[:, None], found["mirror"], found["tokens"])
+                tokens = torch.where(draw_flips(u, how)[:, None], found["mirror"], found["tokens"])
                 yield _augment(found, tokens, u, recipe)
             return
         assert self.texts is not None
@@ -173,7 +173,7 @@ class CaptionedBatches:
         )
         for step, (found, index, _) in enumerate(self.loader.batches(requests, place, tensors), start):
             u = uniforms(recipe.seed, step, batch, place, _COLUMNS)
-            tokens = words.draw(index.to(place.device, non_blocking=True), u[:, 8], flips(u, how))
+            tokens = words.draw(index.to(place.device, non_blocking=True), u[:, 8], draw_flips(u, how))
             yield _augment(found, tokens, u, recipe)
 
     def val_images(self, index: Tensor, place: Place) -> Batch:

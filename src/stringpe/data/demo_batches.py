@@ -10,7 +10,7 @@ from ..robots.data.dataset import Dataset
 from ..robots.data.pack import Demos, join, load, pack
 from .cache import digest, file_marks, remember
 from .sources import check_source
-from .transforms import colour, shift_images, to_unit
+from .transforms import change_colours, shift_images, to_unit
 
 
 def load_demos(recipe: Recipe, where: str) -> Demos:
@@ -70,9 +70,7 @@ def augment_cameras(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment
         x = shift_images(x, offset)
         if depth is not None:
             depth = shift_images(depth.flatten(0, 1)[:, None], offset)[:, 0].unflatten(0, (b, k))
-    y = to_unit(x)
-    if how.colour:
-        y = colour(y, u[:, 2 * k :].repeat_interleave(k, 0), how.colour)
+    y = change_colours(to_unit(x), u[:, 2 * k :].repeat_interleave(k, 0), how.colour)
     return y.unflatten(0, (b, k)), depth
 
 

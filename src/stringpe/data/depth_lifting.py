@@ -70,7 +70,7 @@ class ShardJob:
     samples: range | None  # None: all of the set
 
 
-def lift(
+def lift_shards(
     source: str,
     out: str | Path,
     estimate: DepthEstimator,
@@ -287,7 +287,7 @@ def run(
     estimate = DepthEstimator(model, device=where, made_up=made_up)
     texts = ILLUSIONS if classes is None else read_record(classes, {str: [str]}, "give texts by class")
     classify = None if classifier is None else ImageClassifier(classifier, texts, device=where)
-    found = lift(source, out, estimate, settings, launch, classify=classify)
+    found = lift_shards(source, out, estimate, settings, launch, classify=classify)
     lost, rate = sum(found["dropped"].values()), found["rate"]
     print(f"{found['kept']:,} images with depth in {found['shards']} shards under {out}; {lost:,} filtered out", end="")
     print("".join(f", {count:,} for {reason}" for reason, count in found["dropped"].items()), end="")

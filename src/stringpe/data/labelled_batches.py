@@ -25,7 +25,7 @@ from .randaugment import augment_pixels
 from .sources import check_source, split_limit, split_place
 from .stream import Stream, is_large_stream
 from .tars import picture_kind
-from .transforms import CROP_COLUMNS, colour, draw_windows, middle_windows, read_windows, to_unit, uniforms
+from .transforms import CROP_COLUMNS, change_colours, draw_windows, middle_windows, read_windows, to_unit, uniforms
 
 
 class LabelledExamples(Examples):
@@ -134,7 +134,7 @@ class LabelledBatches:
             image = to_unit(batch["image"])
             if recipe.augment.colour:
                 u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, CROP_COLUMNS)
-                image = colour(image, u[:, 5:8], recipe.augment.colour)
+                image = change_colours(image, u[:, 5:8], recipe.augment.colour)
             yield {"image": image, "label": batch["label"]}
 
     def val(self, place: Place, batch: int) -> Iterator[Batch]:

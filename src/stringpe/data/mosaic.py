@@ -17,7 +17,7 @@ from ..geometry.square import GREY
 from ..models.owl_loss import Truth
 from ..recipes.schema import Augment
 from .order import MixedOrder, Order, Place, generator
-from .transforms import draw_crop, flips
+from .transforms import draw_crop, draw_flips
 
 _SEEN = 0.6  # of an object's area: if a crop leaves less of it, it counts as a crowd, neither target nor mistake
 _COLUMNS = 5  # area, aspect, x, y, mirror
@@ -109,7 +109,7 @@ def _windows(size: Tensor, u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
     """The part of every picture that is shown: x, y, width and height (u, 4) on its square; and whether in a mirror."""
     share, aspect = draw_crop(u, how)
     extent = size * torch.stack([(share * aspect).sqrt(), (share / aspect).sqrt()], -1).clamp(max=1)
-    return torch.cat([(size - extent) * u[:, 2:4], extent], -1), flips(u, how)
+    return torch.cat([(size - extent) * u[:, 2:4], extent], -1), draw_flips(u, how)
 
 
 def _tiles(x: Tensor, window: Tensor, mirrored: Tensor, size: int, finer: int) -> Tensor:

@@ -65,7 +65,7 @@ def draw_windows(size: Tensor, u: Tensor, how: Augment, side: int) -> Windows:
     image, at least that share of its area and 3:4 to 4:3 in aspect (smaller where the image is too narrow for it), else
     the middle square; mirrored half of the time with `how.flip`; moved by up to `how.shift` pixels."""
     middle = middle_windows(size, side)
-    mirror = flips(u, how)
+    mirror = draw_flips(u, how)
     shift = ((u[:, 8:10] * (2 * how.shift + 1)).floor() - how.shift).clamp(max=how.shift)
     if how.crop >= 1:
         return middle._replace(mirror=mirror, shift=shift)
@@ -129,14 +129,10 @@ def _positions(windows: Windows, size: Tensor, side: int, axis: int) -> Tensor:
     return torch.minimum(at, 2 * last - at).clamp(min=0).minimum(last)
 
 
-def augment(image: Tensor, u: Tensor, how: Augment) -> Tensor:
-    """Square images uint8 (b, 3, S, S) and uniforms (b, 8) to float in [−1, 1], same size."""
-    return augment_rgbd(image, None, u, how)[0]
-
-
 def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -> tuple[Tensor, Tensor | None]:
-    """The same with depth (b, S, S) cropped and mirrored alongside. It is read at the nearest pixel: the mean of two
-    distances, or of one and a hole, is neither."""
+    """Square images uint8 (b, 3, S, S) and uniforms (b, 8) to float in [−1, 1], same size, with depth (b, S, S) cropped
+    and mirrored alongside. Depth is read at the nearest pixel: the mean of two distances, or of one and a hole, is
+    neither."""
     x = to_unit(image)
     if how.crop < 1 or how.flip:
         places = _crop_grid(u[:, :5], how, x.shape)
@@ -145,7 +141,7 @@ def augment_rgbd(image: Tensor, depth: Tensor | None, u: Tensor, how: Augment) -
             depth = F.grid_sample(
                 depth[:, None].float(), places, mode="nearest", padding_mode="border", align_corners=False
             )[:, 0]
-    return colour(x, u[:, 5:8], how.colour) if how.colour else x, depth
+    return change_colours(x, u[:, 5:8], how.colour), depth
 
 
 def draw_crop(u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
@@ -154,7 +150,7 @@ def draw_crop(u: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
     return how.crop + (1 - how.crop) * u[:, 0], torch.exp(_ASPECT * (2 * u[:, 1] - 1) * (how.crop < 1))
 
 
-def flips(u: Tensor, how: Augment) -> Tensor:
+def draw_flips(u: Tensor, how: Augment) -> Tensor:
     """(b,) bool: which images are mirrored."""
     return (u[:, 4] < 0.5) & how.flip
 
@@ -164,15 +160,17 @@ def _crop_grid(u: Tensor, how: Augment, shape: torch.Size) -> Tensor:
     area, aspect = draw_crop(u, how)
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
     middle_x, middle_y = (1 - width) * (2 * u[:, 2] - 1), (1 - height) * (2 * u[:, 3] - 1)
-    mirror = torch.where(flips(u, how), -1.0, 1.0)
+    mirror = torch.where(draw_flips(u, how), -1.0, 1.0)
     zero = torch.zeros_like(width)
     rows = [torch.stack([width * mirror, zero, middle_x], -1), torch.stack([zero, height, middle_y], -1)]
     return F.affine_grid(torch.stack(rows, 1), list(shape), align_corners=False)
 
 
-def colour(x: Tensor, u: Tensor, strength: float) -> Tensor:
+def change_colours(x: Tensor, u: Tensor, strength: float) -> Tensor:
     """Brightness, contrast and saturation of x (b, 3, H, W) in [−1, 1] by uniforms u (b, 3), each by a factor from
-    1 − strength to 1 + strength."""
+    1 − strength to 1 + strength; x itself for a strength of 0."""
+    if not strength:
+        return x
     brightness, contrast, saturation = (1 + strength * (2 * u - 1)).view(-1, 3, 1, 1, 1).unbind(1)
     x = (x + 1) * brightness - 1
     mean = x.mean((1, 2, 3), keepdim=True)

@@ -4,9 +4,8 @@ The dense, chunked and distributed forms have the same value and the same gradie
 logits exist at a time, and the backward pass computes them again. Distributed: every process holds b pairs of a global
 batch of B = b · world, and compares its images with the texts of all processes. The loss of a process is the mean over
 its own images, so that the mean over processes, which is how data-parallel training combines gradients, is the loss of
-the global batch. `clip_within_groups` is a third loss, to be added to one of them, which compares only pairs of one
-group.
-"""
+the global batch. `clip_loss_within_groups` is a third loss, to be added to one of them, which compares only pairs of
+one group."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +21,7 @@ from ..rotate import full_precision
 PAIR_LOSSES = ("siglip", "clip")
 
 
-def siglip(
+def siglip_loss(
     image: Tensor,
     text: Tensor,
     scale: Tensor,
@@ -49,7 +48,7 @@ def siglip(
         return _in_chunks(part, image, wanted, chunk) / len(image)
 
 
-def clip(
+def clip_loss(
     image: Tensor,
     text: Tensor,
     scale: Tensor,
@@ -74,7 +73,7 @@ def clip(
         return loss if bias is None else loss + 0 * bias.sum()
 
 
-def clip_within_groups(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
+def clip_loss_within_groups(image: Tensor, text: Tensor, scale: Tensor, group: int) -> Tensor:
     """The CLIP loss within groups of `group` consecutive pairs, the mean over pairs: for views of one room, say, which
     differ in what is hard to learn, while rooms are easy to distinguish. A group lies in one process, so that the mean
     over processes is the loss of the global batch."""

@@ -14,7 +14,7 @@ from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation
 from ..data.mosaic import Plan, draw_mosaics, parse_shares, plan_mosaics
 from ..data.order import Batch, MixedOrder, Order, Place
 from ..data.queries import CLIP_TEMPLATES, draw_queries, prompt_tokens, prompts
-from ..data.transforms import colour, to_unit, uniforms
+from ..data.transforms import change_colours, to_unit, uniforms
 from ..geometry.boxes import nms, to_corners
 from ..geometry.square import from_square
 from ..io.checkpoint import read_model
@@ -125,9 +125,7 @@ class Detection2D(TextTask):
             plan = planned._replace(picture=index)  # another picture where one cannot be decoded
             image, truth = draw_mosaics(pixels, pictures, plan, recipe.augment)
             u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, 2 * classes + 3, "detection")
-            image = to_unit(image)
-            if recipe.augment.colour:
-                image = colour(image, u[:, -3:], recipe.augment.colour)
+            image = change_colours(to_unit(image), u[:, -3:], recipe.augment.colour)
             yield {"image": image, **self._choose_queries(truth, plan, weight, u[:, :classes], u[:, classes:-3])}
 
     def _order(self) -> Order | MixedOrder:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..data.boxes3d import BoxedFrames, load_boxes3d
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place
 from ..data.queries import prompt_tokens, prompts
-from ..data.transforms import augment, uniforms
+from ..data.transforms import change_colours, to_unit, uniforms
 from ..io.files import write_json
 from ..metrics import average_precision3d as ap3d
 from ..metrics.average_precision3d import Matched, Truths
@@ -116,7 +115,7 @@ class Detection3D(TextTask):
         template, u = int(table[0, 0] * self.queries.shape[1]), place.part(table)
         label = rows["label"].masked_fill(rows["ignore"], -1)
         label, box = choose_objects(label, rows["box"], u[:, _COLUMNS:], recipe.data.queries)
-        image = augment(rows["rgb"], u[:, 1:9], replace(recipe.augment, crop=1.0, flip=False))
+        image = change_colours(to_unit(rows["rgb"]), u[:, 6:9], recipe.augment.colour)
         batch = {"image": image, "depth": rows["depth"].float(), "label": label, "box": box}
         batch["intrinsics"] = rows["intrinsics"]
         batch = mirror(batch, (u[:, 9] < 0.5) & recipe.augment.flip, rows["width"])
@@ -218,7 +217,7 @@ class Detection3D(TextTask):
 NAMES = "names.json"
 """File of a checkpoint: the names that the model was trained to find."""
 
-_COLUMNS = 10  # uniforms per image: template, 8 for colour, flip
+_COLUMNS = 10  # uniforms per image: 0 draws the template, 6 to 8 colours, 9 the flip
 
 
 def find_boxes(model: nn.Module, recipe: Recipe, batch: Batch, queries: Tensor) -> Predictions3D:

@@ -18,7 +18,7 @@ from ..data.transforms import to_unit
 from ..io.pictures import BadSample
 from ..metrics.recall import recall
 from ..models.contrastive import Contrastive, Embeddings, class_embeddings, start_bias
-from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
+from ..models.contrastive_loss import PAIR_LOSSES, clip_loss, clip_loss_within_groups, siglip_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, broadcast
@@ -83,13 +83,13 @@ class Retrieval(TextTask):
         embeddings: Embeddings = model(batch["image"], batch["tokens"], batch.get("depth"))
         distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         group = dist.group.WORLD if distributed else None
-        function = siglip if self.recipe.loss.kind == "siglip" else clip
+        function = siglip_loss if self.recipe.loss.kind == "siglip" else clip_loss
         loss = function(*embeddings, chunk=self.recipe.loss.chunk, group=group)
         share = self.recipe.loss.within
         if not share:
             return loss
         image, text, scale, _ = embeddings
-        return loss + share * clip_within_groups(image, text, scale, self.feed.val.group)
+        return loss + share * clip_loss_within_groups(image, text, scale, self.feed.val.group)
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         """Recall needs the whole gallery, so the embeddings of all processes are gathered, and process 0 ranks them."""
