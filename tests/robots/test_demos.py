@@ -270,6 +270,6 @@ def test_without_pyav_a_video_is_a_gif(tmp_path, monkeypatch):
 
 def test_a_contact_sheet_shows_the_first_and_the_last_moment():
     frames = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones((20, 2, 3, 3), np.uint8)
-    sheet = video.contact_sheet({"observation.images.b": frames, "observation.images.a": frames + 100}, columns=4)
+    sheet = video.spread_moments({"observation.images.b": frames, "observation.images.a": frames + 100}, columns=4)
     assert sheet.shape == (4, 12, 3)
     assert (sheet[0, 0, 0], sheet[0, -1, 0], sheet[-1, 0, 0], sheet[-1, -1, 0]) == (100, 119, 0, 19)

@@ -103,7 +103,7 @@ def side_by_side(episode: Mapping[str, npt.NDArray[np.uint8]]) -> Picture:
     return np.concatenate([episode[key] for key in sorted(episode) if key.startswith(IMAGES)], axis=2)
 
 
-def contact_sheet(episode: Mapping[str, npt.NDArray[np.uint8]], columns: int = 8) -> Picture:
+def spread_moments(episode: Mapping[str, npt.NDArray[np.uint8]], columns: int = 8) -> Picture:
     """Moments of an episode, evenly spread, one row per camera: (cameras · h, columns · w, 3)."""
     rows = []
     for key in sorted(episode):
@@ -120,5 +120,5 @@ def show_episode(data: "Dataset", number: int = 0) -> tuple[Path, Path]:
 
     episode = data[number]
     sheet = data.folder / "contact_sheet.png"
-    Image.fromarray(contact_sheet(episode)).save(sheet)
+    Image.fromarray(spread_moments(episode)).save(sheet)
     return sheet, write_video(data.folder / "episode.mp4", list(side_by_side(episode)), data.fps)

@@ -63,7 +63,7 @@ FREE_CORNERS = (
 TARGETS = tuple(thing.name for thing in small_objects())
 
 
-def pick(target: Thing, distractors: int) -> RobotTask:
+def _pick(target: Thing, distractors: int) -> RobotTask:
     """Pick up one object and hold it."""
     return _task(
         "KukaPick",
@@ -75,7 +75,7 @@ def pick(target: Thing, distractors: int) -> RobotTask:
     )
 
 
-def place(target: Thing, distractors: int) -> RobotTask:
+def _place(target: Thing, distractors: int) -> RobotTask:
     """Place one object in a tray at the side of the table."""
     tray = Thing("tray", things.tray((0.06, 0.06), 0.04, colour=things.GREY), mass=0.4, radius=0.09)
     return _task(
@@ -89,12 +89,12 @@ def place(target: Thing, distractors: int) -> RobotTask:
     )
 
 
-def hand_over(target: Thing, distractors: int) -> RobotTask:
+def _hand_over(target: Thing, distractors: int) -> RobotTask:
     """Put one object into the palm of an open hand that is held out beside the arm."""
     return _task(
         "KukaHandOver",
         f"hand over the {target.name}",
-        ((open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=HALF_TURN / 2, above=0.12)),),
+        ((_open_hand(), Start((0.45, 0.58), (0.26, 0.3), spin=0.4, heading=HALF_TURN / 2, above=0.12)),),
         distractors,
         lambda: Delivery((target.name,), lies_in("hand", (0.055, 0.05), 0.06)),
         deliver(Placement(target, "hand", (0.0, 0.0, target.rest + 0.014), above=0.12)),
@@ -102,7 +102,7 @@ def hand_over(target: Thing, distractors: int) -> RobotTask:
     )
 
 
-def open_hand() -> Thing:
+def _open_hand() -> Thing:
     """A receiving hand that does not move: a palm, four fingers and a thumb that curl up, and a forearm along x."""
     skin = (0.85, 0.65, 0.52)
     palm = Primitive("box", (0.05, 0.045, 0.006), (0.0, 0.0, 0.006), colour=skin)
@@ -183,7 +183,7 @@ SHIFTS: tuple[dict[str, Any], ...] = (
 """Beyond what demonstrations with table_height=-0.03..0.03 and pedestal_height=-0.03..0.03 show."""
 
 ENTRIES = (
-    TaskEntry("KukaPick", partial(make, pick), OPTIONS, SHIFTS),
-    TaskEntry("KukaPlace", partial(make, place), OPTIONS, SHIFTS),
-    TaskEntry("KukaHandOver", partial(make, hand_over), OPTIONS, SHIFTS),
+    TaskEntry("KukaPick", partial(make, _pick), OPTIONS, SHIFTS),
+    TaskEntry("KukaPlace", partial(make, _place), OPTIONS, SHIFTS),
+    TaskEntry("KukaHandOver", partial(make, _hand_over), OPTIONS, SHIFTS),
 )
