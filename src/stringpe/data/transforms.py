@@ -18,7 +18,8 @@ from .order import Place, generator
 
 _COLUMNS = 8  # area, aspect, x, y, mirror, brightness, contrast, saturation
 CROP_COLUMNS = 10
-"""Columns of uniforms that `draw_windows` and `colour` take for labelled images: those, and shifts in y and x."""
+"""Columns of uniforms that `draw_windows` and `change_colours` take for labelled images: those, and shifts in y and
+x."""
 
 _ASPECT = math.log(4 / 3)
 _AT_ONCE = 100_000  # pixels that a CPU draws at a time: more would not fit into its cache
