@@ -1,6 +1,7 @@
 """Which source serves which task."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,10 @@ def test_files_without_a_source_that_reads_them_are_refused_before_anything_else
         check(Recipe(data=Data(val="x.tar")))
     with pytest.raises(ValueError, match=r"data.source=points makes its own data: leave it out, .*relations has none"):
         check(load("relations", ["data.train=x.tar"]))
+
+
+def test_the_table_in_the_docs_is_this_one():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([a-z0-9, ]+) \|$", page, flags=re.MULTILINE)
+    listed = {(task, source) for source, tasks in rows for task in tasks.split(", ")}
+    assert listed == {(task, source) for task, serves in SERVES.items() for source in serves}
