@@ -59,7 +59,7 @@ class Block(nn.Module):
         return x * (keep / (1 - self.drop_path)).to(x.dtype)
 
 
-def stack(
+def stack_blocks(
     dim: int,
     attention: Iterable[Attention | LinearAttention],
     layers: int,
@@ -157,7 +157,7 @@ def check_encoding(encoding: str | PositionEncoding) -> None:
         ) from None
 
 
-def absolute_embedding(
+def build_absolute(
     encoding: str | PositionEncoding, dim: int, sizes: Sequence[int], coord_dim: int
 ) -> AbsoluteEmbedding | None:
     """What is added to tokens, for a grid of `sizes` and coord_dim coordinates; None where the encoding acts in

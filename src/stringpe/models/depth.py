@@ -153,9 +153,9 @@ class WorldLift(nn.Module):
         nn.init.constant_(self.per_metre, self.start)
 
     def forward(self, depth: Tensor, calibration: Calibration) -> Tensor:
-        return self.scale(world_points(depth, calibration, self.patch_size))
+        return self.measure(world_points(depth, calibration, self.patch_size))
 
-    def scale(self, points: Tensor) -> Tensor:
+    def measure(self, points: Tensor) -> Tensor:
         """Points in metres as coordinates."""
         return points * self.per_metre.float()
 

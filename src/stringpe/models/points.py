@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..checks import check_choice, check_count, check_floats
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
+from .blocks import ATTENTIONS, build_absolute, build_encodings, check_encoding, run_blocks, stack_blocks
 from .initialise import draw_classifier, initialise
 
 POOLS = ("mean", "mean+max")
@@ -58,11 +58,11 @@ class PointTransformer(nn.Module):
         self.scale, self.pool = scale, pool
         self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
         self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))
-        self.absolute = absolute_embedding(encoding, dim, (), 3)
+        self.absolute = build_absolute(encoding, dim, (), 3)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 3}
         each = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         heads = (ATTENTIONS[attention](dim, num_heads, encoding=e) for e in each)
-        self.blocks = stack(dim, heads, layers, int(dim * mlp_ratio), dropout, drop_path)
+        self.blocks = stack_blocks(dim, heads, layers, int(dim * mlp_ratio), dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim * len(pool.split("+")), num_classes)
         initialise(self)

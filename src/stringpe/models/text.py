@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..checks import check_choice
 from ..encoding import PositionEncoding
-from .blocks import MapPool, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
+from .blocks import MapPool, build_absolute, build_encodings, check_encoding, run_blocks, stack_blocks
 from .initialise import draw_by_fan_in, initialise
 
 POOLS = ("map", "last", "mean")
@@ -60,12 +60,12 @@ class TextTower(nn.Module):
         self.dim, self.width, self.vocab, self.context = dim, width or dim, vocab, context
         self.pool, self.padding = pool, padding
         self.embedding = nn.Embedding(vocab, dim)
-        self.absolute = absolute_embedding(encoding, dim, [context], coord_dim=1)
+        self.absolute = build_absolute(encoding, dim, [context], coord_dim=1)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": 1}
         encodings = build_encodings(encoding, encoding_options or {}, layers, sizes, shared=False)
         mlp_dim = int(dim * mlp_ratio)
         heads = (Attention(dim, num_heads, encoding=e) for e in encodings)
-        self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
+        self.blocks = stack_blocks(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.projection = nn.Linear(dim, width) if width else nn.Identity()

@@ -21,12 +21,12 @@ from ..rotate import product_dtype
 from .blocks import (
     ATTENTIONS,
     MapPool,
-    absolute_embedding,
     as_blocks,
+    build_absolute,
     build_encodings,
     check_encoding,
     run_blocks,
-    stack,
+    stack_blocks,
 )
 from .depth import (
     FRAMES,
@@ -131,12 +131,12 @@ class ViT(nn.Module):
         self.prefix = nn.Parameter(torch.empty(1, self.front, dim)) if self.front else None
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
-        self.absolute = absolute_embedding(encoding, dim, self.table_size, coord_dim)
+        self.absolute = build_absolute(encoding, dim, self.table_size, coord_dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
         encodings = build_encodings(encoding, dict(encoding_options or {}), layers, sizes, shared=share_layers)
         mlp_dim = int(dim * mlp_ratio)
         heads = (ATTENTIONS[attention](dim, num_heads, encoding=e, qk_norm=qk_norm) for e in encodings)
-        self.blocks = stack(dim, heads, layers, mlp_dim, dropout, drop_path)
+        self.blocks = stack_blocks(dim, heads, layers, mlp_dim, dropout, drop_path)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.map_pool = MapPool(dim, num_heads, mlp_dim) if pool == "map" else None
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()

@@ -149,7 +149,9 @@ class Observer(nn.Module):
         x = torch.cat([patches, state_token[:, None], word_tokens.to(patches.dtype)], dim=1)
         if self.lift is not None:
             assert points is not None
-            coords = F.pad(self.lift.scale(points), (0, 0, 0, x.shape[1] - points.shape[1]))  # the others at the origin
+            coords = F.pad(
+                self.lift.measure(points), (0, 0, 0, x.shape[1] - points.shape[1])
+            )  # the others at the origin
             return self.norm(run_blocks(self.blocks, x, coords))
         for block in self.blocks:
             x = block(x, None)
