@@ -157,7 +157,7 @@ class TestLoss:
         assert out.total.item() == pytest.approx(0, abs=1e-4)
 
     def test_terms_of_a_moved_box_are_those_by_hand(self):
-        """One object an image, one of them moved by (0.1, 0, 0): L1 0.1, and every corner by as much."""
+        """One object per image, one of them moved by (0.1, 0, 0): L1 0.1, and every corner by as much."""
         labels, target = torch.tensor([[0], [1]]), boxes(2, 1)
         found = perfect(labels, target)
         found.boxes[0, 1, 0] += 0.1

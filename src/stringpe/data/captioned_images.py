@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..io.files import read_bytes, read_json
-from ..io.pictures import SUFFIXES, BadSample, decode_picture
+from ..io.pictures import MILLIMETRE, SUFFIXES, BadSample, decode_picture
 from ..io.problems import Problems
 from .depth_files import DEPTH, check_aspect, read_depth, read_json_of
 from .sources import FILES, READ, add_source
@@ -89,7 +89,7 @@ class CaptionFiles(CaptionSet):
 class ShardCaptions(CaptionFiles):
     """Captioned images in tars. limit: of samples that are read, 0 for all. stream: shards may be addresses."""
 
-    def __init__(self, pattern: str, depth_step: float = 0.001, limit: int = 0, *, stream: bool = False):
+    def __init__(self, pattern: str, depth_step: float = MILLIMETRE, limit: int = 0, *, stream: bool = False):
         self.depth_step, self.problems = depth_step, Problems("samples", pattern)
         self.samples = list(itertools.islice(read_shards(pattern, self.problems, stream=stream), limit or None))
 
@@ -110,7 +110,7 @@ class ShardCaptions(CaptionFiles):
 class FolderCaptions(CaptionFiles):
     """A folder of captioned images, with all folders in it."""
 
-    def __init__(self, root: str, depth_step: float = 0.001):
+    def __init__(self, root: str, depth_step: float = MILLIMETRE):
         self.root, self.depth_step, self.problems = Path(root), depth_step, Problems("samples", root)
         found = sorted(p for p in self.root.rglob("*") if p.suffix.lower() in SUFFIXES)
         self.paths = [p for p in found if not p.name.lower().endswith((f".{DEPTH}", ".instance.png"))]
@@ -142,7 +142,7 @@ class FolderCaptions(CaptionFiles):
 _SETS: dict[str, Callable[[str, float], CaptionSet]] = {"shards": ShardCaptions, "folder": FolderCaptions}
 
 
-def open_caption_set(source: str, where: str, depth_step: float = 0.001) -> CaptionSet:
+def open_caption_set(source: str, where: str, depth_step: float = MILLIMETRE) -> CaptionSet:
     """The captioned images of a recipe's data.train or data.val."""
     return _SETS[source](where, depth_step)
 

@@ -38,7 +38,7 @@ MILLIMETRE = 0.001
 """The usual step of a depth map of 16 bits, in metres."""
 
 HOLE = 65535
-"""In a depth map of 16 bits a hole, as 0 is."""
+"""Another value that is a hole in a depth map of 16 bits, beside 0."""
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _DEPTH_STEP = b"depth_step"
