@@ -60,7 +60,7 @@ POOLS = ("mean", "cls", "map")
 class ViT(nn.Module):
     """A vision transformer over RGB or RGB-D images of any size that is a multiple of the patch size.
 
-    encoding: a name of `stringpe.names()` or "liere", built separately for every layer; an encoding object, shared by
+    encoding: a name of `stringpe.names(baselines=True)`, built anew for every layer; an encoding object, shared by
         all layers; "absolute" (a learned table, interpolated for images of another size) or "sincos", added to the
         tokens; or "none", a model without positions.
     encoding_options: passed to the named encoding, for example {"block_size": 32, "share_heads": True}.
