@@ -6,6 +6,7 @@ import torch
 
 from stringpe import box3d
 from stringpe.metrics import average_precision3d as ap3d
+from stringpe.metrics.average_precision import average_precision
 from stringpe.metrics.average_precision3d import ScoredBoxes, Truths
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -206,3 +207,20 @@ class TestPairedIoU:
         out = ap3d.paired_iou(bad, cubes(0, 0, 0))
         assert out.isfinite().all()
         assert (out > 0.5).all()
+
+
+def test_precision_is_read_at_the_recalls_of_coco():
+    """A hundred objects, so that every recall is a hundredth up to rounding, which COCO's own recalls are not."""
+    truths = [true([0], [0]) for _ in range(100)]
+    detections = [found([0, 9], [0, 0], [1 - 0.002 * i, 0.999 - 0.002 * i]) for i in range(100)]  # right, wrong, right…
+    data = {
+        "images": [{"id": i} for i in range(100)],
+        "categories": [{"id": 1}],
+        "annotations": [{"image_id": i, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100.0} for i in range(100)],
+    }
+    results = [
+        {"image_id": i, "category_id": 1, "bbox": [x, 0, 10, 10], "score": 1 - 0.002 * i - 0.001 * (x > 0)}
+        for i in range(100)
+        for x in (0, 90)
+    ]
+    assert ap3d.evaluate(detections, truths).ap == pytest.approx(average_precision(data, results)["AP"], abs=1e-12)

@@ -75,7 +75,7 @@ def average_precision(
         order = np.argsort(-found.score[mine], kind="stable")
         for a in np.flatnonzero(objects):
             right, ignored = verdict.right[a, :, mine][:, order], verdict.ignored[a, :, mine][:, order]
-            tables[a, :, k] = _precision(right, ignored, int(objects[a]))
+            tables[a, :, k] = mean_precision(right, ~ignored, int(objects[a]))
     by_area = dict(zip(_AREAS, tables, strict=True))
     numbers = {"AP": by_area["all"], "AP50": by_area["all"][:1], "AP75": by_area["all"][5:6]}
     numbers |= {f"AP{name[0]}": by_area[name] for name in ("small", "medium", "large")}
@@ -186,12 +186,13 @@ def _turns(own: NDArray[np.int64], pair: NDArray[np.int64], overlap: Array) -> l
     return [(own[k], pair[k], overlap[k]) for k in np.split(order, ends[:-1]) if len(k)]
 
 
-def _precision(right: NDArray[np.bool_], ignored: NDArray[np.bool_], objects: int) -> Array:
-    """Mean over recalls of the interpolated precision (t,), of detections (t, d) in order of score."""
-    hits, misses = np.cumsum(right, axis=1, dtype=np.float64), np.cumsum(~right & ~ignored, axis=1, dtype=np.float64)
-    precision = hits / (hits + misses + np.spacing(1))
-    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    result = np.zeros(len(_THRESHOLDS))
+def mean_precision(right: NDArray[np.bool_], counted: NDArray[np.bool_], objects: int) -> Array:
+    """Mean over COCO's 101 recalls of the interpolated precision, (t,), of detections (t, d) in order of score: which
+    of them are right, and which count, as all that are right do. Beyond the last recall that is reached it is 0."""
+    hits = np.cumsum(right, axis=1, dtype=np.float64)
+    precision = hits / np.maximum(np.cumsum(counted, axis=1), 1)
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or beyond
+    result = np.zeros(len(right))
     for t, (row, reached) in enumerate(zip(precision, hits / objects, strict=True)):
         place = np.searchsorted(reached, _RECALLS, side="left")
         result[t] = row[place[place < len(row)]].sum() / len(_RECALLS)

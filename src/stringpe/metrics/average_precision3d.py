@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ..geometry import box3d
+from .average_precision import mean_precision
 
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 SHOWN = (0.15, 0.25, 0.5)
 """Thresholds that Omni3D reports separately."""
 
 _CHUNK = 256  # images matched together
-_RECALLS = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
 class ScoredBoxes(NamedTuple):
@@ -106,8 +106,9 @@ def accumulate(matched: Sequence[Matched], *, thresholds: Sequence[float] = THRE
     precision = {}  # by label, (t,)
     for number in truth.unique().tolist():
         own = label == number
-        right, counted = hit[:, own] & ~ignored[:, own], ~ignored[:, own]
-        precision[int(number)] = _average_precision(right, counted, int((truth == number).sum()))
+        counted = ~ignored[:, own]
+        right, objects = hit[:, own] & counted, int((truth == number).sum())
+        precision[int(number)] = torch.from_numpy(mean_precision(right.numpy(), counted.numpy(), objects))
     if not precision:
         return Evaluation(float("nan"), {}, {})
     table = torch.stack(list(precision.values()))  # (labels, t)
@@ -197,16 +198,3 @@ def _greedy(
         Matched(f.label.cpu(), f.score.double().cpu(), h[:, : len(f.box)], i[:, : len(f.box)], t.label[~t.ignore].cpu())
         for f, t, h, i in zip(found, truths, hit, ignored, strict=True)
     ]
-
-
-def _average_precision(right: Tensor, counted: Tensor, truths: int) -> Tensor:
-    """Mean precision at 101 recalls (t,), of detections (t, d) in order of score; beyond the last recall it is 0."""
-    if right.shape[1] == 0:
-        return torch.zeros(len(right), dtype=torch.float64)
-    right_so_far = right.cumsum(1).double()
-    recall = right_so_far / truths
-    precision = right_so_far / counted.cumsum(1).clamp(min=1)
-    precision = precision.flip(1).cummax(1).values.flip(1)  # the best precision at this recall or beyond
-    place = torch.searchsorted(recall.contiguous(), _RECALLS.expand(len(right), -1).contiguous())
-    padded = torch.nn.functional.pad(precision, (0, 1))
-    return padded.gather(1, place.clamp(max=right.shape[1])).mean(1)

@@ -31,8 +31,9 @@ class TextTower(nn.Module):
     """A transformer over tokens of text. Every token attends to all others, and none to padding.
 
     vocab: number of tokens. padding: the token that fills up short texts. context: the longest text, in tokens.
-    encoding: "absolute" (a learned table, as SigLIP) or "sincos", added to the tokens; a name of `stringpe.names()` or
-        an encoding object with coord_dim=1, whose coordinate is the position in the text; or "none".
+    encoding: "absolute" (a learned table, as SigLIP) or "sincos", added to the tokens; a name of
+        `stringpe.names(baselines=True)` or an encoding object with coord_dim=1, whose coordinate is the position in the
+        text; or "none".
     encoding_options: passed to the named encoding.
     pool: "map" (attention pooling), "last" (the last token that is not padding) or "mean".
     width: of the embedding; 0 leaves the pooled vector as it is.
