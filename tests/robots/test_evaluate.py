@@ -144,12 +144,13 @@ def test_a_process_that_dies_costs_one_trial():
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_simulation_that_hangs_is_ended_and_counted(jobs):
+    """The patience is enough for a busy machine to start a process: it has five times as long for that."""
     plain = outcomes(run_trials(TrialSetting(Reach, Still), range(6)))
     began = time.monotonic()
-    found = {t.seed: t for t in run_trials(TrialSetting(Hanging, Still), range(6), jobs, patience=1.0)}
+    found = {t.seed: t for t in run_trials(TrialSetting(Hanging, Still), range(6), jobs, patience=5.0)}
     assert time.monotonic() - began < 120
     assert [s for s, t in found.items() if t.hung] == [3]
-    assert found[3].crashed == "hung: the simulation gave no answer for 1 s"
+    assert found[3].crashed == "hung: the simulation gave no answer for 5 s"
     assert {s: o for s, o in outcomes(found.values()).items() if s != 3} == {s: o for s, o in plain.items() if s != 3}
 
 
