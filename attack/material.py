@@ -241,8 +241,8 @@ class Compared:
 
 def comparison(folder: Path) -> Compared:
     """A comparison of one row and one seed, with costs."""
+    from stringpe.recipes.design import plan_runs
     from stringpe.training.comparison import compare
-    from stringpe.training.comparison_runs import plan_runs
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
     plan = plan_runs(classifier(), ["rope"], 1, folder)

@@ -74,7 +74,6 @@ ACROSS = {
     "training": {
         "damage": "damaged runs",
         "gpu": "captured steps, on a GPU",
-        "pieces": "the small modules of the loop",
         "survival": "runs that are killed or spread over processes",
     },
 }

@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 
 from stringpe import recipes, tasks
-from stringpe.data import sources
+from stringpe.data import fingerprints, sources
 from stringpe.recipes.overrides import keys
 from stringpe.recipes.schema import Recipe, is_read
-from stringpe.training import run_result, train
+from stringpe.training import train
 from task_recipes import FAMILIES
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
-_NOT_READERS = (dataclasses.__file__, run_result.__file__, sources.__file__, "<string>")
+_NOT_READERS = (dataclasses.__file__, fingerprints.__file__, sources.__file__, "<string>")
 _CHECKS = ("check_model", "check_named_options", "_leaves", "start_recipe")
 """Copies, comparisons, digests, checks, and the search for a run to start from look at every recipe."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared

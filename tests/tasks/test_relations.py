@@ -5,10 +5,10 @@ import stringpe
 from stringpe import recipes
 from stringpe.data.order import Place
 from stringpe.models.blocks import Block
+from stringpe.recipes.design import row_changes
 from stringpe.tasks import create
 from stringpe.tasks.relations import POINTS, PointTransformers, draw_points, nearest_label
 from stringpe.training import train
-from stringpe.training.comparison_runs import row_changes
 
 ROWS = recipes.load_design("relations").rows
 SMALL = ["loop.batch_size=6", "loop.steps=3", "data.val_size=10", "model.dim=32", "model.heads=2"]

@@ -5,10 +5,10 @@ from cloud_files import write_clouds
 from stringpe import recipes
 from stringpe.data.cache import forget_all
 from stringpe.data.order import Place
+from stringpe.recipes.design import row_changes
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training import train
-from stringpe.training.comparison_runs import row_changes
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ def compare(
         best: Also show the maximum over seeds, as the paper does for detection in 3D.
     """
     from .. import recipes
+    from ..recipes.design import Tuning
     from ..training.comparison import compare as run
-    from ..training.comparison_runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)

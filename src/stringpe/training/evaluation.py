@@ -15,9 +15,8 @@ from ..io.progress import working
 from ..metrics.statistics import Estimate, wilson
 from ..tasks.base import Task
 from ..tasks.load import open_run
-from .launch import create_accelerator
+from .launch import create_accelerator, digests, versions
 from .report import Rows, Section, describe_task, show_samples, write_report
-from .run_result import digests, versions
 
 
 def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | Path | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from ..data.fingerprints import check_files, digest_files
 from ..data.order import Batch, Place, derive
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
@@ -31,7 +32,6 @@ from ..tasks.base import Task
 from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
-from .run_result import check_files, digest_files
 from .state import Ema, restore_generators, save_generators
 
 _STOP_CHECK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop

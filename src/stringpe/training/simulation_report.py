@@ -1,8 +1,6 @@
 """Results of policies in simulation: tables, the figure, and report.html, which says what was tried, what the trials
 show, and what they do not show."""
 
-import importlib.util
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +10,9 @@ from ..io.files import write_bytes
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.rollout import Trial
+from .figures import can_draw, draw_shares
+from .launch import versions
 from .report import Section, show_picture, write_report
-from .run_result import versions
 
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
@@ -163,13 +162,8 @@ def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
 
 def draw_success(results: Results, path: Path) -> bytes | None:
     """Write the figure of all settings, and return its content (SVG); None without matplotlib."""
-    if not importlib.util.find_spec("matplotlib"):
-        warnings.warn(
-            f"matplotlib is not installed, so {path.name} is not drawn: install it and repeat the command", stacklevel=3
-        )
+    if not can_draw():
         return None
-    from .comparison_figures import draw_shares
-
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))
     figure = draw_shares(groups, "success (%), 95 % interval")
