@@ -13,7 +13,7 @@ from stringpe.data.queries import CLIP_TEMPLATES
 from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
-from stringpe.tasks import detection2d
+from stringpe.tasks import create, detection2d
 from stringpe.tasks.detection2d import Detection2D, mark_duplicates, pick_best, to_results
 from stringpe.training import evaluate, train
 
@@ -230,13 +230,13 @@ def test_samples_show_the_boxes(task):
 
 def test_what_cannot_be_is_refused_in_words(recipe):
     def changed(**data):
-        return Detection2D(replace(recipe, data=replace(recipe.data, **data)))
+        return create(replace(recipe, data=replace(recipe.data, **data)))
 
     with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection2d"):
         changed(source="folder")
     with pytest.raises(ValueError, match=r"sees RGB alone: set model.depth=none, got 'lift'"):
-        Detection2D(replace(recipe, model=replace(recipe.model, depth="lift")))
-    with pytest.raises(ValueError, match=r"data.negatives is a number of classes, got -1"):
+        create(replace(recipe, model=replace(recipe.model, depth="lift")))
+    with pytest.raises(ValueError, match=r"data.negatives must be at least 0, got -1"):
         changed(negatives=-1)
     with pytest.raises(ValueError, match=r"there is no .*ain.json beside .*: give data.train_boxes"):
         changed(train=recipe.data.train.replace("train.tar", "*ain.tar"))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -101,8 +103,6 @@ VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope",
 
 @pytest.mark.parametrize(("encoding", "depth"), VARIANTS)
 def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
-    from stringpe.recipes.overrides import override
-
     asked = override(recipe, [f"model.encoding={encoding}", f"model.depth={depth}"])
     outcome = train(asked, tmp_path, quiet=True)
     assert outcome["metrics"]["count"] > 30
@@ -110,8 +110,6 @@ def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
 
 
 def test_depth_reaches_the_answer_only_where_it_should(task, recipe):
-    from dataclasses import replace
-
     torch.manual_seed(0)
     batch = next(task.batches(0, Place()))
     for depth, sees in (("lift", True), ("none", False)):
@@ -125,8 +123,6 @@ def test_depth_reaches_the_answer_only_where_it_should(task, recipe):
 
 def test_queries_read_the_patch_under_them(recipe):
     """A change in one patch's pixels moves that place's answer most when tokens do not talk to each other."""
-    from dataclasses import replace
-
     task = Objects(replace(recipe, model=replace(recipe.model, depth="none")))
     model = task.model()
     model.vit.blocks = torch.nn.ModuleList()
@@ -148,10 +144,8 @@ def test_samples_show_the_query(task):
 
 
 def test_other_sources_are_refused(recipe):
-    from dataclasses import replace
-
     with pytest.raises(ValueError, match=r"data.source=shards does not serve the task objects: It takes scenes"):
-        Objects(replace(recipe, data=replace(recipe.data, source="shards")))
+        tasks.create(replace(recipe, data=replace(recipe.data, source="shards")))
     with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
         scene_frames.load_frames(replace(recipe.data, train_size=0), "train")
 

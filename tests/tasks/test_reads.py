@@ -9,7 +9,7 @@ import pytest
 
 from stringpe import recipes, tasks
 from stringpe.data import fingerprints, sources
-from stringpe.recipes.overrides import keys
+from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Recipe, is_read
 from stringpe.training import train
 from task_recipes import FAMILIES
@@ -25,7 +25,7 @@ pytestmark = [
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
 _NOT_READERS = (dataclasses.__file__, fingerprints.__file__, sources.__file__, "<string>")
-_CHECKS = ("check_model", "check_named_options", "_leaves", "start_recipe")
+_CHECKS = ("check_task", "check_named_options", "_leaves", "start_recipe")
 """Copies, comparisons, digests, checks, and the search for a run to start from look at every recipe."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
@@ -112,6 +112,20 @@ def test_every_task_is_tested():
     assert set(FAMILIES) == set(tasks.names())
     for task in tasks.names():
         assert set(sources.SERVES[task]) - {"huggingface"} == SOURCES[task]
+
+
+LOSSES = {name: tasks.task_class(name).losses for name in tasks.names() if tasks.task_class(name).losses}
+
+
+def test_every_task_that_reads_the_kind_of_loss_says_which_there_are():
+    assert set(LOSSES) == {name for name in tasks.names() if "loss.kind" in tasks.task_class(name).reads}
+
+
+@pytest.mark.parametrize("task", LOSSES)
+def test_a_loss_that_a_task_does_not_have_is_refused_before_its_data_is_asked_for(task):
+    (recipe, *_) = (recipe for recipe in map(recipes.load, recipes.names()) if recipe.task == task)
+    with pytest.raises(ValueError, match=rf"loss.kind of the task {task} is {' or '.join(LOSSES[task])}, got 'hinge'"):
+        tasks.check(override(recipe, ["loss.kind=hinge"]))
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -23,6 +23,7 @@ from stringpe.models.vit import vit
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe, Text
 from stringpe.scenes.descriptions import phrase
+from stringpe.tasks import check
 from stringpe.tasks.load import load_run
 from stringpe.tasks.retrieval import Retrieval, share_distinguished, zero_shot
 from stringpe.training import evaluate, train
@@ -240,11 +241,9 @@ def test_two_processes_have_one_batch_and_one_gallery(recipe, tmp_path):
 
 def test_parts_of_a_batch_are_no_contrastive_batch(recipe):
     with pytest.raises(ValueError, match=r"compared as a whole, and loop.accumulate=2 would compare parts"):
-        Retrieval(override(recipe, ["loop.accumulate=2"]))
-    with pytest.raises(ValueError, match=r"loss.kind for retrieval is siglip or clip, got 'softmax'"):
-        Retrieval(override(recipe, ["loss.kind=softmax"]))
+        check(override(recipe, ["loop.accumulate=2"]))
     with pytest.raises(ValueError, match=r"a number or 'auto', got 'ten'"):
-        Retrieval(override(recipe, ["loss.pair_bias=ten"])).model()
+        check(override(recipe, ["loss.pair_bias=ten"]))
 
 
 def test_a_batch_holds_both_views_of_a_room(rooms):

@@ -47,6 +47,7 @@ def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
     differ from their defaults. Of a recipe that was read from a run, only those that were changed since."""
     task = task_class(recipe.task)
     task.check(recipe, given)
+    check_data(recipe)
     return task(recipe)
 
 

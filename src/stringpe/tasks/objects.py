@@ -17,15 +17,14 @@ from .. import scenes
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place, generator
 from ..data.scene_frames import FrameColumns, draw_places, load_frames, with_room
-from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..models.initialise import draw_by_fan_in
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, average
+from .base import Parts, Sample, Task, average, sum_batches
 from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
-from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .classification import Classification, cross_entropy, soft_targets, weighted_sums
 
 
 class Namer(nn.Module):
@@ -65,10 +64,11 @@ class Objects(Task):
     meanings = Task.meanings | {
         "far": "the share of objects named correctly from cameras that stand farther away than in training"
     }
+    losses = Classification.losses
     reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "model.start", "model.freeze", "model.lora")
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
         if bool(recipe.model.freeze) != bool(recipe.model.start):
             raise ValueError(
                 "a frozen ViT needs trained weights to start from: give both model.start and model.freeze, or none"
@@ -79,9 +79,6 @@ class Objects(Task):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        check_source("objects", recipe.data)
-        if recipe.loss.kind not in CLASS_LOSSES:
-            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
         self.frames = load_frames(recipe.data, "train", recipe.data.cameras)
@@ -127,12 +124,13 @@ class Objects(Task):
         return metrics
 
     def _measure(self, model: nn.Module, place: Place, split: str) -> dict[str, float]:
-        sums: dict[str, Tensor] = {}
-        for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split):
-            query_weight = weight[:, None].expand_as(batch["label"])
-            batch_sums = weighted_sums(self._logits(model, batch), batch["label"], query_weight, self.recipe.loss)
-            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in batch_sums.items()}
-        return average(sums, place)
+        sums = (
+            weighted_sums(
+                self._logits(model, batch), batch["label"], weight[:, None].expand_as(batch["label"]), self.recipe.loss
+            )
+            for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split)
+        )
+        return average(sum_batches(sums), place)
 
     def samples(self, count: int) -> list[Sample]:
         batch, _ = next(self._validation(Place(), count))

@@ -35,7 +35,7 @@ from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder, hash_words
 from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
 from ..robots.rollout import Planner, Setting
-from .base import Parts, Sample, Task, average
+from .base import Parts, Sample, Task, average, sum_batches
 from .build import backbone, set_initial_weights, with_one_layer
 from .load import load_run
 from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
@@ -82,7 +82,7 @@ class PolicyTask(Task):
         return (*super().keys(recipe), *option_keys(recipe.policy.kind))
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
         if not is_tower(recipe.policy.encoder):  # a tower brings its own layers
             backbone(with_one_layer(recipe).model, image_size=recipe.data.image_size)
 
@@ -159,28 +159,31 @@ class PolicyTask(Task):
         return loss
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        metrics: dict[str, float] = {}
-        span = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
-        moving = span > FLAT  # a joint that never moves has no range to measure distances by
         devices = [place.device] if place.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # the same noise in every evaluation, and training's generator untouched
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
-            for frames, suffix in ((self.held_out, ""), (self.first, "_first")):
-                names = ("near", "error", "count") if suffix else ("near", "error", "loss", "count")
-                sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
-                for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
-                    distance = ((model(batch, predict=True) - batch[ACTION]).abs() / span)[..., moving]  # (b, chunk, a)
-                    sums["near"] += ((distance <= NEAR).double().mean((1, 2)) * weight).sum()
-                    sums["error"] += (distance.double().mean((1, 2)) * weight).sum()
-                    sums["count"] += weight.sum()
-                    if not suffix:
-                        sums["loss"] += model(batch).double() * weight.sum()  # a mean, padding included
-                metrics |= {f"{name}{suffix}": value for name, value in average(sums, place).items()}
-        del metrics["count_first"]
-        shares = {name: self._success(model, place, name) for name in _split_names(self.recipe.policy.simulate)}
+            metrics = self._measure(model, self.held_out, place, loss=True)
+            first = self._measure(model, self.first, place)
+        metrics |= {f"{name}_first": first[name] for name in ("near", "error")}
+        tasks = filter(None, map(str.strip, self.recipe.policy.simulate.split(",")))
+        shares = {task: self._success(model, place, task) for task in tasks}
         if len(shares) > 1:
             metrics |= {f"success_{name}": share for name, share in shares.items()}
         return metrics | ({"success": sum(shares.values()) / len(shares)} if shares else {})
+
+    def _measure(self, model: nn.Module, frames: Tensor, place: Place, *, loss: bool = False) -> dict[str, float]:
+        """near and error over validation frames, their count, and perhaps the loss."""
+        span = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
+        moving = span > FLAT  # a joint that never moves has no range to measure distances by
+        sums = []
+        for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
+            distance = ((model(batch, predict=True) - batch[ACTION]).abs() / span)[..., moving]  # (b, chunk, a)
+            by_example = {"near": (distance <= NEAR).double(), "error": distance.double()}
+            sums.append({name: (value.mean((1, 2)) * weight).sum() for name, value in by_example.items()})
+            if loss:
+                sums[-1]["loss"] = model(batch).double() * weight.sum()  # a mean, padding included
+            sums[-1]["count"] = weight.sum()
+        return average(sum_batches(sums), place)
 
     def _success(self, model: nn.Module, place: Place, task: str) -> float:
         """The share of a task's trials in simulation that succeed with the current weights."""
@@ -233,10 +236,6 @@ class PolicyTask(Task):
             k = None if demos.intrinsics is None else demos.intrinsics[index]
             batch = self._batch(demos, index, demos.image[index], depth, k, words)
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
-
-
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _first_frames(demos: Demos, frames: Tensor) -> Tensor:
@@ -300,11 +299,11 @@ def _build(recipe: Recipe, spec: Spec, encoder: ImageEncoder) -> RobotPolicy:
     return POLICIES[p.kind](encoder, spec, net, **options)
 
 
-def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
+def load_policy(path: str | Path) -> RobotPolicy:
     """The policy of a run's folder, or of one of its checkpoints/<step>, ready to act."""
     policy = load_run(path, "policy").model
     assert isinstance(policy, RobotPolicy)
-    return policy.to(device)
+    return policy
 
 
 @torch.no_grad()

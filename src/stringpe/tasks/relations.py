@@ -27,7 +27,7 @@ from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
-from .base import Parts, Sample, Task
+from .base import Parts, Sample, Task, sum_batches
 from .build import with_one_layer
 
 POINTS, LABELS, AXES = 16, 8, 3
@@ -209,7 +209,7 @@ class Relations(Task):
         self.seeds = _seeds(recipe)
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
         PointTransformers(with_one_layer(recipe).model, [recipe.seed])
 
     @property
@@ -256,19 +256,26 @@ class Relations(Task):
         points = "test points" if growth == 1 else "larger test points"
         labels, coords = draw_points(sets, generator(self.recipe.data.seed, points), growth)
         answers = nearest_label(labels, coords, self.axes)
-        sums: dict[str, Tensor] = {}
-        seeds = len(self.seeds)
         batch = max(self.recipe.loop.eval_batch // growth**AXES, 1)
-        for parts in zip(*(t.split(batch) for t in (labels, coords, answers)), strict=True):
-            label, where, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
-            logits = model(label, where)
-            right = logits.argmax(-1) == answer
-            found = {"larger": right}
-            if growth == 1:
-                loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
-                found = {"top1": right, "moved": model(label, where + SHIFT).argmax(-1) == answer, "loss": loss}
-            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in found.items()}
+        parts = zip(*(t.split(batch) for t in (labels, coords, answers)), strict=True)
+        sums = sum_batches(self._score_batch(model, place, *part, larger=growth > 1) for part in parts)
         return {name: (value / answers.numel()).tolist() for name, value in sums.items()}
+
+    def _score_batch(
+        self, model: nn.Module, place: Place, labels: Tensor, coords: Tensor, answers: Tensor, *, larger: bool
+    ) -> dict[str, Tensor]:
+        """Sums (seeds,) of every metric over the points of some test sets, which all seeds share."""
+        seeds = len(self.seeds)
+        label, where, answer = (
+            t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in (labels, coords, answers)
+        )
+        logits = model(label, where)
+        right = logits.argmax(-1) == answer
+        found = {"larger": right}
+        if not larger:
+            loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
+            found = {"top1": right, "moved": model(label, where + SHIFT).argmax(-1) == answer, "loss": loss}
+        return {name: value.double().sum((0, 2)) for name, value in found.items()}
 
     def samples(self, count: int) -> list[Sample]:
         return []

@@ -21,9 +21,8 @@ from ..models.contrastive import Contrastive, Embeddings, class_embeddings, star
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, broadcast
+from .base import Parts, Sample, Task, TextTask, broadcast
 from .build import build_towers, set_initial_weights
-from .text_task import TextTask
 from .warm_start import name_tokenizer
 
 
@@ -41,23 +40,27 @@ class Retrieval(TextTask):
         "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
         "views": "the share of captions that score best with their own image among the images of the same room",
     }
+    losses = PAIR_LOSSES
     reads = (*TextTask.reads, "loss.kind", "loss.pair_bias", "loss.chunk", "loss.within")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in PAIR_LOSSES:
-            raise ValueError(f"loss.kind for retrieval is {' or '.join(PAIR_LOSSES)}, got {recipe.loss.kind!r}")
-        if recipe.loop.accumulate != 1:
-            raise ValueError(
-                f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
-                f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
-            )
         self.depth = recipe.model.depth != "none"
         self.feed = CaptionedBatches(name_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
                 f"stands alone: set it to 0"
+            )
+
+    @classmethod
+    def check_task(cls, recipe: Recipe) -> None:
+        super().check_task(recipe)
+        start_bias(recipe.loss.pair_bias, recipe.loop.batch_size)
+        if recipe.loop.accumulate != 1:
+            raise ValueError(
+                f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
+                f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
 
     @property
