@@ -17,16 +17,16 @@ from ..encoding import Encoding, PositionEncoding
 from ..frequencies import Mixed
 from ..hosts.attach import fold
 from ..models.vit import ViT, vit
+from .alternatives import ALTERNATIVES, Rotation
 from .timing import LeftOut, Timing, attempt, measure, measure_in_turns
-from .ways import WAYS, Way
 
 
-class Written(PositionEncoding):
-    """A way of `ways.py` as an encoding with parameters of its own, for comparison inside models."""
+class AlternativeEncoding(PositionEncoding):
+    """One of `ALTERNATIVES` as an encoding with parameters of its own, for comparison inside models."""
 
-    def __init__(self, way: Way, *, head_dim: int, num_heads: int, coord_dim: int):
+    def __init__(self, rotation: Rotation, *, head_dim: int, num_heads: int, coord_dim: int):
         super().__init__(head_dim, num_heads, coord_dim)
-        self.way = way
+        self.rotation = rotation
         self.frequencies = Mixed(head_dim, num_heads, coord_dim)
         self.lower = nn.Parameter(torch.zeros(num_heads, head_dim, head_dim))
 
@@ -35,7 +35,7 @@ class Written(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(q.device.type, enabled=False):
             skew = self.lower - self.lower.mT
-            return self.way(q, k, self.fit_coords(k, coords), self.frequencies(), skew)
+            return self.rotation(q, k, self.fit_coords(k, coords), self.frequencies(), skew)
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         return self.rotate_pair(x, x, coords)[0]
@@ -67,21 +67,19 @@ Folded = TypeVar("Folded", bound=nn.Module)
 
 
 def builders() -> dict[str, Build]:
-    """Ours by name, then the ways to compare with."""
+    """Ours by name, then the alternatives."""
     ours: dict[str, Build] = {f"ours, {name}": partial(create, name) for name in names()}
 
     def layer_by_layer(*, head_dim: int, num_heads: int, coord_dim: int) -> PositionEncoding:
         return Encoding(SolvedCayley(head_dim, num_heads), Mixed(head_dim, num_heads, coord_dim))
 
     others: dict[str, Build] = {
-        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: _write_out(way)
-        for name, way in WAYS.items()
+        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: partial(
+            AlternativeEncoding, rotation
+        )
+        for name, rotation in ALTERNATIVES.items()
     }
     return {**ours, "Cayley, folded layer by layer by linalg.solve": layer_by_layer, **others}
-
-
-def _write_out(way: Way) -> Build:
-    return partial(Written, way)
 
 
 def vit_of(way: str, size: str, device: torch.device) -> ViT:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from ..rotate import backend, rotate_pair
+from .alternatives import ALTERNATIVES, Rotation, peers
 from .timing import LeftOut, Timing, attempt, graph, measure
-from .ways import WAYS, peers
 
 CALLS = 10  # in a row, so that the host prepares one while the device does another
-
-Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,8 @@ def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor
     return rotate_pair(q, k, coords, frequencies)
 
 
-def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[OpRow | LeftOut]:
-    """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
+def rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> Iterator[OpRow | LeftOut]:
+    """Ours, the alternatives (eager and, where that works, compiled) and the peers, on one shape."""
     ready = attempt("every way", str(shape), device, partial(_prepare, shape, dtype, device))
     if isinstance(ready, LeftOut):
         yield ready
@@ -113,9 +111,9 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         return attempt(name, str(shape), device, partial(job.row, name, way, floor, **options))
 
     yield row("ours", ours, backend=backend(job.q))
-    for name, way in WAYS.items():
+    for name, way in ALTERNATIVES.items():
         yield row(name, way)
-        if compiled and way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
+        if way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
             torch.compiler.reset()
             yield row(f"{name}, compiled", torch.compile(way, dynamic=False))
     for name, way in peers().items():

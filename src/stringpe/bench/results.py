@@ -45,14 +45,13 @@ def run(
     device: str | None = None,
     ways: Sequence[str] | None = None,
     modes: Sequence[str] = ("eager", "compiled"),
-    compiled: bool = True,
 ) -> dict[str, Any]:
     """Measure `parts`, print as it goes, and write bench.json and bench.md under `out` with every row, so that a run
     that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results that are there
     already from another run are kept and added to. A way that fails is left out and named, with the reason.
 
     ways: which rows of the parts vit and train, by name; all by default. modes: of the ViT part, "eager" and
-    "compiled". compiled: whether the ways of the op part are also timed compiled.
+    "compiled".
     """
     unknown = [p for p in parts if p not in PARTS]
     if unknown:
@@ -64,7 +63,7 @@ def run(
     results: dict[str, Any] = read_record(kept, {"runs": [dict]}) if kept.exists() else {"runs": []}
     results["runs"].append(about(where, dtype))
     for part in parts:
-        for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):
+        for row in track(_rows(part, where, dtype, ways, modes), f"measuring {part}"):
             print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
             write_json(kept, results)
             write_text(folder / "bench.md", markdown(results))
@@ -87,12 +86,11 @@ def _rows(
     dtype: torch.dtype,
     ways: Sequence[str] | None,
     modes: Sequence[str],
-    compiled: bool,
 ) -> Iterable[Any]:
     small = device.type == "cpu"
     if part == "op":
         for shape in OP_SHAPES[device.type]:
-            yield from op.rows(shape, dtype, device, compiled=compiled)
+            yield from op.rows(shape, dtype, device)
     elif part == "block":
         sizes: dict[str, Any] = {"batch": 2, "tokens": 196} if small else {}
         yield from models.block_rows(device, dtype=dtype, **sizes)

@@ -155,14 +155,13 @@ def zero_shot(
     names: Sequence[str],
     *,
     size: int,
-    templates: Sequence[str] = PHOTO_TEMPLATES,
     batch: int = 64,
 ) -> dict[str, float]:
     """Classify images by the nearest of the embedded names. "top1" and "top5" are the shares of images whose label, an
     index into `names`, is the nearest name or among the nearest five; "count" is the number of images, without the
     "corrupt" ones, which could not be read. size: side of the images that the model was trained on, in pixels."""
     device = model.scale.device
-    classes = class_embeddings(model, tokenizer, names, templates)  # (classes, width)
+    classes = class_embeddings(model, tokenizer, names, PHOTO_TEMPLATES)  # (classes, width)
     hits, count, corrupt = torch.zeros(2), 0, 0
     for first in range(0, len(images), batch):
         pixels, labels = [], []
