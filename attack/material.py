@@ -194,11 +194,11 @@ def evaluate(folder: Path) -> list[tuple[int, bool]]:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import TrialWorkers
-    from stringpe.training.simulation import PolicyEvaluation
-    from stringpe.training.simulation import evaluate as run
+    from stringpe.training.simulation import EvaluationPlan
+    from stringpe.training.simulation import evaluate_policy as run
 
     with TrialWorkers(0) as workers:
-        found = run(PolicyEvaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
+        found = run(EvaluationPlan(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
     return [(trial.seed, trial.success) for trial in found.trials]
 
 

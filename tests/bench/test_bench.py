@@ -13,7 +13,7 @@ from stringpe.bench.alternatives import (
     cayley_matmul,
     cayley_solve,
     complex_numbers,
-    peers,
+    find_peers,
     rotate_half,
 )
 from stringpe.bench.results import markdown
@@ -72,7 +72,7 @@ def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkey
     bench.run(["op"], out=tmp_path, device="cpu")
     kept = json.loads((tmp_path / "bench.json").read_text())
     ways = [row["way"] for row in kept["op"]]
-    assert [way for way in ways if not way.endswith(", compiled")] == ["ours", *ALTERNATIVES, *peers()]
+    assert [way for way in ways if not way.endswith(", compiled")] == ["ours", *ALTERNATIVES, *find_peers()]
     assert [way for way in ways if way.endswith(", compiled")] == [
         "rotate-half, compiled", "Cayley, P by matmul on tokens, compiled"
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def once(monkeypatch, uncompiled):
 @pytest.mark.slow
 def test_growth_covers_its_axes(monkeypatch):
     monkeypatch.setattr(op, "measure", lambda run, device, calls: Timing(1.0, 1.0, 1.0, 1))
-    found = list(op.growth(torch.float32, CPU))
+    found = list(op.measure_growth(torch.float32, CPU))
     assert {axis for axis, _, _ in found} == {"n", "c", "h", "d"}
     assert all(isinstance(row, op.OpRow) for _, _, row in found)
 
@@ -156,7 +156,7 @@ def without_memory(q, k, coords, frequencies, skew):
 def test_a_way_without_memory_is_left_out_and_the_others_go_on(tmp_path, monkeypatch, once):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     monkeypatch.setattr(op, "ALTERNATIVES", {"greedy": without_memory, "rotate-half": rotate_half})
-    monkeypatch.setattr(op, "peers", dict)
+    monkeypatch.setattr(op, "find_peers", dict)
     bench.run(["op"], out=tmp_path, device="cpu")
     kept = json.loads((tmp_path / "bench.json").read_text())
     assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half", "rotate-half, compiled"]
@@ -172,7 +172,7 @@ def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
     monkeypatch.setattr(op, "OpInputs", full)
     why = "OutOfMemoryError: CUDA out of memory."
     assert list(op.rows(SMALL, torch.float32, CPU)) == [LeftOut("every way", str(SMALL), why)]
-    assert {row for _, _, row in op.growth(torch.float32, CPU)} > {
+    assert {row for _, _, row in op.measure_growth(torch.float32, CPU)} > {
         LeftOut("ours", "(1, 12, 64, 64), 3 coordinates", why)
     }
 
@@ -207,7 +207,7 @@ def test_an_interrupted_run_leaves_what_it_measured_and_the_next_adds_to_it(tmp_
         raise KeyboardInterrupt
 
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    monkeypatch.setattr(op, "peers", dict)
+    monkeypatch.setattr(op, "find_peers", dict)
     monkeypatch.setattr(op, "ALTERNATIVES", {"rotate-half": rotate_half, "stopped": interrupt})
     with pytest.raises(KeyboardInterrupt):
         bench.run(["op"], out=tmp_path, device="cpu")
@@ -232,10 +232,10 @@ def test_what_waits_for_the_device_is_not_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda name: mode.__setitem__(0, name))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: pytest.fail("captured"))
-    assert timing.graph(waiting, torch.device("cuda")) is None
+    assert timing.capture(waiting, torch.device("cuda")) is None
     assert mode == ["default"]
     with pytest.raises(torch.OutOfMemoryError):
-        timing.graph(lambda: without_memory(*[None] * 5), torch.device("cuda"))
+        timing.capture(lambda: without_memory(*[None] * 5), torch.device("cuda"))
     assert mode == ["default"]
 
 

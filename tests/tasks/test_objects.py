@@ -11,7 +11,7 @@ from stringpe.io.checkpoint import read_model
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
 from stringpe.tasks.load import open_run
-from stringpe.tasks.objects import Objects, ask, mirror
+from stringpe.tasks.objects import Objects, make_queries, mirror
 from stringpe.training import train
 from stringpe.training.comparison import compare
 
@@ -37,7 +37,7 @@ def task(recipe):
 def test_the_answer_is_the_kind_of_the_object_under_the_query(recipe):
     found = scene_frames.load_frames(recipe.data, "train")
     u = torch.rand(len(found["rgb"]), 6)
-    batch = ask(found, u)
+    batch = make_queries(found, u)
     side = 32
     pixel = ((batch["query"] + 1) / 2 * side - 0.5).round().long()
     for b in range(len(u)):
@@ -61,13 +61,13 @@ def test_every_object_is_asked_about_equally_often():
     chosen["instance"][0, :4] = 1  # a large object, a small one, and one that shows too little
     chosen["instance"][0, 5, 5] = 2
     chosen["instance"][0, 6, 6] = 3
-    label = ask(chosen, torch.rand(1, 4000))["label"]
+    label = make_queries(chosen, torch.rand(1, 4000))["label"]
     assert set(label.unique().tolist()) == {5, 9}
     assert abs((label == 5).float().mean() - 0.5) < 0.05
 
 
 def test_a_mirror_moves_pixels_and_queries_together(recipe):
-    batch = ask(scene_frames.load_frames(recipe.data, "train"), torch.rand(24, 3))
+    batch = make_queries(scene_frames.load_frames(recipe.data, "train"), torch.rand(24, 3))
     turned = mirror(batch, torch.ones(24, dtype=torch.bool))
     assert torch.equal(turned["image"].flip(-1), batch["image"])
     assert torch.equal(turned["query"][..., 0], -batch["query"][..., 0])

@@ -20,7 +20,7 @@ def test_the_average_follows_the_formula_and_swaps():
     with torch.no_grad():
         layer.weight += 1
     ema.update(step=1000)
-    with ema.swapped():
+    with ema.swap():
         assert torch.allclose(layer.weight, start + 0.9 * 0.9 + 0.1 * 2)
     assert torch.allclose(layer.weight, start + 2)
 

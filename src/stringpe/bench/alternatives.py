@@ -79,7 +79,7 @@ ALTERNATIVES: dict[str, Rotation] = {
 }
 
 
-def peers() -> dict[str, Rotation]:
+def find_peers() -> dict[str, Rotation]:
     """Kernels of other libraries, where they are installed. They take one table for all heads and samples and give no
     gradient to frequencies: less than the job, so that their time is a lower bound. Each imports its library when it is
     called, and raises if that is there and does not work."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..rotate import backend, rotate_pair
-from .alternatives import ALTERNATIVES, Rotation, peers
-from .timing import LeftOut, Timing, attempt, graph, measure
+from .alternatives import ALTERNATIVES, Rotation, find_peers
+from .timing import LeftOut, Timing, attempt, capture, measure
 
 CALLS = 10  # in a row, so that the host prepares one while the device does another
 
@@ -75,7 +75,7 @@ class OpInputs:
     def _time(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
         """The device's share, and a call."""
         call = measure(run, self.device, calls=CALLS)
-        replay = graph(run, self.device)  # gone with its memory when this returns
+        replay = capture(run, self.device)  # gone with its memory when this returns
         return call if replay is None else measure(replay, self.device, calls=CALLS), call
 
     @torch.no_grad()
@@ -116,7 +116,7 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> Iterator[OpR
         if way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
             torch.compiler.reset()
             yield row(f"{name}, compiled", torch.compile(way, dynamic=False))
-    for name, way in peers().items():
+    for name, way in find_peers().items():
         yield row(name, way, gradient=False)
 
 
@@ -125,7 +125,7 @@ def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Op
     return job, job.floor()
 
 
-def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
+def measure_growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
     """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
     large = device.type == "cuda"
     start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)

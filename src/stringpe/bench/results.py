@@ -61,7 +61,7 @@ def run(
     folder = Path(out)
     kept = folder / "bench.json"
     results: dict[str, Any] = read_record(kept, {"runs": [dict]}) if kept.exists() else {"runs": []}
-    results["runs"].append(about(where, dtype))
+    results["runs"].append(describe_machine(where, dtype))
     for part in parts:
         for row in track(_rows(part, where, dtype, ways, modes), f"measuring {part}"):
             print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
@@ -101,11 +101,11 @@ def _rows(
         chosen = list(ways or ["absolute", *models.builders()])
         yield from models.vit_rows(chosen, device, modes=tuple(modes), dtype=dtype, **sizes)
     else:
-        for axis, value, row in op.growth(dtype, device):
+        for axis, value, row in op.measure_growth(dtype, device):
             yield row if isinstance(row, LeftOut) else {"axis": axis, "value": value, "row": asdict(row)}
 
 
-def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What the numbers were measured on, and the command that made them."""
     try:
         version = importlib.metadata.version("triton")

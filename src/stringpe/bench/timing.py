@@ -81,7 +81,7 @@ def measure_in_turns(
     return replace(_timing([own for _, own in pairs], memory), ratio=(low, median, high))
 
 
-def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
+def capture(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
     """`run`, warm, without its host: a replay of what it launches. None where there is no GPU, or where it waits for
     one. The graph's memory is its own until the replay is dropped and `release` called."""
     if device.type != "cuda" or _waits(run):

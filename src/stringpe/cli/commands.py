@@ -287,7 +287,7 @@ def _show_patch_attention(
     from .. import viewer
     from . import patch_attention as patches
 
-    picture = patches.rendered_picture() if image is None else patches.read_picture(image)
+    picture = patches.render_picture() if image is None else patches.read_picture(image)
     names = list(dict.fromkeys(names))
     if html:
         page = patches.attention_page(names, picture, noise=noise, seed=seed)

@@ -27,7 +27,7 @@ from .build import backbone, frozen_backbone, set_initial_weights, with_one_laye
 from .classification import Classification, cross_entropy, soft_targets, weighted_sums
 
 
-class Namer(nn.Module):
+class PlaceClassifier(nn.Module):
     """A ViT and a linear classifier, which is applied to the ViT's features at queried places: patch tokens, with
     bilinear interpolation between patches. With `model.freeze`, the ViT takes RGB and is not trained: see
     `stringpe.models.frozen`."""
@@ -75,7 +75,7 @@ class Objects(Task):
             )
         if recipe.model.lora and not recipe.model.freeze:
             raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
-        Namer(with_one_layer(recipe), 1)
+        PlaceClassifier(with_one_layer(recipe), 1)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
@@ -89,13 +89,13 @@ class Objects(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        model = Namer(recipe, len(scenes.kinds()))
+        model = PlaceClassifier(recipe, len(scenes.kinds()))
         set_initial_weights(model, recipe)
         return model
 
     def start(self, model: nn.Module, folder: Path) -> None:
         """Take the ViT, which stays frozen, and the classifier of another run of this task."""
-        assert isinstance(model, Namer)
+        assert isinstance(model, PlaceClassifier)
         old, weights = read_model(folder)
         if old.task != "objects":
             raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
@@ -111,7 +111,7 @@ class Objects(Task):
         """A step's frames with their queries, some of them mirrored."""
         recipe = self.recipe
         u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, recipe.data.queries + 1, "queries")
-        return mirror(ask(tensors(frames), u[:, 1:]), (u[:, 0] < 0.5) & recipe.augment.flip)
+        return mirror(make_queries(tensors(frames), u[:, 1:]), (u[:, 0] < 0.5) & recipe.augment.flip)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         target = soft_targets(batch["label"], self.classes, self.recipe.loss.label_smoothing)
@@ -150,10 +150,10 @@ class Objects(Task):
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):
             chosen = {name: t[index].to(place.device) for name, t in frames.items()}
-            yield ask(chosen, u[index].to(place.device)), weight.to(place.device)
+            yield make_queries(chosen, u[index].to(place.device)), weight.to(place.device)
 
 
-def ask(chosen: FrameColumns, u: Tensor) -> Batch:
+def make_queries(chosen: FrameColumns, u: Tensor) -> Batch:
     """The batch of chosen frames: image in [−1, 1], depth, query (b, q, 2) and label (b, q). `draw_places` draws the
     queries by uniforms u (b, q)."""
     instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]

@@ -106,7 +106,7 @@ def short_names(settings: Sequence[str]) -> list[str]:
     return [", ".join(part for part in name if part not in common) or "usual" for name in parts]
 
 
-def overview(results: Results) -> str:
+def format_overview(results: Results) -> str:
     """Markdown: one row per policy, one column per setting, with success in per cent and Wilson's interval."""
     first, *_ = results.values()
     rows = []
@@ -116,7 +116,7 @@ def overview(results: Results) -> str:
     return markdown_table(["policy", *short_names(list(results))], rows) + "\n"
 
 
-def table(results: Mapping[str, Result], setting: str) -> str:
+def format_table(results: Mapping[str, Result], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences from the first policy, paired by initial state."""
     head, *rows = table_rows(results)
     return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
