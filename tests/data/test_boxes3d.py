@@ -1,4 +1,4 @@
-"""What is drawn, predicted and exchanged of detection in 3D."""
+"""Frames with boxes in 3D: of the procedural world, and of Omni3D files."""
 
 import json
 import math
@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from stringpe import scenes
-from stringpe.cli.main import main
 from stringpe.data import omni3d
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.data.order import Place
 from stringpe.tasks import create
-from stringpe.tasks.detection3d_figures import draw_figure, name_run, spread_frames
-from stringpe.tasks.predict import Query, load_predictor, predict
 from stringpe.training import evaluate, train
 
 
@@ -24,92 +21,31 @@ def recipe(recipe3d):
     return recipe3d
 
 
-@pytest.fixture
-def run(run3d):
-    return run3d
+class TestRendered:
+    def test_objects_are_those_that_are_seen(self, recipe):
+        kept = load_boxes3d(recipe.data, "train", True)
+        assert kept.names == scenes.kinds()
+        assert kept.groups == scenes.FAMILIES
+        assert set(kept.group.tolist()) == {0, 1, 2, 3}
+        there = kept.label >= 0
+        assert there.any(1).all()
+        assert (there.sum(1) == there.cumprod(1).sum(1)).all()  # seen ones first
+        frames = scenes.render(scenes.sample(0, kept.ids), (32, 32))
+        enough = (frames.pixels >= 0.0015 * 32 * 32) & (frames.visibility >= 0.25)
+        assert torch.equal(there.sum(1), enough.sum(1))
+        torch.testing.assert_close(kept.box[0, 0], frames.box3d[0][enough[0]][0])
+        assert kept.label[0, 0] == frames.kind[0][enough[0]][0]
+        torch.testing.assert_close(kept.intrinsics, frames.intrinsics)
 
+    def test_splits_share_no_room(self, recipe):
+        a, b = (load_boxes3d(recipe.data, split, True) for split in ("train", "val"))
+        assert not torch.equal(a.rgb[0], b.rgb[0])
 
-class TestFigure:
-    def test_columns_are_runs_and_rows_frames(self, run, recipe, tmp_path):
-        from PIL import Image
-
-        folder, _ = run
-        path = draw_figure({"one": folder, "two": folder}, tmp_path / "a.png", rows=3)
-        with Image.open(path) as picture:
-            assert picture.width > 2 * 96
-            assert picture.height > 3 * 96
-            colours = {c for _, c in picture.getcolors(1 << 20)}
-        assert any(g > 150 > max(r, b) + 40 for r, g, b in colours)  # green
-        assert any(b > 150 > max(r, g) for r, g, b in colours)  # blue
-        assert draw_figure({"one": folder}, tmp_path / "b.png", frames=[1], threshold=0.001).exists()
-
-    def test_frames_of_every_family(self, recipe):
-        kept = load_boxes3d(recipe.data, "val", True)
-        assert set(kept.group[spread_frames(kept, 4)].tolist()) == {0, 1, 2, 3}
-
-    def test_command(self, run, tmp_path, capsys):
-        main(["figure", str(run[0]), f"mine={run[0]}", "--rows", "1", "--out", str(tmp_path / "c.png")])
-        assert "wrote" in capsys.readouterr().out
-        assert name_run(str(run[0]))[0] == "cayley, RGB-D"
-        with pytest.raises(SystemExit, match="frames 0 to 9, got"):
-            main(["figure", str(run[0]), "--frames", "99"])
-
-
-class TestPredict:
-    def test_writes_json_and_picture(self, run, tmp_path):
-        from PIL import Image
-
-        Image.new("RGB", (64, 40), (90, 120, 60)).save(tmp_path / "a.jpg")
-        Image.new("I;16", (32, 20), 1500).save(tmp_path / "depth.png")
-        asked = Query(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
-        (written, drawn), found = predict(run[0], tmp_path / "a.jpg", asked, tmp_path / "out")
-        record = json.loads(written.read_text())
-        assert drawn.exists()
-        assert 1 <= len(found) <= 5
-        one = record["found"][0]
-        assert one["text"] in asked.texts
-        assert len(one["box"]) == 12
-        assert len(one["bbox3D"]) == 8
-        torch.testing.assert_close(
-            torch.tensor(one["bbox3D"]), omni3d.corners(torch.tensor(one["box"])), atol=1e-4, rtol=0
-        )
-
-    def test_the_step_of_depth_is_that_of_the_data_set(self, run, tmp_path):
-        """`stringpe data scenes` writes steps of 0.2 mm, and says so in the JSON file beside the map."""
-        from PIL import Image
-
-        model, picture = load_predictor(run[0]), Image.new("RGB", (64, 40), (90, 120, 60))
-
-        def boxes(value, **options):
-            Image.new("I;16", (64, 40), value).save(tmp_path / "7.depth.png")
-            found = model(picture, Query(("a mug",), threshold=0.0, top=3, depth=tmp_path / "7.depth.png", **options))
-            return torch.tensor([one["box"] for one in found])
-
-        metres = boxes(1500)
-        torch.testing.assert_close(boxes(7500, depth_step=0.0002), metres)
-        (tmp_path / "7.json").write_text(json.dumps({"depth_step": 0.0002}))
-        torch.testing.assert_close(boxes(7500), metres)
-        assert not torch.allclose(boxes(1500), metres)
-
-    def test_bad_input(self, run, tmp_path):
-        from PIL import Image
-
-        model, picture = load_predictor(run[0]), Image.new("RGB", (64, 40))
-        with pytest.raises(ValueError, match="asked for by text"):
-            model(picture, Query(query_image=tmp_path / "q.jpg"))
-        with pytest.raises(ValueError, match="text 1 of 2 is empty"):
-            model(picture, Query(("", "mug")))
-        Image.new("L", (64, 40)).save(tmp_path / "grey.png")
-        with pytest.raises(ValueError, match="not 16-bit"):
-            model(picture, Query(("mug",), depth=tmp_path / "grey.png"))
-        Image.new("I;16", (40, 64), 1500).save(tmp_path / "tall.png")
-        with pytest.raises(ValueError, match="40 × 64"):
-            model(picture, Query(("mug",), depth=tmp_path / "tall.png"))
-        Image.new("I;16", (64, 40), 1).save(tmp_path / "unit.png")
-        with pytest.raises(ValueError, match="median depth"):
-            model(picture, Query(("mug",), depth=tmp_path / "unit.png"))
-        with pytest.raises(ValueError, match="fx and fy above 0"):
-            model(picture, Query(("mug",), intrinsics=(0, 1, 1, 1)))
+    def test_another_source_is_refused(self, recipe):
+        with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection3d"):
+            create(replace(recipe, data=replace(recipe.data, source="folder")))
+        with pytest.raises(ValueError, match=r"data.source=omni3d needs data.train=…"):
+            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
 
 
 def exported(tmp_path, recipe, count=6, depth=True):

@@ -1,14 +1,40 @@
-"""`stringpe eval --html` of a run of detection in 3D, as a browser shows it."""
+"""What runs of detection in 3D predict: the figure, and the pages of `stringpe eval --html` as a browser shows them."""
 
 import pytest
 import torch
+from PIL import Image
 
 from browser import results_in_browser
 from stringpe.cli.main import main
 from stringpe.data.boxes3d import load_boxes3d
 from stringpe.recipes import override
-from stringpe.tasks.detection3d_figures import predict_frames, predict_val_frames
+from stringpe.tasks.detection3d_figures import draw_figure, name_run, predict_frames, predict_val_frames, spread_frames
 from stringpe.training import train
+
+
+def test_columns_are_runs_and_rows_frames(run3d, tmp_path):
+    folder, _ = run3d
+    path = draw_figure({"one": folder, "two": folder}, tmp_path / "a.png", rows=3)
+    with Image.open(path) as picture:
+        assert picture.width > 2 * 96
+        assert picture.height > 3 * 96
+        colours = {c for _, c in picture.getcolors(1 << 20)}
+    assert any(g > 150 > max(r, b) + 40 for r, g, b in colours)  # green
+    assert any(b > 150 > max(r, g) for r, g, b in colours)  # blue
+    assert draw_figure({"one": folder}, tmp_path / "b.png", frames=[1], threshold=0.001).exists()
+
+
+def test_frames_are_of_every_family(recipe3d):
+    kept = load_boxes3d(recipe3d.data, "val", True)
+    assert set(kept.group[spread_frames(kept, 4)].tolist()) == {0, 1, 2, 3}
+
+
+def test_the_command_writes_the_figure(run3d, tmp_path, capsys):
+    main(["figure", str(run3d[0]), f"mine={run3d[0]}", "--rows", "1", "--out", str(tmp_path / "c.png")])
+    assert "wrote" in capsys.readouterr().out
+    assert name_run(str(run3d[0]))[0] == "cayley, RGB-D"
+    with pytest.raises(SystemExit, match="frames 0 to 9, got"):
+        main(["figure", str(run3d[0]), "--frames", "99"])
 
 
 def test_frames_have_the_true_boxes_and_as_many_predictions(run3d, recipe3d):

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from detection_toy import COLOURS, toy_recipe
 from stringpe import scenes
 from stringpe.cli import main as cli
+from stringpe.data import omni3d
 from stringpe.io.pictures import encode_png
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
@@ -61,7 +62,7 @@ def test_the_command_writes_json_and_a_picture(checkpoint, picture, tmp_path, mo
     assert "64 found" in capsys.readouterr().out
 
 
-def test_a_threshold_and_a_limit_cut(checkpoint, picture):
+def test_threshold_and_top_limit_what_is_found(checkpoint, picture):
     model = load_predictor(checkpoint)
     image = Image.open(picture)
     whole = model(image, Query(texts=["a mug"], threshold=0, nms=1))
@@ -73,13 +74,13 @@ def test_a_threshold_and_a_limit_cut(checkpoint, picture):
     assert 0 < len(fewer) < len(whole)
 
 
-def test_hundreds_of_queries(checkpoint, picture):
+def test_hundreds_of_texts_are_answered(checkpoint, picture):
     texts = [f"thing number {i}" for i in range(700)]
     found = load_predictor(checkpoint)(Image.open(picture), Query(texts=texts, threshold=0))
     assert {f["text"] for f in found} <= set(texts)
 
 
-def test_query_images(checkpoint, picture, tmp_path):
+def test_a_query_image_is_found_by_its_object_or_by_a_box_in_it(checkpoint, picture, tmp_path):
     _, found = predict(checkpoint, picture, Query(query_image=picture, threshold=0), tmp_path / "a")
     assert {f["text"] for f in found} == {"image.png"}
     boxed = Query(query_image=picture, query_box=(60, 30, 85, 55), threshold=0)
@@ -90,7 +91,7 @@ def test_query_images(checkpoint, picture, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["OwlViT", "Owlv2"])
-def test_checkpoints_of_transformers(kind, picture, tmp_path):
+def test_checkpoints_of_transformers_predict(kind, picture, tmp_path):
     tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokenizer = Tokenizer.train(["a mug", "a lamp"], vocab=300)
     config = getattr(transformers, f"{kind}Config")(
@@ -129,11 +130,61 @@ def test_what_cannot_be_asked_is_refused_in_one_line(checkpoint, picture, monkey
         run(monkeypatch, "predict", checkpoint, picture, *words, "--out", tmp_path / "x")
 
 
-def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
+def test_files_that_cannot_be_used_are_named(checkpoint, picture, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=r"cannot read the picture .*recipe.json: not a picture .*: give a JPEG"):
         run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
     with pytest.raises(SystemExit, match=r"there is no checkpoint in"):
         run(monkeypatch, "predict", tmp_path, picture, "--text", "a")
+
+
+def test_boxes_in_3d_are_written_as_json_and_drawn(run3d, tmp_path):
+    Image.new("RGB", (64, 40), (90, 120, 60)).save(tmp_path / "a.jpg")
+    Image.new("I;16", (32, 20), 1500).save(tmp_path / "depth.png")
+    asked = Query(("a mug", "a lamp"), threshold=0.0, top=5, depth=tmp_path / "depth.png")
+    (written, drawn), found = predict(run3d[0], tmp_path / "a.jpg", asked, tmp_path / "out")
+    record = json.loads(written.read_text())
+    assert drawn.exists()
+    assert 1 <= len(found) <= 5
+    one = record["found"][0]
+    assert one["text"] in asked.texts
+    assert len(one["box"]) == 12
+    assert len(one["bbox3D"]) == 8
+    torch.testing.assert_close(torch.tensor(one["bbox3D"]), omni3d.corners(torch.tensor(one["box"])), atol=1e-4, rtol=0)
+
+
+def test_the_step_of_depth_is_that_of_the_data_set(run3d, tmp_path):
+    """`stringpe data scenes` writes steps of 0.2 mm, and says so in the JSON file beside the map."""
+    model, picture = load_predictor(run3d[0]), Image.new("RGB", (64, 40), (90, 120, 60))
+
+    def boxes(value, **options):
+        Image.new("I;16", (64, 40), value).save(tmp_path / "7.depth.png")
+        found = model(picture, Query(("a mug",), threshold=0.0, top=3, depth=tmp_path / "7.depth.png", **options))
+        return torch.tensor([one["box"] for one in found])
+
+    metres = boxes(1500)
+    torch.testing.assert_close(boxes(7500, depth_step=0.0002), metres)
+    (tmp_path / "7.json").write_text(json.dumps({"depth_step": 0.0002}))
+    torch.testing.assert_close(boxes(7500), metres)
+    assert not torch.allclose(boxes(1500), metres)
+
+
+def test_what_a_detector_in_3d_cannot_use_is_refused(run3d, tmp_path):
+    model, picture = load_predictor(run3d[0]), Image.new("RGB", (64, 40))
+    with pytest.raises(ValueError, match="asked for by text"):
+        model(picture, Query(query_image=tmp_path / "q.jpg"))
+    with pytest.raises(ValueError, match="text 1 of 2 is empty"):
+        model(picture, Query(("", "mug")))
+    Image.new("L", (64, 40)).save(tmp_path / "grey.png")
+    with pytest.raises(ValueError, match="not 16-bit"):
+        model(picture, Query(("mug",), depth=tmp_path / "grey.png"))
+    Image.new("I;16", (40, 64), 1500).save(tmp_path / "tall.png")
+    with pytest.raises(ValueError, match="40 × 64"):
+        model(picture, Query(("mug",), depth=tmp_path / "tall.png"))
+    Image.new("I;16", (64, 40), 1).save(tmp_path / "unit.png")
+    with pytest.raises(ValueError, match="median depth"):
+        model(picture, Query(("mug",), depth=tmp_path / "unit.png"))
+    with pytest.raises(ValueError, match="fx and fy above 0"):
+        model(picture, Query(("mug",), intrinsics=(0, 1, 1, 1)))
 
 
 SIDE = 16

@@ -64,7 +64,7 @@ def retrieval(recipe, tmp_path_factory):
 
 
 @pytest.mark.parametrize("encoding", ["rope", "absolute", "cayley"])
-def test_towers_of_retrieval(recipe, retrieval, encoding):
+def test_a_detector_takes_over_the_towers_of_retrieval(recipe, retrieval, encoding):
     changes = [f"model.encoding={encoding}", "seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}"]
     task = Detection2D(override(recipe, changes))
     model = task.model()
@@ -175,7 +175,7 @@ def named(recipe, tmp_path_factory):
 
 @pytest.mark.parametrize("encoding", ["cayley", "absolute"])
 @pytest.mark.parametrize("pool", ["mean", "map"])
-def test_the_image_tower_of_a_classifier(recipe, retrieval, named, encoding, pool):
+def test_the_image_tower_of_a_classifier_is_taken_over(recipe, retrieval, named, encoding, pool):
     changes = [f"model.encoding={encoding}", f"model.start={named}/{{encoding}}"]
     weights = read_model(named / encoding)[1]
     captions = read_model(retrieval / "rope" / "seed3")[0].data
@@ -202,7 +202,7 @@ def test_retrieval_goes_on_from_retrieval(retrieval):
     assert task.feed.tokenizer.to_json() == own
 
 
-def test_what_does_not_fit_is_said(recipe, named):
+def test_towers_that_do_not_fit_are_refused(recipe, named):
     with pytest.raises(ValueError, match=r"other towers .*\(model.dim=32 there, 64 here\)"):
         Detection2D(override(recipe, [f"model.start={named}/cayley", "model.encoding=cayley", "model.dim=64"])).model()
     asked = read_model(named / "cayley")[0]

@@ -58,8 +58,8 @@ def test_the_table_has_scores_differences_and_costs(done):
     out, found = done
     assert [s.label for s in found.summaries] == list(ROWS)
     none, absolute, circulant = found.summaries
-    assert absolute.main.difference is None
-    assert none.main.difference.difference.count == 2
+    assert absolute.main.test is None
+    assert none.main.test.difference.count == 2
     scores = {s: v / 100 for s, v in circulant.main.seeds.items()}
     written = json.loads((out / "results.json").read_text())["results"]["circulant:block_size=4"]
     assert {int(s[4:]): r["metrics"]["top1"] for s, r in written.items()} == pytest.approx(scores)

@@ -262,7 +262,7 @@ def inspect(
     """
     import torch
 
-    from ..catalogue import create
+    from ..catalogue import create, names
     from ..encoding import Encoding
     from .drawing import draw
 
@@ -273,7 +273,7 @@ def inspect(
     torch.manual_seed(seed)
     encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
     if not isinstance(encoding, Encoding):
-        raise ValueError(f"{name!r} is not made of a basis and frequencies, which is what can be drawn")
+        raise ValueError(f"{name!r} has no basis and frequencies to draw: take one of {', '.join(names())}")
     for parameter in encoding.basis.parameters():
         torch.nn.init.normal_(parameter, std=noise)
     print(encoding)
