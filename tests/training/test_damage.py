@@ -14,6 +14,7 @@ from stringpe.io.files import hold_lock
 from stringpe.training import evaluate, train
 from stringpe.training.evaluation import evaluation_folder
 from stringpe.training.launch import digest_recipe
+from stringpe.training.log import Log
 
 pytestmark = pytest.mark.slow
 
@@ -284,6 +285,11 @@ def test_a_run_from_elsewhere_cannot_choose_what_is_overwritten(run, tmp_path):
     (run / ".lock").symlink_to(precious)
     with pytest.raises(OSError, match=r"\.lock"), hold_lock(run / ".lock", "the run"):
         pass
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    with pytest.raises(OSError, match=r"metrics\.jsonl"):
+        Log(run, "title", 1, quiet=True)
+    assert not (tmp_path / "elsewhere.jsonl").exists()
     (run / "eval").symlink_to(tmp_path)
     with pytest.raises(ValueError, match=r"is a link to .*: say where to write with --out"):
         evaluation_folder(run)

@@ -99,11 +99,8 @@ class Retrieval(TextTask):
         image, text, owner = self._embed_all(model, place)
         metrics: dict[str, float] = {}
         if place.rank == 0:
-            shares = recall(image, text, owner)
-            metrics = {
-                "mean_recall": float(shares.pop("mean")),
-                **{name: float(share) for name, share in shares.items()},
-            }
+            found = {name: float(share) for name, share in recall(image, text, owner).items()}
+            metrics = {"mean_recall": found.pop("mean"), **found}
             if self.feed.val.group > 1:
                 metrics["views"] = share_distinguished(image, text, owner, self.feed.val.group)
             metrics["count"] = float(len(image))

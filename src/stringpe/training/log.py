@@ -77,10 +77,8 @@ class Log:
 
 
 def _open_at(path: Path, position: int) -> TextIO:
-    path.touch()
-    file = open(path, "r+", encoding="utf-8", opener=refuse_link)  # noqa: SIM115, closed by the log
-    file.seek(min(position, path.stat().st_size))
-    file.truncate()
+    file = open(path, "a+", encoding="utf-8", opener=refuse_link)  # noqa: SIM115, closed by the log
+    file.truncate(min(position, path.stat().st_size))
     return file
 
 
