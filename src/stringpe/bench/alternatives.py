@@ -81,8 +81,8 @@ ALTERNATIVES: dict[str, Rotation] = {
 
 def find_peers() -> dict[str, Rotation]:
     """Kernels of other libraries, where they are installed. They take one table for all heads and samples and give no
-    gradient to frequencies: less than the job, so that their time is a lower bound. Each imports its library when it is
-    called, and raises if that is there and does not work."""
+    gradient to frequencies; this is less than the whole job, so their time is a lower bound. Each imports its library
+    when it is called, and raises if the library is installed but does not work."""
     kernels: dict[str, tuple[str, Rotation]] = {
         "Liger (one table)": ("liger_kernel", _liger),
         "flash-attn (one table)": ("flash_attn", _flash),

@@ -42,7 +42,7 @@ class AlternativeEncoding(PositionEncoding):
 
 
 class SolvedCayley(Skew):
-    """The Cayley transform by `torch.linalg.solve`, layer by layer: folding as one would write it first."""
+    """The Cayley transform by `torch.linalg.solve`, layer by layer: as one would write folding at first."""
 
     def kind(self) -> Hashable:
         return id(self)
@@ -83,7 +83,7 @@ def builders() -> dict[str, Build]:
 
 
 def vit_of(way: str, size: str, device: torch.device) -> ViT:
-    """The ViT of that size with that way in every layer; "absolute" has a table and no depth."""
+    """The ViT of a size with one way in every layer; "absolute" has a learned table and no depth."""
     torch.manual_seed(0)
     if way == "absolute":
         return vit(size, encoding="absolute", num_classes=1000, image_size=256).to(device)
@@ -139,14 +139,14 @@ def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 
 
 class Steps(NamedTuple):
-    """What a model does, ready and warm."""
+    """A training step and inference of one model, warmed up."""
 
     train: Callable[[], Any]
     infer: Callable[[], Any]
 
 
 def _fold_ours(model: Folded) -> Folded:
-    """The model with its basis folded; as it is where the encoding is another way's, which has none."""
+    """The model with its basis folded; unchanged if its encoding is an alternative, which has no basis to fold."""
     ours = any(isinstance(module, Encoding) for module in model.modules())
     return fold(model) if ours else model
 
@@ -155,7 +155,7 @@ def _steps(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.
     device = target.device
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     folded = _fold_ours(copy.deepcopy(model).eval())
-    # one code object for many models: the compiler takes them for versions of one, and gives up after eight
+    # All models share one code object, so the compiler takes them for versions of one; by default it gives up at eight.
     with torch._dynamo.config.patch(recompile_limit=64):
         learner: Callable[..., Tensor] = torch.compile(model.train()) if compiled else model.train()
         viewer: Callable[..., Tensor] = torch.compile(folded) if compiled else folded

@@ -73,7 +73,7 @@ class OpInputs:
         return OpRow(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
 
     def _time(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
-        """The device's share, and a call."""
+        """The time of the device alone (a replayed graph, where there is one), and that of a call from Python."""
         call = measure(run, self.device, calls=CALLS)
         replay = capture(run, self.device)  # gone with its memory when this returns
         return call if replay is None else measure(replay, self.device, calls=CALLS), call
@@ -95,7 +95,7 @@ class OpInputs:
 
 
 def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    """What is left of any STRING encoding once the basis is folded."""
+    """The rotation that is left of every STRING encoding once its basis is folded."""
     return rotate_pair(q, k, coords, frequencies)
 
 
@@ -126,7 +126,8 @@ def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Op
 
 
 def measure_growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
-    """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
+    """How the time of ours grows with tokens, coordinates, heads and head dim, one at a time; on a GPU around the shape
+    (8, 12, 4096, 64) with 3 coordinates. Yields the axis, its value and the row."""
     large = device.type == "cuda"
     start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)
     sweeps: dict[str, list[int]] = {

@@ -1,4 +1,4 @@
-"""Run the benchmarks and write what came out: a JSON file with every number, a markdown page, and a plot."""
+"""Run the benchmarks and write their results: a JSON file with every number, a Markdown page, and a plot."""
 
 import importlib.metadata
 import json
@@ -47,8 +47,9 @@ def run(
     modes: Sequence[str] = ("eager", "compiled"),
 ) -> dict[str, Any]:
     """Measure `parts`, print as it goes, and write bench.json and bench.md under `out` with every row, so that a run
-    that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results that are there
-    already from another run are kept and added to. A way that fails is left out and named, with the reason.
+    that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results of earlier
+    runs in the folder are kept, and new ones are added to them. A way that fails is left out and named, with the
+    reason.
 
     ways: which rows of the parts vit and train, by name; all by default. modes: of the ViT part, "eager" and
     "compiled".

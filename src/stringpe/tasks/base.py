@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,7 +19,7 @@ from ..io.checkpoint import TOKENIZER
 from ..io.files import read_json
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe, check_keys, check_values
-from .build import backbone, build_text_tower, with_one_layer
+from .build import backbone, build_text_tower
 from .warm_start import read_owl_config, start_folder, start_towers
 
 Value = TypeVar("Value")
@@ -42,10 +42,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a model is built from besides its recipe; a checkpoint keeps it.
+    """What a model is built from besides its recipe. Checkpoints hold it.
 
-    tokenizer: of a model that reads texts. config: the configuration that transformers gave to the model, or to a part
-    of it, where it came from there. spec: what the weights of a policy say about its robot."""
+    tokenizer: of a model that reads texts. config: of a model, or a part of one, that came from transformers, its
+    configuration there. spec: what the weights of a policy say about its robot."""
 
     tokenizer: Tokenizer | None = None
     config: Mapping[str, Any] | None = None
@@ -109,8 +109,8 @@ class Task(ABC):
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
-        that nothing reads, and encodings and sizes of which no model can be built. given: the keys that must be read,
-        where these are not all keys that differ from their defaults."""
+        that nothing reads, and encodings and sizes of which no model can be built. given: keys, each of which must be
+        read; by default those that differ from their defaults."""
         check_values(recipe)
         keys = cls.keys(recipe)  # a source that does not serve the task is refused here
         refuse_unread(recipe.task, recipe.data)
@@ -161,7 +161,7 @@ class Task(ABC):
 
     @classmethod
     def changes_to_reopen(cls, recipe: Recipe, folder: Path) -> list[str]:
-        """Overrides with which the recipe of a run takes from its checkpoint (its folder pretrained_model) what it took
+        """Overrides that let the recipe of a run take from its checkpoint (the folder pretrained_model) what it took
         from other folders when it was trained, which may be gone."""
         return [f"model.start={folder}"] if recipe.model.start else []
 
@@ -263,6 +263,11 @@ class TextTask(Task):
             scaled = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
             split += [group | scaled] if text else []
         return split
+
+
+def with_one_layer(recipe: Recipe) -> Recipe:
+    """The recipe with towers of one layer, which show whether a model can be built and are built quickly."""
+    return replace(recipe, model=replace(recipe.model, layers=1), text=replace(recipe.text, layers=1))
 
 
 def check_named_options(options: Mapping[str, OptionValue], key: str) -> None:

@@ -22,8 +22,8 @@ from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..models.initialise import draw_by_fan_in
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, average, sum_batches
-from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
+from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
+from .build import backbone, frozen_backbone, set_initial_weights
 from .classification import Classification, cross_entropy, soft_targets, weighted_sums
 
 

@@ -35,8 +35,8 @@ from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder, hash_words
 from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
 from ..robots.rollout import Planner, Setting
-from .base import Parts, Sample, Task, average, sum_batches
-from .build import backbone, set_initial_weights, with_one_layer
+from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
+from .build import backbone, set_initial_weights
 from .load import load_run
 from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
 

@@ -27,8 +27,7 @@ from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
-from .base import Parts, Sample, Task, sum_batches
-from .build import with_one_layer
+from .base import Parts, Sample, Task, sum_batches, with_one_layer
 
 POINTS, LABELS, AXES = 16, 8, 3
 SIDE = 8.0
@@ -43,7 +42,7 @@ _SINCOS_SCALE, _LABEL_SCALE = 0.5, 0.5
 _ATTENTION = ("softmax", "linear")
 
 
-class PointTransformers(nn.Module):
+class SeedTransformers(nn.Module):
     """One transformer over labelled points per seed, computed together: labels (b, s, n) and coordinates (b, s, n, 3)
     to logits (b, s, n, 8).
 
@@ -210,7 +209,7 @@ class Relations(Task):
 
     @classmethod
     def check_task(cls, recipe: Recipe) -> None:
-        PointTransformers(with_one_layer(recipe).model, [recipe.seed])
+        SeedTransformers(with_one_layer(recipe).model, [recipe.seed])
 
     @property
     def examples(self) -> int:
@@ -218,7 +217,7 @@ class Relations(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return PointTransformers(recipe.model, _seeds(recipe))
+        return SeedTransformers(recipe.model, _seeds(recipe))
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         size = self.recipe.loop.batch_size
@@ -232,7 +231,7 @@ class Relations(Task):
             yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
 
     def gradients_by_seed(self, model: nn.Module) -> list[list[Tensor]]:
-        assert isinstance(model, PointTransformers)
+        assert isinstance(model, SeedTransformers)
         return model.gradients_by_seed()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
