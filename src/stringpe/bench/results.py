@@ -171,10 +171,10 @@ def _op_table(rows: list[dict[str, Any]]) -> list[str]:
             name,
             _show_timing(forward),
             f"{forward['median'] / floor:.2f}",
-            _median(row["forward_call"]),
+            _show_median(row["forward_call"]),
         ]
         ratio = f"{both['median'] / (BOTH * floor):.2f}" if both else "–"
-        cells += [_show_timing(both) if both else "–", ratio, _median(row["both_call"])]
+        cells += [_show_timing(both) if both else "–", ratio, _show_median(row["both_call"])]
         table.append(cells)
     return [markdown_table(head, table, left=2), ""]
 
@@ -195,8 +195,10 @@ def _model_table(rows: list[dict[str, Any]]) -> list[str]:
         base = next(r for r in rows if r["mode"] == row["mode"])  # the first of its mode
         train, inference = row["train"], row["inference"]
         memory = f"{train['memory'] / base['train']['memory']:.3f}" if train["memory"] else "–"
-        times = (_show_timing(train), _ratio(train, base["train"]), memory)
-        cells.append((row["way"], row["mode"], *times, _show_timing(inference), _ratio(inference, base["inference"])))
+        times = (_show_timing(train), _show_ratio(train, base["train"]), memory)
+        cells.append(
+            (row["way"], row["mode"], *times, _show_timing(inference), _show_ratio(inference, base["inference"]))
+        )
     return [markdown_table(["way", "mode", "train", "×", "memory ×", "inference", "×"], cells, left=2), ""]
 
 
@@ -214,7 +216,6 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
     )
     cells = []
     for row in rows:
-        low, median, high = row["loop"]["ratio"]
         kernels, share = row["kernels"], row["utilisation"]
         cells.append(
             (
@@ -223,7 +224,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 f"{row['batch']:,}",
                 _show_timing(row["loop"]),
                 f"{row['plain']:.3f}",
-                f"{median:.3f} ({low:.3f}–{high:.3f})",
+                _show_ratio(row["loop"]),
                 "–" if kernels is None else f"{kernels:.3f}",
                 f"{row['images_per_second']:,.0f}",
                 "–" if share is None else f"{100 * share:.1f} %",
@@ -232,19 +233,25 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
     return [markdown_table(head, cells, left=2), ""]
 
 
-def _ratio(timing: dict[str, Any], base: dict[str, Any]) -> str:
+def _show_ratio(timing: dict[str, Any], base: dict[str, Any] | None = None) -> str:
+    """The ratio that was timed in turns, with its quartiles; where there is none, that of the medians."""
     if timing["ratio"]:
         low, median, high = timing["ratio"]
-        return f"{median:.3f} ({low:.3f}–{high:.3f})"
+        return _show_quartiles(low, median, high)
+    assert base is not None
     return f"{timing['median'] / base['median']:.3f}"
 
 
-def _median(timing: dict[str, Any] | None) -> str:
+def _show_median(timing: dict[str, Any] | None) -> str:
     return f"{timing['median']:.3f}" if timing else "–"
 
 
 def _show_timing(timing: dict[str, Any]) -> str:
-    return f"{timing['median']:.3f} ({timing['low']:.3f}–{timing['high']:.3f})"
+    return _show_quartiles(timing["low"], timing["median"], timing["high"])
+
+
+def _show_quartiles(low: float, median: float, high: float) -> str:
+    return f"{median:.3f} ({low:.3f}–{high:.3f})"
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
