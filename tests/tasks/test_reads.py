@@ -91,13 +91,14 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("task", tasks.names())
-def test_what_is_declared_is_what_is_read(task, tmp_path):
-    declared, read = {}, {}
+def test_what_is_declared_is_what_is_read_and_what_is_measured_has_a_meaning(task, tmp_path):
+    declared, read, kind_of_task = {}, {}, tasks.task_class(task)
     for number, recipe in enumerate(FAMILIES[task](tmp_path)):
         kind = recipe.policy.kind if task == "policy" else recipe.data.source
         with recorded() as found:
-            train(recipe, tmp_path / f"run{number}", quiet=True)
-        patterns = tasks.task_class(task).keys(recipe)
+            metrics = train(recipe, tmp_path / f"run{number}", quiet=True)["metrics"]
+        assert [name for name in metrics if not kind_of_task.meaning(name) and not name.startswith("seed")] == []
+        patterns = kind_of_task.keys(recipe)
         declared[kind] = {key for key in keys() if is_read(key, patterns)}
         read[kind] = read.get(kind, set()) | found
     assert set(read) == SOURCES[task] or task == "policy"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from stringpe import recipes
-from stringpe.recipes.design import Design, Tuning
+from stringpe.recipes.design import Column, Design, PlannedRun, Tuning
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.comparison import best_rate
+from stringpe.training.comparison import best_rate, score_column
 from stringpe.training.comparison_table import best_rows
 
 pytestmark = pytest.mark.slow
@@ -41,8 +41,24 @@ def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
     assert [list(s.cells) for s in found.summaries] == [["top1", "top5"]] * 4
     assert "| best of 1 seed" in found.text
     assert "best of 1 seed" in found.report.read_text()
-    with pytest.raises(ValueError, match=r"runs of .* did not measure 'iou': they have .*top1"):
-        compare(recipe, rows, 1, tmp_path, jobs=1, costs=False, quiet=True, metrics=["iou"])
+
+
+def test_metrics_that_the_task_does_not_measure_are_refused_before_anything_runs(toy, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"no metric of the task classification named 'iou': .*The names are top1, top5"
+    ):
+        compare(toy, ["rope"], 1, tmp_path / "out", metrics=["iou"])
+    for name in ("loss", "count"):
+        with pytest.raises(ValueError, match=f"--metrics shows shares, in percent, and {name} is not one"):
+            compare(toy, ["rope"], 1, tmp_path / "out", metrics=[name])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_that_the_runs_did_not_measure_is_named(toy, tmp_path):
+    results = [(PlannedRun("rope", 0, toy, tmp_path), {"metrics": {"top1": 0.5}})]
+    assert score_column(Column("main"), results, "top1") == {"rope": {0: 50.0}}
+    with pytest.raises(ValueError, match=r"the runs of rope did not measure 'iou': they have top1"):
+        score_column(Column("IoU", metric="iou"), results, "top1")
 
 
 def test_the_best_seed_is_shown_on_request(done):

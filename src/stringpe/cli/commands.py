@@ -48,7 +48,8 @@ def compare(
         rates: Learning rates to choose from for every row, on a seed that is not reported, before all other runs.
         rates_share: Length of the runs that choose a rate, as a share of the recipe's steps.
         costs: Measure step time and memory of all rows in turns, after training.
-        metrics: Metrics of the task to show, one column each, in place of the recipe's columns: iou iou_monte_carlo.
+        metrics: Metrics of the task to show, one column each, in place of the recipe's columns, for
+            example iou iou_monte_carlo.
         best: Also show the maximum over seeds, as the paper does for detection in 3D.
     """
     from .. import recipes
@@ -308,7 +309,8 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Any of op, block, vit, growth and train; all by default.
+        parts: Any of op (the rotation alone), block (one attention layer), vit, growth (of the rotation's time with its
+            sizes) and train (the training loop); all by default.
         out: Folder for bench.json, bench.md and bench.png; new results are added to those that it holds.
         device: cuda or cpu; a GPU if there is one.
         ways: Names of rows of the parts vit and train; all by default.

@@ -101,7 +101,7 @@ def list_commands(only: Sequence[str] = ()) -> str:
         return "\n".join([*lines, "", f"stringpe {only[0]} --help says more."])
     return "\n".join(
         [
-            "STRING position encodings: train, compare, look at and use them.",
+            "STRING position encodings: train, compare, inspect and use them.",
             "",
             *lines,
             "",

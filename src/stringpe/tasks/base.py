@@ -136,6 +136,15 @@ class Task(ABC):
         encoding, option or size gives."""
         cls.build(with_one_layer(recipe), Parts())
 
+    @classmethod
+    def meaning(cls, metric: str) -> str:
+        """What a number of `evaluate` is, by its name, or "" if there is no such number. A number of one group of
+        cases, "iou_trays", is explained by the name of the whole."""
+        whole, _, group = metric.partition("_")
+        if metric in cls.meanings or whole not in cls.meanings:
+            return cls.meanings.get(metric, "")
+        return f"the same as {whole}, of {group} alone"
+
     @property
     @abstractmethod
     def examples(self) -> int:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,8 @@ class Detection2D(TextTask):
     metric = "AP"
     metric_name = "AP"
     counted = False
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
+        "count": Task.meanings["count"],
         "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
         "AP50": "average precision at an IoU of 0.50",
         "AP75": "average precision at an IoU of 0.75",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,8 @@ class Detection3D(TextTask):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
+        "count": Task.meanings["count"],
         "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
         "iou_monte_carlo": "the same, estimated from random points",
         "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,7 @@ class PolicyTask(Task):
     the share of each task, if there are several."""
 
     metric = "near"
-    meanings = Task.meanings | {
+    meanings: ClassVar = {name: Task.meanings[name] for name in ("loss", "count")} | {
         "near": f"the share of predicted actions within {100 * NEAR:.0f} % of a joint's range of the demonstrated ones",
         "error": "the mean distance of predicted actions to the demonstrated ones, as a share of the joints' ranges",
         "near_first": "the same as near, for the first frames of episodes",

@@ -3,6 +3,7 @@ the paper); and zero-shot classification, in which these towers name what an ima
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from ..data.order import Batch, Place
 from ..data.queries import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample
-from ..metrics.recall import recall
+from ..metrics.recall import RANKS, recall
 from ..models.contrastive import Contrastive, Embeddings, class_embeddings, start_bias
 from ..models.contrastive_loss import PAIR_LOSSES, clip, clip_within_groups, siglip
 from ..models.tokenizer import Tokenizer
@@ -36,9 +37,12 @@ class Retrieval(TextTask):
 
     metric = "mean_recall"
     metric_name = "mean recall"
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
         "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
+        **{f"i2t@{k}": f"the share of images with one of their captions among the {k} nearest" for k in RANKS},
+        **{f"t2i@{k}": f"the share of captions whose image is among the {k} nearest" for k in RANKS},
         "views": "the share of captions that score best with their own image among the images of the same room",
+        "count": Task.meanings["count"],
     }
     losses = PAIR_LOSSES
     reads = (*TextTask.reads, "loss.kind", "loss.pair_bias", "loss.chunk", "loss.within")

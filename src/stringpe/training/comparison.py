@@ -18,6 +18,7 @@ from ..data.fingerprints import digest_files
 from ..io.files import claim_folder, hold_lock, write_json, write_text
 from ..io.processes import WorkerPool
 from ..io.progress import progress
+from ..io.registry import unknown
 from ..recipes.design import (
     TUNING_SEED,
     Column,
@@ -32,7 +33,7 @@ from ..recipes.design import (
 )
 from ..recipes.overrides import override
 from ..recipes.schema import Recipe
-from ..tasks import check, check_data, create
+from ..tasks import check, check_data, create, task_class
 from ..tasks.base import Task
 from .comparison_costs import load_or_measure_costs
 from .comparison_report import Finding, draw_pictures, find_contrasts, write_sections
@@ -96,8 +97,8 @@ def compare(
     if metrics:
         design = replace(design, columns=tuple(Column(name, metric=name) for name in dict.fromkeys(metrics)))
     rows, seeds, out = expand_rows(encodings or design.rows), seeds or design.seeds, Path(out)
-    if "loss" in metrics:
-        raise ValueError("--metrics shows shares, in percent, and loss is not one: its curves are in metrics.jsonl")
+    for name in metrics:
+        _check_metric(recipe, name)
     for run in plan_runs(recipe, rows, seeds, out)[: len(rows)]:
         check(run.recipe)  # a mistake in a row is reported before anything runs
         check_data(run.recipe)
@@ -121,6 +122,16 @@ def compare(
     if not quiet:
         print(f"{comparison.text}\n{time.monotonic() - began:.0f} s; report: {comparison.report}")
     return comparison
+
+
+def _check_metric(recipe: Recipe, name: str) -> None:
+    """Refuse a metric that the recipe's task does not measure, or that is not a share."""
+    task = task_class(recipe.task)
+    shares = [metric for metric in task.meanings if metric not in ("loss", "count")]
+    if name in ("loss", "count"):
+        raise ValueError(f"--metrics shows shares, in percent, and {name} is not one: it is in metrics.jsonl")
+    if not task.meaning(name):
+        raise unknown(f"metric of the task {recipe.task}", name, shares)
 
 
 def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: bool) -> tuple[Outcomes, RateScores]:

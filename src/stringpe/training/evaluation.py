@@ -102,13 +102,5 @@ def metric_rows(result: Mapping[str, Any], task: Task) -> Rows:
     numbers = {name: value for name, value in result.items() if isinstance(value, float)}
     return [
         ("metric", "value", "what it is"),
-        *((name, f"{value:.4g}", _meaning(name, task.meanings)) for name, value in numbers.items()),
+        *((name, f"{value:.4g}", task.meaning(name)) for name, value in numbers.items()),
     ]
-
-
-def _meaning(name: str, meanings: Mapping[str, str]) -> str:
-    """What a number is, by its name; or, of one group of cases ("iou_trays"), by the name of the whole."""
-    whole, _, group = name.partition("_")
-    if name in meanings or whole not in meanings:
-        return meanings.get(name, "")
-    return f"the same as {whole}, of {group} alone"
