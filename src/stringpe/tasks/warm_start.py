@@ -231,15 +231,11 @@ def read_owl_config(recipe: Recipe) -> Mapping[str, Any] | None:
 def choose_tokenizer(recipe: Recipe, texts: Sequence[str]) -> Tokenizer:
     """The tokeniser that the recipe's model must use: of its file, or of what it starts from; else a BPE trained on the
     texts."""
-    if recipe.text.tokenizer:
-        return Tokenizer.load(recipe.text.tokenizer)
     folder = start_folder(recipe)
-    if folder is not None and is_owl(folder):
+    if folder is not None and is_owl(folder) and not recipe.text.tokenizer:
         return load_owl_tokenizer(folder)
-    path = None if folder is None else checkpoints.model_folder(folder) / checkpoints.TOKENIZER
-    if path is not None and path.exists():
-        return Tokenizer.load(path)
-    return Tokenizer.train(texts, vocab=recipe.text.vocab)
+    file = name_tokenizer(recipe).text.tokenizer
+    return Tokenizer.load(file) if file else Tokenizer.train(texts, vocab=recipe.text.vocab)
 
 
 def name_tokenizer(recipe: Recipe) -> Recipe:
