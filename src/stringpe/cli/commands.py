@@ -365,7 +365,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, refused in words where there is no such device."""
+    """The name of a device; refuses one that this machine does not have."""
     import torch
 
     try:

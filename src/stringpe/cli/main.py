@@ -47,7 +47,7 @@ _INTERRUPTED, _CLOSED = 130, 141  # the exit statuses with which shells report C
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Entry point. Errors that a user can mend are printed in one line; others are bugs and keep their traceback."""
+    """Entry point. Errors that a user can fix are printed in one line; others are bugs and keep their traceback."""
     words = list(sys.argv[1:] if words is None else words)
     try:
         with explain_torchvision():

@@ -12,7 +12,7 @@ OptionValue = bool | int | float | str
 
 
 def number(default: float, **rule: float) -> Any:
-    """A field for a number with a range: least, most (themselves allowed), above, below (not)."""
+    """A field for a number in a range: `least` and `most` are its ends, `above` and `below` lie just outside of it."""
     return field(default=default, metadata=rule)
 
 

@@ -251,7 +251,7 @@ class Relations(Task):
         return means | of_seeds
 
     def _score(self, model: nn.Module, place: Place, sets: int, growth: int = 1) -> dict[str, list[float]]:
-        """Metrics of each seed on so many test sets. growth: of the cube's side; then `larger` is the only metric."""
+        """Metrics of each seed on `sets` test sets. growth: of the cube's side; above 1, only `larger` is measured."""
         points = "test points" if growth == 1 else "larger test points"
         labels, coords = draw_points(sets, generator(self.recipe.data.seed, points), growth)
         answers = nearest_label(labels, coords, self.axes)

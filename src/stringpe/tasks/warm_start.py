@@ -167,7 +167,7 @@ def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[s
 
 
 def resize_table(table: Tensor, patches: int, new: tuple[int, int] | None = None) -> Tensor:
-    """A learned table of a square image, at so many patches: of another square, or of the grid `new`."""
+    """A learned table of a square image, resampled at another number of patches: of a square, or of the grid `new`."""
     if len(table) == patches:
         return table
     old, side = math.isqrt(len(table)), math.isqrt(patches)
