@@ -221,7 +221,7 @@ def _settings(folder: Path) -> dict[str, Target]:
     from stringpe.io.files import claim_folder
     from stringpe.training.comparison import read_curve_lines
     from stringpe.training.comparison_costs import load_or_measure_costs
-    from stringpe.training.run_result import read_result
+    from stringpe.training.launch import read_result
 
     made = material.comparison(folder / "comparison")
     run, rows = made.run, {"rope": made.recipe}

@@ -228,10 +228,10 @@ def _simulate(out: Path) -> None:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import TrialWorkers
-    from stringpe.training.simulation import PolicyEvaluation, evaluate
+    from stringpe.training.simulation import EvaluationPlan, evaluate_policy
 
     with TrialWorkers(0) as workers:
-        evaluate(PolicyEvaluation(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
+        evaluate_policy(EvaluationPlan(Expert, Reach, out, "Reach", "digest", videos=2), range(100, 148), workers)
 
 
 def _trials(folder: Path) -> Mapping[str, str]:

@@ -194,11 +194,11 @@ def evaluate(folder: Path) -> list[tuple[int, bool]]:
     from stand_in import Reach
 
     from stringpe.robots.evaluate import TrialWorkers
-    from stringpe.training.simulation import PolicyEvaluation
-    from stringpe.training.simulation import evaluate as run
+    from stringpe.training.simulation import EvaluationPlan
+    from stringpe.training.simulation import evaluate_policy as run
 
     with TrialWorkers(0) as workers:
-        found = run(PolicyEvaluation(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
+        found = run(EvaluationPlan(Expert, Reach, folder, "Reach", "digest", videos=0), range(100, 106), workers)
     return [(trial.seed, trial.success) for trial in found.trials]
 
 
@@ -241,8 +241,8 @@ class Compared:
 
 def comparison(folder: Path) -> Compared:
     """A comparison of one row and one seed, with costs."""
+    from stringpe.recipes.design import plan_runs
     from stringpe.training.comparison import compare
-    from stringpe.training.comparison_runs import plan_runs
 
     compare(classifier(), ["rope"], 1, folder, jobs=1, costs=False, quiet=True)
     plan = plan_runs(classifier(), ["rope"], 1, folder)

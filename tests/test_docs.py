@@ -14,7 +14,7 @@ import torch
 
 from stringpe import catalogue, recipes
 from stringpe.cli import main as cli
-from stringpe.cli.parse import read
+from stringpe.cli.parse import read_words
 from stringpe.data import sources
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +75,7 @@ def test_commands_parse(page):
         length = next(n for n in (2, 1) if " ".join(words[:n]) in cli.COMMANDS)
         name = " ".join(words[:length])
         try:
-            (first, *_), options = read(cli.COMMANDS[name], words[length:], name)
+            (first, *_), options = read_words(cli.COMMANDS[name], words[length:], name)
         except SystemExit:
             pytest.fail(f"stringpe {' '.join(words)}")
         except ValueError:  # it takes no words before its options

@@ -14,8 +14,8 @@ from detection_toy import pictures
 from stringpe import recipes
 from stringpe.cli.main import main
 from stringpe.recipes import aloha, kuka
+from stringpe.recipes.design import plan_runs
 from stringpe.robots.data.writer import Writer
-from stringpe.training.comparison_runs import plan_runs
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/paper.md").read_text()

@@ -9,8 +9,8 @@ import pytest
 
 from stringpe.cli.main import run
 from stringpe.recipes import load, load_design
+from stringpe.recipes.design import plan_runs
 from stringpe.tasks import check
-from stringpe.training.comparison_runs import plan_runs
 
 QUEUE = Path(__file__).parents[1] / "benchmarks" / "queue.sh"
 

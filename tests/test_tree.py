@@ -64,14 +64,10 @@ ACROSS = {
         "reach": "a policy learns, from data to success",
         "world_frame": "coordinates in the world's frame, from the simulation to a policy",
     },
-    "tasks": {
-        "policy_model": "how the policy of tasks/policy.py is built, started and loaded",
-        "reads": "the keys that every task reads",
-    },
+    "tasks": {"reads": "the keys that every task reads"},
     "training": {
         "damage": "damaged runs",
         "gpu": "captured steps, on a GPU",
-        "pieces": "the small modules of the loop",
         "survival": "runs that are killed or spread over processes",
     },
 }
@@ -132,6 +128,12 @@ def test_tests_are_named_after_what_they_test():
         if name not in known[folder] | {folder} | set(ACROSS.get(folder, {})):
             strays.append(str(path.relative_to(TESTS)))
     assert sorted(strays) == []
+    named = {
+        TESTS / ("" if folder == "tests" else folder) / f"test_{name}.py"
+        for folder in ACROSS
+        for name in ACROSS[folder]
+    }
+    assert {path for path in named if not path.exists()} == set()
 
 
 def is_slow(node):

@@ -58,7 +58,7 @@ def command_page() -> str:
     """Every command with its words and options."""
     text = ["# Command line", "Also as `python -m stringpe`. `stringpe COMMAND --help` says the same at a terminal."]
     for name, function in cli.COMMANDS.items():
-        function.__doc__ = cli._with_names(function.__doc__ or "")
+        function.__doc__ = cli.fill_in_names(function.__doc__ or "")
         said, notes = split_docstring(function)
         parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "changes"]
         rows = [[f"`{_flag(p)}`", _default(p), notes.get(p.name, "").replace("|", "\\|")] for p in parameters]

@@ -8,9 +8,16 @@ import torch
 
 from stringpe import bench, testing
 from stringpe.bench import models, op, timing
+from stringpe.bench.alternatives import (
+    ALTERNATIVES,
+    cayley_matmul,
+    cayley_solve,
+    complex_numbers,
+    find_peers,
+    rotate_half,
+)
 from stringpe.bench.results import markdown
 from stringpe.bench.timing import LeftOut, Timing
-from stringpe.bench.ways import WAYS, cayley_matmul, cayley_solve, complex_numbers, peers, rotate_half
 
 CPU = torch.device("cpu")
 SMALL = op.Shape(2, 3, 5, 8)
@@ -33,12 +40,12 @@ def test_the_ways_have_the_scores_of_ours():
     assert testing.relative_error(one[0] @ one[1].mT, truth) > 1e-2
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", ALTERNATIVES)
 def test_the_ways_keep_norms_and_give_gradients(name):
     job = op.OpInputs(SMALL, torch.float32, CPU)
-    q, _ = WAYS[name](job.q, job.k, job.coords, job.frequencies, job.skew)
+    q, _ = ALTERNATIVES[name](job.q, job.k, job.coords, job.frequencies, job.skew)
     torch.testing.assert_close(q.norm(dim=-1), job.q.norm(dim=-1), rtol=1e-4, atol=1e-4)
-    row = job.row(name, WAYS[name], floor=1.0)
+    row = job.row(name, ALTERNATIVES[name], floor=1.0)
     assert row.both.median > 0
     assert row.both == row.both_call  # no graph on a CPU
 
@@ -53,23 +60,33 @@ def test_every_model_trains_and_folds(way):
     assert 0 < low <= median <= high
 
 
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """The rows of compiled ways, without the time that the compiler takes."""
+    monkeypatch.setattr(torch, "compile", lambda way, **_: way)
+
+
 @pytest.mark.slow
-def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkeypatch):
+def test_a_run_writes_json_markdown_and_a_plot_and_adds_to_them(tmp_path, monkeypatch, uncompiled):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    bench.run(["op"], out=tmp_path, device="cpu")
     kept = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["way"] for row in kept["op"]] == ["ours", *WAYS, *peers()]
+    ways = [row["way"] for row in kept["op"]]
+    assert [way for way in ways if not way.endswith(", compiled")] == ["ours", *ALTERNATIVES, *find_peers()]
+    assert [way for way in ways if way.endswith(", compiled")] == [
+        "rotate-half, compiled", "Cayley, P by matmul on tokens, compiled"
+    ]  # fmt: skip
     assert kept["runs"][0]["torch"] == torch.__version__
     page = (tmp_path / "bench.md").read_text()
     assert "## Rotating q and k" in page
     assert (tmp_path / "bench.png").stat().st_size > 1000
-    again = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    again = bench.run(["op"], out=tmp_path, device="cpu")
     assert len(again["op"]) == 2 * len(kept["op"])
     assert markdown(again).count("ours (torch)") == 2
 
 
 @pytest.fixture
-def once(monkeypatch):
+def once(monkeypatch, uncompiled):
     """Everything is called once, and takes a millisecond; `memory` tells whether it gave something back."""
 
     def measure(run, device, calls):
@@ -82,7 +99,7 @@ def once(monkeypatch):
 @pytest.mark.slow
 def test_growth_covers_its_axes(monkeypatch):
     monkeypatch.setattr(op, "measure", lambda run, device, calls: Timing(1.0, 1.0, 1.0, 1))
-    found = list(op.growth(torch.float32, CPU))
+    found = list(op.measure_growth(torch.float32, CPU))
     assert {axis for axis, _, _ in found} == {"n", "c", "h", "d"}
     assert all(isinstance(row, op.OpRow) for _, _, row in found)
 
@@ -127,7 +144,7 @@ def test_a_peer_that_fails_to_import_is_left_out_and_named(tmp_path, monkeypatch
     (tmp_path / "liger_kernel").mkdir()
     (tmp_path / "liger_kernel" / "__init__.py").write_text("raise RuntimeError('built for another torch')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(op, "WAYS", {})
+    monkeypatch.setattr(op, "ALTERNATIVES", {})
     found = [row for row in op.rows(SMALL, torch.float32, CPU) if isinstance(row, LeftOut)]
     assert found == [LeftOut("Liger (one table)", str(SMALL), "RuntimeError: built for another torch")]
 
@@ -138,11 +155,11 @@ def without_memory(q, k, coords, frequencies, skew):
 
 def test_a_way_without_memory_is_left_out_and_the_others_go_on(tmp_path, monkeypatch, once):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    monkeypatch.setattr(op, "WAYS", {"greedy": without_memory, "rotate-half": rotate_half})
-    monkeypatch.setattr(op, "peers", dict)
-    bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    monkeypatch.setattr(op, "ALTERNATIVES", {"greedy": without_memory, "rotate-half": rotate_half})
+    monkeypatch.setattr(op, "find_peers", dict)
+    bench.run(["op"], out=tmp_path, device="cpu")
     kept = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
+    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half", "rotate-half, compiled"]
     why = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.02 GiB."
     assert kept["left_out"] == [{"part": "op", "way": "greedy", "where": str(SMALL), "why": why}]
     assert f"| greedy | {SMALL} | {why} |" in (tmp_path / "bench.md").read_text()
@@ -155,7 +172,7 @@ def test_a_shape_without_memory_is_left_out_whole(monkeypatch):
     monkeypatch.setattr(op, "OpInputs", full)
     why = "OutOfMemoryError: CUDA out of memory."
     assert list(op.rows(SMALL, torch.float32, CPU)) == [LeftOut("every way", str(SMALL), why)]
-    assert {row for _, _, row in op.growth(torch.float32, CPU)} > {
+    assert {row for _, _, row in op.measure_growth(torch.float32, CPU)} > {
         LeftOut("ours", "(1, 12, 64, 64), 3 coordinates", why)
     }
 
@@ -180,7 +197,7 @@ def test_a_model_that_fails_is_left_out_and_the_next_is_the_base(monkeypatch):
 def test_nothing_measured_is_no_page_that_fails(tmp_path, monkeypatch):
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
     monkeypatch.setattr(op, "OpInputs", without_memory)
-    results = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+    results = bench.run(["op"], out=tmp_path, device="cpu")
     assert "op" not in results
     assert "every way" in (tmp_path / "bench.md").read_text()
 
@@ -190,17 +207,17 @@ def test_an_interrupted_run_leaves_what_it_measured_and_the_next_adds_to_it(tmp_
         raise KeyboardInterrupt
 
     monkeypatch.setitem(bench.results.OP_SHAPES, "cpu", [SMALL])
-    monkeypatch.setattr(op, "peers", dict)
-    monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half, "stopped": interrupt})
+    monkeypatch.setattr(op, "find_peers", dict)
+    monkeypatch.setattr(op, "ALTERNATIVES", {"rotate-half": rotate_half, "stopped": interrupt})
     with pytest.raises(KeyboardInterrupt):
-        bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
+        bench.run(["op"], out=tmp_path, device="cpu")
     kept = json.loads((tmp_path / "bench.json").read_text())
-    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half"]
+    assert [row["way"] for row in kept["op"]] == ["ours", "rotate-half", "rotate-half, compiled"]
     assert "| rotate-half " in (tmp_path / "bench.md").read_text()
-    monkeypatch.setattr(op, "WAYS", {"rotate-half": rotate_half})
-    again = bench.run(["op"], out=tmp_path, device="cpu", compiled=False)
-    assert again["op"][:2] == kept["op"]
-    assert [row["way"] for row in again["op"]] == 2 * ["ours", "rotate-half"]
+    monkeypatch.setattr(op, "ALTERNATIVES", {"rotate-half": rotate_half})
+    again = bench.run(["op"], out=tmp_path, device="cpu")
+    assert again["op"][:3] == kept["op"]
+    assert [row["way"] for row in again["op"]] == 2 * ["ours", "rotate-half", "rotate-half, compiled"]
     assert len(again["runs"]) == 2
 
 
@@ -215,10 +232,10 @@ def test_what_waits_for_the_device_is_not_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda name: mode.__setitem__(0, name))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: pytest.fail("captured"))
-    assert timing.graph(waiting, torch.device("cuda")) is None
+    assert timing.capture(waiting, torch.device("cuda")) is None
     assert mode == ["default"]
     with pytest.raises(torch.OutOfMemoryError):
-        timing.graph(lambda: without_memory(*[None] * 5), torch.device("cuda"))
+        timing.capture(lambda: without_memory(*[None] * 5), torch.device("cuda"))
     assert mode == ["default"]
 
 

@@ -127,6 +127,7 @@ def test_data_scenes_writes_shards_and_resumes(capsys, tmp_path):
 
 WRONG = [
     ("inspect caley", "there is no encoding named 'caley': did you mean 'cayley'"),
+    ("inspect liere", "'liere' has no basis and frequencies to draw: take one of rope"),
     ("trian scenes", "there is no command 'trian': did you mean 'train'?"),
     ("data scense", "not 'scense': did you mean 'scenes'?"),
     ("bench ops --out OUT", "there is no part 'ops': parts are op, block, vit, growth"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stringpe.cli.parse import Changes, Count, call, parser, split_docstring
+from stringpe.cli.parse import Changes, Count, call, make_parser, split_docstring
 
 CALLS = []
 
@@ -93,7 +93,7 @@ def test_help_comes_from_the_docstring():
         "Make things.\n\nAt length.",
         {"recipe": "What to make, of what there is.", "seeds": "How often."},
     )
-    text = parser(made, "stringpe made").format_help()
+    text = make_parser(made, "stringpe made").format_help()
     assert "What to make, of what there is." in text
     assert "How often. (default: 2)" in text
 

@@ -1,4 +1,4 @@
-"""Sets of boxes in 3D: of one object per frame, and in the format of Omni3D, with the results that answer it."""
+"""Frames with boxes in 3D: of the procedural world, and of Omni3D files."""
 
 import json
 import math
@@ -17,6 +17,38 @@ from stringpe.recipes.schema import Data
 from stringpe.scenes import one_object
 from stringpe.tasks import create
 from stringpe.training import evaluate, train
+
+
+@pytest.fixture
+def recipe(recipe3d):
+    return recipe3d
+
+
+class TestRendered:
+    def test_objects_are_those_that_are_seen(self, recipe):
+        kept = load_boxes3d(recipe.data, "train", True)
+        assert kept.names == scenes.kinds()
+        assert kept.groups == scenes.FAMILIES
+        assert set(kept.group.tolist()) == {0, 1, 2, 3}
+        there = kept.label >= 0
+        assert there.any(1).all()
+        assert (there.sum(1) == there.cumprod(1).sum(1)).all()  # seen ones first
+        frames = scenes.render(scenes.sample(0, kept.ids), (32, 32))
+        enough = (frames.pixels >= 0.0015 * 32 * 32) & (frames.visibility >= 0.25)
+        assert torch.equal(there.sum(1), enough.sum(1))
+        torch.testing.assert_close(kept.box[0, 0], frames.box3d[0][enough[0]][0])
+        assert kept.label[0, 0] == frames.kind[0][enough[0]][0]
+        torch.testing.assert_close(kept.intrinsics, frames.intrinsics)
+
+    def test_splits_share_no_room(self, recipe):
+        a, b = (load_boxes3d(recipe.data, split, True) for split in ("train", "val"))
+        assert not torch.equal(a.rgb[0], b.rgb[0])
+
+    def test_another_source_is_refused(self, recipe):
+        with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection3d"):
+            create(replace(recipe, data=replace(recipe.data, source="folder")))
+        with pytest.raises(ValueError, match=r"data.source=omni3d needs data.train=…"):
+            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
 
 
 def exported(tmp_path, recipe, count=6, depth=True):

@@ -1,9 +1,36 @@
-"""The order of several data sets that are mixed."""
+"""The order of examples, of one data set and of several that are mixed, and seeds derived from seeds."""
 
 import pytest
 import torch
 
-from stringpe.data.order import MixedOrder
+from stringpe.data.order import MixedOrder, Order, derive
+
+
+def test_an_epoch_takes_every_example_once_even_where_batches_span_epochs():
+    order = Order(10, 4, seed=3)
+    seen = torch.cat([order(step) for step in range(5)])
+    assert sorted(seen[:10].tolist()) == list(range(10))
+    assert sorted(seen[10:].tolist()) == list(range(10))
+    assert seen[:10].tolist() != seen[10:].tolist()
+
+
+def test_the_order_is_a_function_of_seed_and_step_and_processes_share_it():
+    order = Order(50, 8, seed=1)
+    later = order(17)
+    assert torch.equal(Order(50, 8, seed=1)(17), later)
+    assert torch.equal(torch.cat([order(17, r, 4) for r in range(4)]), later)
+    assert not torch.equal(Order(50, 8, seed=2)(17), later)
+
+
+def test_an_empty_set_is_refused():
+    with pytest.raises(ValueError, match="training set is empty"):
+        Order(0, 8, 0)
+
+
+def test_derived_seeds_differ_and_fit():
+    seeds = {derive(s, what, i) for s in range(5) for what in ("a", "b") for i in range(20)}
+    assert len(seeds) == 200
+    assert all(0 <= s < 2**63 for s in seeds)
 
 
 def test_shares_are_met_at_every_step_and_sets_are_gone_through_in_full():
@@ -28,7 +55,7 @@ def test_shares_that_divide_no_batch():
     torch.testing.assert_close(share, torch.tensor([0.45, 0.45, 0.1]), atol=2e-3, rtol=0)
 
 
-def test_the_order_is_a_function_of_seed_and_step_for_any_number_of_processes():
+def test_a_mixed_order_is_a_function_of_seed_and_step_for_any_number_of_processes():
     make = lambda seed=0: MixedOrder([30, 7], [0.5, 0.5], batch=8, seed=seed)  # noqa: E731
     order = make()
     wanted = [order(step) for step in range(5)]

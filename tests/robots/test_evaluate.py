@@ -18,8 +18,15 @@ from browser import results_in_browser
 from stringpe.robots.evaluate import FIRST_SEED, TrialWorkers, run_trials
 from stringpe.robots.policies.base import PolicySpec
 from stringpe.robots.rollout import ENVIRONMENTS, TrialSetting
-from stringpe.training.simulation import PolicyEvaluation, check_env, evaluate, labels, read_trials, setting_name
-from stringpe.training.simulation_report import Result, short_names, table
+from stringpe.training.simulation import (
+    EvaluationPlan,
+    check_env,
+    evaluate_policy,
+    label_checkpoints,
+    read_trials,
+    setting_name,
+)
+from stringpe.training.simulation_report import Result, format_table, short_names
 
 pytestmark = pytest.mark.slow
 
@@ -201,14 +208,14 @@ def test_nothing_is_rendered_between_observations():
 
 
 def test_an_evaluation_is_written_and_resumed(tmp_path):
-    what = PolicyEvaluation(Expert, partial(Reach, crash=(FIRST_SEED + 1,)), tmp_path, "Reach", "abc", videos=1)
+    what = EvaluationPlan(Expert, partial(Reach, crash=(FIRST_SEED + 1,)), tmp_path, "Reach", "abc", videos=1)
     seeds = range(FIRST_SEED, FIRST_SEED + 4)
-    first = evaluate(what, seeds, TrialWorkers(0))
+    first = evaluate_policy(what, seeds, TrialWorkers(0))
     path = tmp_path / "trials.jsonl"
     whole = path.read_text().splitlines(True)
     for cut in (1, 20, len(whole[2]) - 1):  # killed while writing the third line
         path.write_text("".join(whole[:2]) + whole[2][:cut])
-        again = evaluate(what, seeds, TrialWorkers(0))
+        again = evaluate_policy(what, seeds, TrialWorkers(0))
         assert [(t.seed, t.success, t.crashed) for t in again.trials] == [
             (t.seed, t.success, t.crashed) for t in first.trials
         ]
@@ -227,27 +234,31 @@ def test_an_evaluation_is_written_and_resumed(tmp_path):
 
 
 def test_other_weights_or_another_setting_are_refused(tmp_path):
-    what = PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0)
-    evaluate(what, range(2), TrialWorkers(0))
+    what = EvaluationPlan(Expert, Reach, tmp_path, "Reach", "abc", videos=0)
+    evaluate_policy(what, range(2), TrialWorkers(0))
     for other in (
-        PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0),
-        PolicyEvaluation(Expert, Reach, tmp_path, "Reach, noise=1", "abc", videos=0),
+        EvaluationPlan(Expert, Reach, tmp_path, "Reach", "def", videos=0),
+        EvaluationPlan(Expert, Reach, tmp_path, "Reach, noise=1", "abc", videos=0),
     ):
         with pytest.raises(ValueError, match="holds another evaluation"):
-            evaluate(other, range(2), TrialWorkers(0))
+            evaluate_policy(other, range(2), TrialWorkers(0))
     (tmp_path / "evaluation.json").unlink()
     with pytest.raises(ValueError, match=r"trials of other weights \(abc, not def\)"):
-        evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), TrialWorkers(0))
+        evaluate_policy(EvaluationPlan(Expert, Reach, tmp_path, "Reach", "def", videos=0), range(2), TrialWorkers(0))
 
 
 def test_two_evaluations_do_not_share_a_folder(tmp_path):
     class Slow(Reach):
         def reset(self, **given):
             with pytest.raises(ValueError, match=r"the evaluation in .* is in use by process \d+"):
-                evaluate(PolicyEvaluation(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0))
+                evaluate_policy(
+                    EvaluationPlan(Expert, Reach, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0)
+                )
             return super().reset(**given)
 
-    result = evaluate(PolicyEvaluation(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0))
+    result = evaluate_policy(
+        EvaluationPlan(Expert, Slow, tmp_path, "Reach", "abc", videos=0), range(2), TrialWorkers(0)
+    )
     assert not any(t.crashed for t in result.trials)
 
 
@@ -260,8 +271,8 @@ def test_videos_show_successes_and_failures(tmp_path):
 
 def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
     env = partial(Reach, cameras=("top", "side"))
-    what = PolicyEvaluation(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
-    trials = evaluate(what, range(FIRST_SEED, FIRST_SEED + 3), TrialWorkers(0)).trials
+    what = EvaluationPlan(Expert, env, tmp_path, "Reach", "abc", videos=1, html=True)
+    trials = evaluate_policy(what, range(FIRST_SEED, FIRST_SEED + 3), TrialWorkers(0)).trials
     (video,) = {t.video for t in trials if t.video}
     page = (tmp_path / "videos" / video).with_suffix(".html").read_text()
     data = json.loads(json.loads(page.split("const data = JSON.parse(", 1)[1].split(");\n", 1)[0]))
@@ -288,7 +299,7 @@ def test_the_table_has_intervals_and_paired_differences():
         "still": Result(list(run_trials(TrialSetting(Reach, Still), range(60))), "0123456789abcdef"),
         "expert": Result(list(run_trials(TrialSetting(Reach, Expert), range(60))), "fedcba9876543210"),
     }
-    text = table(found, setting_name("Reach", {"lighting": "dim"}))
+    text = format_table(found, setting_name("Reach", {"lighting": "dim"}))
     still, expert = text.splitlines()[2:4]
     assert "baseline" in still
     assert "01234567" in still
@@ -298,8 +309,8 @@ def test_the_table_has_intervals_and_paired_differences():
     assert (p_value, crashed) == ("0.000", "0")
     assert "lighting=dim: 60 trials each, initial states 0 to 59, the same for all" in text
     assert "same weights" not in text
-    assert "say little" in table({"still": Result(found["still"].trials[:10], "ab")}, "Reach")
-    assert "have the same weights" in table({"a": found["still"], "b": found["still"]}, "Reach")
+    assert "say little" in format_table({"still": Result(found["still"].trials[:10], "ab")}, "Reach")
+    assert "have the same weights" in format_table({"a": found["still"], "b": found["still"]}, "Reach")
 
 
 def test_settings_are_named_by_what_they_differ_in():
@@ -317,10 +328,10 @@ def test_environments_of_another_robot_are_refused():
 
 def test_labels_are_short_and_differ(tmp_path):
     names = ["runs/rope/seed0", "runs/cayley/seed0"]
-    assert labels([tmp_path / n for n in names]) == ["rope-seed0", "cayley-seed0"]
-    assert labels([tmp_path / "runs/rope/checkpoints/000100"]) == ["rope"]
-    nested = labels([tmp_path / "rope", tmp_path / "rope/checkpoints/000100"])
+    assert label_checkpoints([tmp_path / n for n in names]) == ["rope-seed0", "cayley-seed0"]
+    assert label_checkpoints([tmp_path / "runs/rope/checkpoints/000100"]) == ["rope"]
+    nested = label_checkpoints([tmp_path / "rope", tmp_path / "rope/checkpoints/000100"])
     assert len(set(nested)) == 2
     assert all(nested)
     with pytest.raises(ValueError, match="named twice"):
-        labels([tmp_path, tmp_path])
+        label_checkpoints([tmp_path, tmp_path])

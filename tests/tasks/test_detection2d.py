@@ -13,7 +13,7 @@ from stringpe.data.queries import CLIP_TEMPLATES
 from stringpe.models.owl import Detections
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Data, Loop, Model, Recipe, Text
-from stringpe.tasks import detection2d
+from stringpe.tasks import create, detection2d
 from stringpe.tasks.detection2d import Detection2D, mark_duplicates, pick_best, to_results
 from stringpe.training import evaluate, train
 
@@ -169,7 +169,7 @@ def test_evaluation_averages_logits_over_templates(task):
     assert torch.allclose(model(image, queries=queries).logits, each.mean(0), atol=1e-5)
 
 
-def test_lvis_classes_that_are_not_annotated_in_full(recipe, tmp_path):
+def test_lvis_says_which_classes_are_annotated_in_full(recipe, tmp_path):
     pictures(tmp_path, "train", 8, 0, lvis=True)
     pictures(tmp_path, "val", 4, 1, lvis=True)
     data = replace(recipe.data, train=str(tmp_path / "train.tar"), val=str(tmp_path / "val.tar"))
@@ -196,7 +196,7 @@ def test_corrupt_pictures_are_left_out_and_counted(recipe, tmp_path):
     assert lazy.counters()["left_out"] >= 1
 
 
-def test_the_procedural_world(tmp_path):
+def test_boxes_of_the_procedural_world_enclose_their_objects(tmp_path):
     recipe = Recipe(
         task="detection2d",
         model=Model(dim=16, layers=1, heads=2, patch_size=8, encoding="absolute"),
@@ -221,22 +221,22 @@ def test_the_procedural_world(tmp_path):
     assert 0 <= outcome["metrics"]["AP"] <= 1
 
 
-def test_samples_show_the_boxes(task):
+def test_samples_name_what_they_show(task):
     samples = task.samples(5)
     assert samples[0].image.shape == (64, 64, 3)
     assert samples[0].caption == "nothing"
     assert samples[1].caption in ("red ball", "green box", "blue pen")
 
 
-def test_what_cannot_be_is_refused_in_words(recipe):
+def test_wrong_recipes_say_what_to_do(recipe):
     def changed(**data):
-        return Detection2D(replace(recipe, data=replace(recipe.data, **data)))
+        return create(replace(recipe, data=replace(recipe.data, **data)))
 
     with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection2d"):
         changed(source="folder")
     with pytest.raises(ValueError, match=r"sees RGB alone: set model.depth=none, got 'lift'"):
-        Detection2D(replace(recipe, model=replace(recipe.model, depth="lift")))
-    with pytest.raises(ValueError, match=r"data.negatives is a number of classes, got -1"):
+        create(replace(recipe, model=replace(recipe.model, depth="lift")))
+    with pytest.raises(ValueError, match=r"data.negatives must be at least 0, got -1"):
         changed(negatives=-1)
     with pytest.raises(ValueError, match=r"there is no .*ain.json beside .*: give data.train_boxes"):
         changed(train=recipe.data.train.replace("train.tar", "*ain.tar"))

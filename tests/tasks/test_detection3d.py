@@ -28,33 +28,6 @@ def run(run3d):
     return run3d
 
 
-class TestSet:
-    def test_objects_are_those_that_are_seen(self, recipe):
-        kept = load_boxes3d(recipe.data, "train", True)
-        assert kept.names == scenes.kinds()
-        assert kept.groups == scenes.FAMILIES
-        assert set(kept.group.tolist()) == {0, 1, 2, 3}
-        there = kept.label >= 0
-        assert there.any(1).all()
-        assert (there.sum(1) == there.cumprod(1).sum(1)).all()  # seen ones first
-        frames = scenes.render(scenes.sample(0, kept.ids), (32, 32))
-        enough = (frames.pixels >= 0.0015 * 32 * 32) & (frames.visibility >= 0.25)
-        assert torch.equal(there.sum(1), enough.sum(1))
-        torch.testing.assert_close(kept.box[0, 0], frames.box3d[0][enough[0]][0])
-        assert kept.label[0, 0] == frames.kind[0][enough[0]][0]
-        torch.testing.assert_close(kept.intrinsics, frames.intrinsics)
-
-    def test_splits_share_no_room(self, recipe):
-        a, b = (load_boxes3d(recipe.data, split, True) for split in ("train", "val"))
-        assert not torch.equal(a.rgb[0], b.rgb[0])
-
-    def test_another_source_is_refused(self, recipe):
-        with pytest.raises(ValueError, match=r"data.source=folder does not serve the task detection3d"):
-            create(replace(recipe, data=replace(recipe.data, source="folder")))
-        with pytest.raises(ValueError, match=r"data.source=omni3d needs data.train=…"):
-            create(replace(recipe, data=replace(recipe.data, source="omni3d", cache="")))
-
-
 class TestBatches:
     def test_shapes_and_values(self, recipe):
         batch = next(create(recipe).batches(0, Place()))
@@ -176,7 +149,7 @@ class TestTask:
         with pytest.raises(ValueError, match=r"model.box_centre is absolute or point, got 'patch'"):
             check(override(recipe, ["model.box_centre=patch"]))
 
-    def test_rgb_alone(self, recipe):
+    def test_a_model_without_depth_takes_rgb_alone(self, recipe):
         rgb = replace(recipe, model=replace(recipe.model, depth="none"))
         task = create(rgb)
         model = task.model()
@@ -184,7 +157,7 @@ class TestTask:
         task.loss(model, batch).backward()
         assert model.image.lift is None
 
-    def test_half_precision(self, recipe, tmp_path):
+    def test_half_precision_trains(self, recipe, tmp_path):
         half = replace(recipe, loop=replace(recipe.loop, precision="bf16", steps=1))
         assert math.isfinite(train(half, tmp_path, quiet=True)["metrics"]["iou"])
 
@@ -196,7 +169,7 @@ class TestTask:
         assert "<h2>Predictions</h2>" in found.report.read_text()
         assert "mean 3D IoU" in found.text
 
-    def test_samples_and_counters(self, recipe):
+    def test_samples_say_how_many_objects_they_show(self, recipe):
         task = create(recipe)
         sample = task.samples(2)[0]
         assert sample.image.dtype == torch.uint8

@@ -1,4 +1,4 @@
-"""Pictures and pages of runs of detection in 3D: `stringpe figure` and `stringpe eval --html`."""
+"""What runs of detection in 3D predict: the figure, and the pages of `stringpe eval --html` as a browser shows them."""
 
 import pytest
 import torch

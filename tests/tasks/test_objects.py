@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from stringpe.io.checkpoint import read_model
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
 from stringpe.tasks.load import open_run
-from stringpe.tasks.objects import Objects, ask, mirror
+from stringpe.tasks.objects import Objects, make_queries, mirror
 from stringpe.training import train
 from stringpe.training.comparison import compare
 
@@ -35,7 +37,7 @@ def task(recipe):
 def test_the_answer_is_the_kind_of_the_object_under_the_query(recipe):
     found = scene_frames.load_frames(recipe.data, "train")
     u = torch.rand(len(found["rgb"]), 6)
-    batch = ask(found, u)
+    batch = make_queries(found, u)
     side = 32
     pixel = ((batch["query"] + 1) / 2 * side - 0.5).round().long()
     for b in range(len(u)):
@@ -59,13 +61,13 @@ def test_every_object_is_asked_about_equally_often():
     chosen["instance"][0, :4] = 1  # a large object, a small one, and one that shows too little
     chosen["instance"][0, 5, 5] = 2
     chosen["instance"][0, 6, 6] = 3
-    label = ask(chosen, torch.rand(1, 4000))["label"]
+    label = make_queries(chosen, torch.rand(1, 4000))["label"]
     assert set(label.unique().tolist()) == {5, 9}
     assert abs((label == 5).float().mean() - 0.5) < 0.05
 
 
 def test_a_mirror_moves_pixels_and_queries_together(recipe):
-    batch = ask(scene_frames.load_frames(recipe.data, "train"), torch.rand(24, 3))
+    batch = make_queries(scene_frames.load_frames(recipe.data, "train"), torch.rand(24, 3))
     turned = mirror(batch, torch.ones(24, dtype=torch.bool))
     assert torch.equal(turned["image"].flip(-1), batch["image"])
     assert torch.equal(turned["query"][..., 0], -batch["query"][..., 0])
@@ -101,8 +103,6 @@ VARIANTS = [("cayley", "lift"), ("none", "lift"), ("absolute", "lift"), ("rope",
 
 @pytest.mark.parametrize(("encoding", "depth"), VARIANTS)
 def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
-    from stringpe.recipes.overrides import override
-
     asked = override(recipe, [f"model.encoding={encoding}", f"model.depth={depth}"])
     outcome = train(asked, tmp_path, quiet=True)
     assert outcome["metrics"]["count"] > 30
@@ -110,8 +110,6 @@ def test_rgb_and_rgbd_models_train(recipe, tmp_path, encoding, depth):
 
 
 def test_depth_reaches_the_answer_only_where_it_should(task, recipe):
-    from dataclasses import replace
-
     torch.manual_seed(0)
     batch = next(task.batches(0, Place()))
     for depth, sees in (("lift", True), ("none", False)):
@@ -125,8 +123,6 @@ def test_depth_reaches_the_answer_only_where_it_should(task, recipe):
 
 def test_queries_read_the_patch_under_them(recipe):
     """A change in one patch's pixels moves that place's answer most when tokens do not talk to each other."""
-    from dataclasses import replace
-
     task = Objects(replace(recipe, model=replace(recipe.model, depth="none")))
     model = task.model()
     model.vit.blocks = torch.nn.ModuleList()
@@ -148,10 +144,8 @@ def test_samples_show_the_query(task):
 
 
 def test_other_sources_are_refused(recipe):
-    from dataclasses import replace
-
     with pytest.raises(ValueError, match=r"data.source=shards does not serve the task objects: It takes scenes"):
-        Objects(replace(recipe, data=replace(recipe.data, source="shards")))
+        tasks.create(replace(recipe, data=replace(recipe.data, source="shards")))
     with pytest.raises(ValueError, match=r"needs data.train_size and data.val_size"):
         scene_frames.load_frames(replace(recipe.data, train_size=0), "train")
 

@@ -1,5 +1,6 @@
 import json
 import shutil
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from stringpe.data.order import Place
 from stringpe.recipes.overrides import override
 from stringpe.robots.data.dataset import Dataset
 from stringpe.robots.data.pack import pack
+from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import PolicySpec
-from stringpe.tasks.policy import load_policy
+from stringpe.tasks.policy import load_policy, new_policy
 from stringpe.training import evaluate, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*image encoder starts at random")]
@@ -168,3 +170,55 @@ def test_a_share_of_a_batch_comes_from_first_frames(recipe):
         shares[first] = sum(tuple(state) in begin for state in states) / len(states)
     assert shares[0.0] < 0.2 < 0.4 < shares[0.5] < 0.7
     assert shares[1.0] == 1
+
+
+def test_pretraining_on_many_tasks_then_tuning_on_one(recipe, folder, tmp_path):
+    other = tmp_path / "other"
+    with Writer(other, fps=10) as writer:
+        for seed in range(20, 24):
+            writer.add(demonstration(seed, depth=True), task="reach it again", seed=seed)
+    many = override(recipe, [f"data.train={folder},{other}", "loop.steps=2", "loop.eval_every=0"])
+    train(many, tmp_path / "many", quiet=True)
+    first = load_policy(tmp_path / "many")
+    assert first.spec.tasks == ("reach 0", "reach 1", "reach it again")
+    tuning = override(recipe, [f"data.train={other}", f"model.start={tmp_path / 'many'}", "loop.steps=1"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # its encoder does not start at random
+        started = tasks.create(tuning).model()
+    assert started.spec.tasks == ("reach it again",)
+    for name, value in first.state_dict().items():
+        if name != "about":
+            torch.testing.assert_close(started.state_dict()[name], value, msg=name)
+    train(tuning, tmp_path / "one", quiet=True)
+    shutil.rmtree(tmp_path / "many")
+    assert evaluate(tmp_path / "one")["count"] > 0  # what it started from may be gone
+
+
+def test_what_a_policy_cannot_start_from_is_refused(recipe, folder, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    start = f"model.start={tmp_path / 'run'}"
+    for changes, text in (
+        (["policy.dim=64"], "are not those of its recipe"),
+        (["model.encoding=rope"], "model.encoding=cayley there, rope here"),
+        (["data.image_size=32"], "was trained with image_size=16, but these demonstrations have 32"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tasks.create(override(recipe, [start, *changes])).model()
+
+
+def test_a_started_policy_keeps_its_scale_and_widens_its_range(recipe, tmp_path):
+    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
+    old, task = load_policy(tmp_path / "run"), tasks.create(override(recipe, [f"model.start={tmp_path / 'run'}"]))
+    task.demos.action[0, 0] = 3.0
+    task.demos.state.add_(5.0)
+    new = task.model()
+    task.demos.action[0, 0] = 0.0  # the set is shared by the tests of this process
+    task.demos.state.sub_(5.0)
+    torch.testing.assert_close(new.state_mean, old.state_mean)
+    assert new.action_high[0] == 3
+    assert new.action_high[1] == old.action_high[1]
+
+
+def test_an_unknown_kind_is_refused(recipe):
+    with pytest.raises(ValueError, match=r"policy.kind is one of 'diffusion', 'energy', got 'flow'"):
+        new_policy(override(recipe, ["policy.kind=flow"]), PolicySpec(("top",), 2, 2, 16, 10.0))

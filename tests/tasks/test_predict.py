@@ -62,7 +62,7 @@ def test_the_command_writes_json_and_a_picture(checkpoint, picture, tmp_path, mo
     assert "64 found" in capsys.readouterr().out
 
 
-def test_a_threshold_and_a_limit_cut(checkpoint, picture):
+def test_threshold_and_top_limit_what_is_found(checkpoint, picture):
     model = load_predictor(checkpoint)
     image = Image.open(picture)
     whole = model(image, Query(texts=["a mug"], threshold=0, nms=1))
@@ -74,13 +74,13 @@ def test_a_threshold_and_a_limit_cut(checkpoint, picture):
     assert 0 < len(fewer) < len(whole)
 
 
-def test_hundreds_of_queries(checkpoint, picture):
+def test_hundreds_of_texts_are_answered(checkpoint, picture):
     texts = [f"thing number {i}" for i in range(700)]
     found = load_predictor(checkpoint)(Image.open(picture), Query(texts=texts, threshold=0))
     assert {f["text"] for f in found} <= set(texts)
 
 
-def test_query_images(checkpoint, picture, tmp_path):
+def test_a_query_image_is_found_by_its_object_or_by_a_box_in_it(checkpoint, picture, tmp_path):
     _, found = predict(checkpoint, picture, Query(query_image=picture, threshold=0), tmp_path / "a")
     assert {f["text"] for f in found} == {"image.png"}
     boxed = Query(query_image=picture, query_box=(60, 30, 85, 55), threshold=0)
@@ -91,7 +91,7 @@ def test_query_images(checkpoint, picture, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["OwlViT", "Owlv2"])
-def test_checkpoints_of_transformers(kind, picture, tmp_path):
+def test_checkpoints_of_transformers_predict(kind, picture, tmp_path):
     tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokenizer = Tokenizer.train(["a mug", "a lamp"], vocab=300)
     config = getattr(transformers, f"{kind}Config")(
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(checkpoint, picture, monkey
         run(monkeypatch, "predict", checkpoint, picture, *words, "--out", tmp_path / "x")
 
 
-def test_files_that_cannot_be_used(checkpoint, picture, tmp_path, monkeypatch):
+def test_files_that_cannot_be_used_are_named(checkpoint, picture, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=r"cannot read the picture .*recipe.json: not a picture .*: give a JPEG"):
         run(monkeypatch, "predict", checkpoint, checkpoint / "recipe.json", "--text", "a")
     with pytest.raises(SystemExit, match=r"there is no checkpoint in"):

@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 
 from stringpe import recipes, tasks
-from stringpe.data import sources
-from stringpe.recipes.overrides import keys
+from stringpe.data import fingerprints, sources
+from stringpe.recipes.overrides import keys, override
 from stringpe.recipes.schema import Recipe, is_read
-from stringpe.training import run_result, train
+from stringpe.training import train
 from task_recipes import FAMILIES
 
 pytestmark = [
@@ -24,9 +24,9 @@ pytestmark = [
 ]
 
 GROUPS = {f.name: type(getattr(Recipe(), f.name)) for f in fields(Recipe) if dataclasses.is_dataclass(f.default)}
-_NOT_READERS = (dataclasses.__file__, run_result.__file__, "<string>")
+_NOT_READERS = (dataclasses.__file__, fingerprints.__file__, "<string>")
 _CHECKS = {
-    "check_model",
+    "check_task",
     "check_named_options",
     "_leaves",
     "start_recipe",
@@ -100,13 +100,14 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("task", tasks.names())
-def test_what_is_declared_is_what_is_read(task, tmp_path):
-    declared, read = {}, {}
+def test_what_is_declared_is_what_is_read_and_what_is_measured_has_a_meaning(task, tmp_path):
+    declared, read, kind_of_task = {}, {}, tasks.task_class(task)
     for number, recipe in enumerate(FAMILIES[task](tmp_path)):
         kind = recipe.policy.kind if task == "policy" else recipe.data.source
         with recorded() as found:
-            train(recipe, tmp_path / f"run{number}", quiet=True)
-        patterns = tasks.task_class(task).keys(recipe)
+            metrics = train(recipe, tmp_path / f"run{number}", quiet=True)["metrics"]
+        assert [name for name in metrics if not kind_of_task.meaning(name) and not name.startswith("seed")] == []
+        patterns = kind_of_task.keys(recipe)
         declared[kind] = {key for key in keys() if is_read(key, patterns)}
         read[kind] = read.get(kind, set()) | found
     assert set(read) == SOURCES[task] or task == "policy"
@@ -121,6 +122,20 @@ def test_every_task_is_tested():
     assert set(FAMILIES) == set(tasks.names())
     for task in tasks.names():
         assert set(sources.SERVES[task]) - {"huggingface"} == SOURCES[task]
+
+
+LOSSES = {name: tasks.task_class(name).losses for name in tasks.names() if tasks.task_class(name).losses}
+
+
+def test_every_task_that_reads_the_kind_of_loss_says_which_there_are():
+    assert set(LOSSES) == {name for name in tasks.names() if "loss.kind" in tasks.task_class(name).reads}
+
+
+@pytest.mark.parametrize("task", LOSSES)
+def test_a_loss_that_a_task_does_not_have_is_refused_before_its_data_is_asked_for(task):
+    (recipe, *_) = (recipe for recipe in map(recipes.load, recipes.names()) if recipe.task == task)
+    with pytest.raises(ValueError, match=rf"loss.kind of the task {task} is {' or '.join(LOSSES[task])}, got 'hinge'"):
+        tasks.check(override(recipe, ["loss.kind=hinge"]))
 
 
 @pytest.mark.parametrize("name", recipes.names())

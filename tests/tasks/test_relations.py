@@ -5,10 +5,10 @@ import stringpe
 from stringpe import recipes
 from stringpe.data.order import Place
 from stringpe.models.blocks import Block
+from stringpe.recipes.design import row_changes
 from stringpe.tasks import create
-from stringpe.tasks.relations import POINTS, PointTransformers, draw_points, nearest_label
+from stringpe.tasks.relations import POINTS, SeedTransformers, draw_points, nearest_label
 from stringpe.training import train
-from stringpe.training.comparison_runs import row_changes
 
 ROWS = recipes.load_design("relations").rows
 SMALL = ["loop.batch_size=6", "loop.steps=3", "data.val_size=10", "model.dim=32", "model.heads=2"]
@@ -73,10 +73,10 @@ def test_seeds_in_one_step_are_seeds_alone(row, attention):
     """Each of two stacked models gives what it gives alone, gradients included."""
     model = small(*row_changes(row), f"model.attention={attention}").model
     labels, coords = batch(3)
-    stacked = PointTransformers(model, [0, 1])
+    stacked = SeedTransformers(model, [0, 1])
     stacked(labels, coords).square().sum().backward()
     for i in range(2):
-        alone = PointTransformers(model, [i])
+        alone = SeedTransformers(model, [i])
         out = alone(labels[:, i : i + 1], coords[:, i : i + 1])
         torch.testing.assert_close(out[:, 0], stacked(labels, coords)[:, i], rtol=1e-4, atol=1e-5)
         out.square().sum().backward()
@@ -89,7 +89,7 @@ def test_seeds_in_one_step_are_seeds_alone(row, attention):
 @pytest.mark.parametrize("name", ["rope", "rope_mixed", "circulant", "cayley"])
 def test_the_model_is_the_library_s_own_attention(name):
     """The stacked layer against `stringpe.Attention` inside a block, with the same weights."""
-    model = PointTransformers(small(f"model.encoding={name}", "model.layers=1").model, [3])
+    model = SeedTransformers(small(f"model.encoding={name}", "model.layers=1").model, [3])
     weights, encoding = model.blocks[0], model.encodings[0][0]
     if name == "cayley":
         torch.nn.init.normal_(encoding.basis.weight, std=0.3)
@@ -110,8 +110,8 @@ def test_the_model_is_the_library_s_own_attention(name):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_rows_of_one_seed_share_their_common_start(row):
-    one = PointTransformers(small(*row_changes("absolute")).model, [4]).state_dict()
-    other = PointTransformers(small(*row_changes(row)).model, [3, 4]).state_dict()
+    one = SeedTransformers(small(*row_changes("absolute")).model, [4]).state_dict()
+    other = SeedTransformers(small(*row_changes(row)).model, [3, 4]).state_dict()
     common = [name for name in one if name in other]
     assert len(common) == 2 + 2 * 5
     assert all(torch.equal(one[name][0], other[name][1]) for name in common)
@@ -123,7 +123,7 @@ def test_rows_of_one_seed_share_their_common_start(row):
 def test_rotary_rows_do_not_see_a_shift_and_absolute_ones_do(row, attention):
     labels, coords = batch(5)
     for name, invariant in ((row, True), ("absolute", False)):
-        model = PointTransformers(small(*row_changes(name), f"model.attention={attention}").model, [0, 1])
+        model = SeedTransformers(small(*row_changes(name), f"model.attention={attention}").model, [0, 1])
         gap = (model(labels, coords + 32) - model(labels, coords)).abs().max()
         assert (gap < 1e-3) == invariant, name
 

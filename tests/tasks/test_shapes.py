@@ -5,10 +5,10 @@ from cloud_files import write_clouds
 from stringpe import recipes
 from stringpe.data.cache import forget_all
 from stringpe.data.order import Place
+from stringpe.recipes.design import row_changes
 from stringpe.recipes.overrides import override
 from stringpe.tasks import create
 from stringpe.training import train
-from stringpe.training.comparison_runs import row_changes
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_design_builds_every_row(recipe, name):
         create(override(recipe, ["model.dim=48", *row_changes(row)])).model()
 
 
-def test_what_is_shown_to_people(recipe):
+def test_samples_show_points_and_name_their_class(recipe):
     shown = create(recipe).samples(2)
     assert [sample.caption for sample in shown] == ["class 0", "class 1"]
     assert shown[0].image.shape == (96, 96, 3)

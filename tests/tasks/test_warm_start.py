@@ -16,13 +16,14 @@ from stringpe.data.order import Place
 from stringpe.io.checkpoint import model_folder, read_model
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
+from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loss, Text
 from stringpe.tasks import create
 from stringpe.tasks.detection2d import Detection2D
 from stringpe.tasks.load import load_run
 from stringpe.tasks.retrieval import Retrieval
-from stringpe.tasks.warm_start import load_weights, resample, start_folder, start_towers
+from stringpe.tasks.warm_start import load_weights, resample, start_folder, start_towers, start_vit
 from stringpe.training import compare, evaluate, train
 
 
@@ -64,7 +65,7 @@ def retrieval(recipe, tmp_path_factory):
 
 
 @pytest.mark.parametrize("encoding", ["rope", "absolute", "cayley"])
-def test_towers_of_retrieval(recipe, retrieval, encoding):
+def test_a_detector_takes_over_the_towers_of_retrieval(recipe, retrieval, encoding):
     changes = [f"model.encoding={encoding}", "seed=3", f"model.start={retrieval}/{{encoding}}/seed{{seed}}"]
     task = Detection2D(override(recipe, changes))
     model = task.model()
@@ -175,7 +176,7 @@ def named(recipe, tmp_path_factory):
 
 @pytest.mark.parametrize("encoding", ["cayley", "absolute"])
 @pytest.mark.parametrize("pool", ["mean", "map"])
-def test_the_image_tower_of_a_classifier(recipe, retrieval, named, encoding, pool):
+def test_the_image_tower_of_a_classifier_is_taken_over(recipe, retrieval, named, encoding, pool):
     changes = [f"model.encoding={encoding}", f"model.start={named}/{{encoding}}"]
     weights = read_model(named / encoding)[1]
     captions = read_model(retrieval / "rope" / "seed3")[0].data
@@ -202,7 +203,7 @@ def test_retrieval_goes_on_from_retrieval(retrieval):
     assert task.feed.tokenizer.to_json() == own
 
 
-def test_what_does_not_fit_is_said(recipe, named):
+def test_towers_that_do_not_fit_are_refused(recipe, named):
     with pytest.raises(ValueError, match=r"other towers .*\(model.dim=32 there, 64 here\)"):
         Detection2D(override(recipe, [f"model.start={named}/cayley", "model.encoding=cayley", "model.dim=64"])).model()
     asked = read_model(named / "cayley")[0]
@@ -240,3 +241,35 @@ def test_a_checkpoint_of_transformers_trains(recipe, kind, tmp_path):
     shutil.rmtree(folder)
     assert evaluate(tmp_path / "run")["AP"] == pytest.approx(outcome["metrics"]["AP"], abs=1e-6)
     assert load_run(tmp_path / "run").model.context == 12
+
+
+def test_registers_may_be_new_to_an_encoder():
+    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": "cayley"}
+    plain, more = ViT(**sizes), ViT(**sizes, registers=3)
+    before = more.prefix.clone()
+    start_vit(more, {f"image.{k}": v for k, v in plain.state_dict().items()}, "there")
+    torch.testing.assert_close(more.prefix, before)
+    torch.testing.assert_close(more.patch.weight, plain.patch.weight)
+
+
+def test_a_learned_table_is_read_at_the_encoders_own_patches():
+    sizes = {"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 4, "encoding": "absolute"}
+    small, large = ViT(**sizes, image_size=16), ViT(**sizes, image_size=32)
+    with torch.no_grad():  # a ramp, which interpolation keeps a ramp
+        small.absolute.weight.copy_(torch.arange(4.0).repeat_interleave(4)[:, None].expand(16, 32))
+    start_vit(large, {f"image.{k}": v for k, v in small.state_dict().items()}, "there")
+    rows = large.absolute.weight.unflatten(0, (8, 8))
+    torch.testing.assert_close(rows[1:7, 3, 0], torch.linspace(0.25, 2.75, 6))
+    with pytest.raises(ValueError, match="holds no vision transformer like this one"):
+        start_vit(large, {k: v for k, v in small.state_dict().items() if not k.startswith("absolute")}, "there")
+
+
+@pytest.mark.parametrize("encoding", ["rope_mixed", "cayley", "circulant"])
+def test_a_2d_encoder_becomes_3d_without_a_jump(encoding):
+    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": encoding}
+    flat, deep = ViT(**sizes), ViT(**sizes, coord_dim=3)
+    start_vit(deep, {f"image.{k}": v for k, v in flat.state_dict().items()}, "there")
+    image, depth = torch.randn(2, 3, 16, 16), 0.5 + torch.rand(2, 16, 16)
+    torch.testing.assert_close(deep.features(image, depth).tokens, flat.features(image).tokens, rtol=1e-4, atol=1e-5)
+    deep.features(image, depth).tokens.square().sum().backward()
+    assert deep.lift.scale.grad.abs().max() > 0

@@ -1,17 +1,21 @@
+"""A comparison, from its arguments to its report."""
+
 import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from stringpe import recipes
-from stringpe.recipes.design import Design
+from stringpe.recipes.design import Column, Design, PlannedRun, Tuning
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
-from stringpe.training.comparison_runs import Tuning, best_rate, expand_rows, plan_runs, row_changes
+from stringpe.training.comparison import best_rate, score_column
 from stringpe.training.comparison_table import best_rows
 
 pytestmark = pytest.mark.slow
@@ -27,26 +31,6 @@ def done(tmp_path_factory):
     return out, compare(TOY, ROWS, seeds=2, out=out, jobs=2, quiet=True)
 
 
-def test_rows_may_carry_options_and_changes():
-    assert row_changes("rope") == ["model.encoding=rope"]
-    assert row_changes("circulant:block_size=8,model.depth=none") == [
-        "model.encoding=circulant", "model.encoding_options.block_size=8", "model.depth=none"
-    ]  # fmt: skip
-
-
-def test_a_list_in_braces_is_a_row_per_value():
-    assert expand_rows(["rope", "circulant:block_size={4,8, 16}"]) == [
-        "rope", "circulant:block_size=4", "circulant:block_size=8", "circulant:block_size=16"
-    ]  # fmt: skip
-    both = expand_rows(["circulant:block_size={4,8},share_heads={true,false}", "circulant:block_size=4"])
-    assert len(both) == 5
-    assert "circulant:block_size=8,share_heads=true" in both
-    own = "cayley:model.start=runs/{encoding}"  # which stands for the row's encoding
-    assert expand_rows([own]) == [own]
-    with pytest.raises(ValueError, match=r"a list in a row is \{4,8,16\}"):
-        expand_rows(["circulant:block_size={4,}"])
-
-
 def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
     recipe = override(toy, ["loop.steps=1", "model.heads=1", "model.encoding_options.rope.base=50"])
     rows = ["circulant:block_size={4,8,16}", "rope"]
@@ -57,8 +41,24 @@ def test_a_sweep_over_block_sizes_is_one_command(toy, tmp_path):
     assert [list(s.cells) for s in found.summaries] == [["top1", "top5"]] * 4
     assert "| best of 1 seed" in found.text
     assert "best of 1 seed" in found.report.read_text()
-    with pytest.raises(ValueError, match=r"runs of .* did not measure 'iou': they have .*top1"):
-        compare(recipe, rows, 1, tmp_path, jobs=1, costs=False, quiet=True, metrics=["iou"])
+
+
+def test_metrics_that_the_task_does_not_measure_are_refused_before_anything_runs(toy, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"no metric of the task classification named 'iou': .*The names are top1, top5"
+    ):
+        compare(toy, ["rope"], 1, tmp_path / "out", metrics=["iou"])
+    for name in ("loss", "count"):
+        with pytest.raises(ValueError, match=f"--metrics shows shares, in percent, and {name} is not one"):
+            compare(toy, ["rope"], 1, tmp_path / "out", metrics=[name])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_that_the_runs_did_not_measure_is_named(toy, tmp_path):
+    results = [(PlannedRun("rope", 0, toy, tmp_path), {"metrics": {"top1": 0.5}})]
+    assert score_column(Column("main"), results, "top1") == {"rope": {0: 50.0}}
+    with pytest.raises(ValueError, match=r"the runs of rope did not measure 'iou': they have top1"):
+        score_column(Column("IoU", metric="iou"), results, "top1")
 
 
 def test_the_best_seed_is_shown_on_request(done):
@@ -70,21 +70,12 @@ def test_the_best_seed_is_shown_on_request(done):
     assert "best" in (out / "table.csv").read_text().splitlines()[0].split(",")
 
 
-def test_the_plan_pairs_seeds_and_changes_nothing_else(toy, tmp_path):
-    plan = plan_runs(toy, ["rope", "cayley"], 2, tmp_path)
-    assert [(p.label, p.seed) for p in plan] == [("rope", 0), ("cayley", 0), ("rope", 1), ("cayley", 1)]
-    assert len({p.out for p in plan}) == 4
-    assert {p.recipe.optim for p in plan} == {toy.optim}
-    with pytest.raises(ValueError, match="at least one seed"):
-        plan_runs(toy, ["rope"], 0, tmp_path)
-
-
 def test_the_table_has_scores_differences_and_costs(done):
     out, found = done
     assert [s.label for s in found.summaries] == list(ROWS)
     none, absolute, circulant = found.summaries
-    assert absolute.main.difference is None
-    assert none.main.difference.difference.count == 2
+    assert absolute.main.test is None
+    assert none.main.test.difference.count == 2
     scores = {s: v / 100 for s, v in circulant.main.seeds.items()}
     written = json.loads((out / "results.json").read_text())["results"]["circulant:block_size=4"]
     assert {int(s[4:]): r["metrics"]["top1"] for s, r in written.items()} == pytest.approx(scores)
@@ -132,16 +123,6 @@ def test_a_row_that_cannot_be_built_is_refused_before_anything_is_made(toy, tmp_
         with pytest.raises(ValueError, match=text):
             compare(toy, ["rope", row], seeds=1, out=tmp_path, jobs=1, quiet=True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_row_is_a_name_or_a_function_with_options_and_changes():
-    assert row_changes("circulant:block_size=8,model.depth=none") == [
-        *("model.encoding=circulant", "model.encoding_options.block_size=8", "model.depth=none"),
-    ]
-    assert row_changes("my_module:spiral") == ["model.encoding=my_module:spiral"]
-    assert row_changes("my_module:spiral:turns=3,seed=1") == [
-        *("model.encoding=my_module:spiral", "model.encoding_options.turns=3", "model.encoding_options.seed=1"),
-    ]
 
 
 def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):
@@ -302,3 +283,48 @@ def test_the_report_opens_with_the_question_and_whether_it_was_answered(related)
     assert "<li>as trained: all weights are trained" in page
     assert "step (ms)" not in page  # was not measured
     assert "<h2>Samples of the data</h2>" not in page
+
+
+PARENT = """
+import sys, os
+from pathlib import Path
+from stringpe import recipes
+from stringpe.training import compare
+
+if __name__ == "__main__":
+    endless = ["loop.steps=100000", "loop.log_every=1", "loop.batch_size=2", "data.val_size=4"]
+    recipe = recipes.load("relations", endless)
+    compare(recipe, ["rope", "cayley"], seeds=1, out=sys.argv[1], jobs=2, quiet=True, costs=False)
+"""
+
+
+@pytest.mark.parametrize("number", [9, 15])
+def test_workers_end_with_their_parent_whatever_ended_it(tmp_path, number):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")], stderr=subprocess.DEVNULL)
+    logs = [tmp_path / f"out/runs/{row}/seed0/metrics.jsonl" for row in ("rope", "cayley")]
+    wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs))
+    workers = children(parent.pid)
+    assert len(workers) >= 2
+    parent.send_signal(number)
+    parent.wait(timeout=20)
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def children(process):
+    return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process]
+
+
+def _parent(folder):
+    try:
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def wait_until(holds, seconds=90):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)

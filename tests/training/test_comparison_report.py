@@ -56,7 +56,7 @@ def test_summaries_are_paired_by_seed():
     scores = {"as trained": {"a": {0: 40.0, 1: 60.0}, "b": {0: 41.0, 1: 61.0}}}
     cost = {"encoding_parameters": 0, "step_ms": (1.0, 0.9, 1.1), "peak_bytes": None}
     found = summarise(scores, {"a": cost}, {"a": 1e-3, "b": 1e-3}, {"a": 7, "b": 7}, "a", 0.5)
-    difference = found[1].main.difference.difference
+    difference = found[1].main.test.difference
     assert difference.mean == pytest.approx(1.0)
     assert difference.half_width == pytest.approx(0.0, abs=1e-9)
     _, first, second = cost_rows(found)

@@ -8,11 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from stringpe.data.fingerprints import digest_data
 from stringpe.io import checkpoint as checkpoints
 from stringpe.io.files import hold_lock
 from stringpe.training import evaluate, train
 from stringpe.training.evaluation import evaluation_folder
-from stringpe.training.run_result import digest_data, digest_recipe
+from stringpe.training.launch import digest_recipe
+from stringpe.training.log import Log
 
 pytestmark = pytest.mark.slow
 
@@ -227,8 +229,8 @@ def test_a_damaged_recipe_of_a_finished_run_is_named(finished, tmp_path, content
 
 @pytest.mark.parametrize("line", [b"\xff\xfe", b'{"step": 1', b"[1]", b"3"])
 def test_a_damaged_curve_is_named(finished, tmp_path, line, toy):
+    from stringpe.recipes.design import PlannedRun
     from stringpe.training.comparison import read_curve_lines
-    from stringpe.training.comparison_runs import PlannedRun
 
     shutil.copytree(finished[0], tmp_path / "run")
     planned = PlannedRun("rope", 0, toy, tmp_path / "run")
@@ -283,6 +285,11 @@ def test_a_run_from_elsewhere_cannot_choose_what_is_overwritten(run, tmp_path):
     (run / ".lock").symlink_to(precious)
     with pytest.raises(OSError, match=r"\.lock"), hold_lock(run / ".lock", "the run"):
         pass
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    with pytest.raises(OSError, match=r"metrics\.jsonl"):
+        Log(run, "title", 1, quiet=True)
+    assert not (tmp_path / "elsewhere.jsonl").exists()
     (run / "eval").symlink_to(tmp_path)
     with pytest.raises(ValueError, match=r"is a link to .*: say where to write with --out"):
         evaluation_folder(run)

@@ -1,4 +1,7 @@
-"""Curves in trackers: TensorBoard for real, and one that is registered with Accelerate as people register their own."""
+"""The log of a run, and curves in trackers: TensorBoard for real, and one that is registered with Accelerate as people
+register their own."""
+
+import json
 
 import pytest
 from accelerate import tracking
@@ -6,7 +9,29 @@ from accelerate.tracking import GeneralTracker, register_tracker_class
 
 from stringpe.io import checkpoint as checkpoints
 from stringpe.training import train
-from stringpe.training.log import check_tracker, start_tracker
+from stringpe.training.log import Log, check_tracker, start_tracker
+
+
+def test_the_log_drops_what_came_after_the_checkpoint(tmp_path):
+    with Log(tmp_path, "t", 10, quiet=True) as log:
+        log.write(1, {"loss": 1.0})
+        position = log.position()
+        log.write(2, {"loss": float("nan")})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1]) == {"step": 2, "loss": None}
+    with Log(tmp_path, "t", 10, quiet=True, position=position) as log:
+        log.write(2, {"loss": 0.5})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
+
+
+def test_plain_lines_are_sparse(tmp_path, capsys):
+    with Log(tmp_path, "title", 100, quiet=False) as log:
+        for step in range(1, 101):
+            log.show(step, {"loss": 0.25})
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("title: 1 / 100 steps")
+    assert last.startswith("title: 100 / 100 steps")
+    assert first.count("loss 0.25") == last.count("loss 0.25") == 1
 
 
 def scalars(folder, name):

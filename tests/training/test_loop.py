@@ -7,8 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from stringpe.io import checkpoint as checkpoints
+from stringpe.recipes.overrides import override
+from stringpe.tasks import create
 from stringpe.training import evaluate, train
-from stringpe.training.loop import Stopped
+from stringpe.training.launch import create_accelerator
+from stringpe.training.loop import Run, Stopped, constant, cosine
 
 
 def lines(out):
@@ -39,12 +42,34 @@ def test_a_finished_run_is_only_read(toy, changed, tmp_path):
         train(changed(optim={"lr": 0.1}), tmp_path)
 
 
-@pytest.mark.parametrize("encoding", ["rope_mixed"])
+def test_warm_up_and_cosine():
+    assert [cosine(s, 100, 10) for s in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert cosine(10, 100, 10) == 1.0
+    assert cosine(55, 100, 10) == pytest.approx(0.5)
+    assert 0 < cosine(99, 100, 10) < 1e-3
+    assert [constant(s, 100, 10) for s in (0, 4, 9, 50, 99)] == pytest.approx([0.1, 0.5, 1, 1, 1])
+    assert constant(0, 100, 0) == 1
+
+
+def test_the_schedule_is_the_recipes(toy, tmp_path):
+    """Without decay, the last step is taken at the full rate."""
+    moved = {}
+    for schedule in ("cosine", "constant"):
+        recipe = override(toy, [f"optim.schedule={schedule}", "optim.warmup_steps=0", "loop.steps=3"])
+        run = Run(recipe, create(recipe), tmp_path / schedule, create_accelerator(recipe), quiet=True)
+        run.train()
+        moved[schedule] = run.optimizer.param_groups[0]["lr"]
+    assert moved["constant"] == pytest.approx(toy.optim.lr)
+    assert moved["cosine"] == pytest.approx(toy.optim.lr * cosine(2, 3, 0))
+    with pytest.raises(ValueError, match=r"optim.schedule is one of 'cosine', 'constant', got 'linear'"):
+        override(toy, ["optim.schedule=linear"])
+
+
 @pytest.mark.slow
-def test_the_model_learns_where_spots_lie(changed, tmp_path, encoding):
+def test_the_model_learns_where_spots_lie(changed, tmp_path):
     loop = {"batch_size": 64, "steps": 200, "eval_every": 0, "save_every": 1000}
     data = {"train_size": 2048, "val_size": 256}
-    model = {"encoding": encoding, "dim": 32, "dropout": 0.0, "drop_path": 0.0}
+    model = {"dim": 32, "dropout": 0.0, "drop_path": 0.0}
     recipe = changed(loop=loop, data=data, model=model, optim={"lr": 5e-3, "weight_decay": 0.0})
     assert train(recipe, tmp_path, quiet=True)["metrics"]["top1"] > 0.5
 

@@ -113,7 +113,7 @@ def test_a_task_without_shifts_says_so():
 def test_unknown_environments_and_other_checkpoints_are_refused(recipe, tmp_path, monkeypatch):
     train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
     begun = []
-    monkeypatch.setattr("stringpe.training.simulation.evaluate", lambda *_: begun.append(1))
+    monkeypatch.setattr("stringpe.training.simulation.evaluate_policy", lambda *_: begun.append(1))
     for tasks_ in (["KukaPik"], [REACH, "KukaPik"]):
         with pytest.raises(SystemExit, match="no task named 'KukaPik': did you mean 'KukaPick'"):
             main(["eval", str(tmp_path / "run"), "--env", *tasks_])

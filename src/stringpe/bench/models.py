@@ -17,16 +17,16 @@ from ..encoding import Encoding, PositionEncoding
 from ..frequencies import Mixed
 from ..hosts.attach import fold
 from ..models.vit import ViT, vit
+from .alternatives import ALTERNATIVES, Rotation
 from .timing import LeftOut, Timing, attempt, measure, measure_in_turns
-from .ways import WAYS, Way
 
 
-class Written(PositionEncoding):
-    """A way of `ways.py` as an encoding with parameters of its own, for comparison inside models."""
+class AlternativeEncoding(PositionEncoding):
+    """One of `ALTERNATIVES` as an encoding with parameters of its own, for comparison inside models."""
 
-    def __init__(self, way: Way, *, head_dim: int, num_heads: int, coord_dim: int):
+    def __init__(self, rotation: Rotation, *, head_dim: int, num_heads: int, coord_dim: int):
         super().__init__(head_dim, num_heads, coord_dim)
-        self.way = way
+        self.rotation = rotation
         self.frequencies = Mixed(head_dim, num_heads, coord_dim)
         self.lower = nn.Parameter(torch.zeros(num_heads, head_dim, head_dim))
 
@@ -35,14 +35,14 @@ class Written(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(q.device.type, enabled=False):
             skew = self.lower - self.lower.mT
-            return self.way(q, k, self.fit_coords(k, coords), self.frequencies(), skew)
+            return self.rotation(q, k, self.fit_coords(k, coords), self.frequencies(), skew)
 
     def rotate(self, x: Tensor, coords: Tensor, *, groups: int = 1, folded: bool = False) -> Tensor:
         return self.rotate_pair(x, x, coords)[0]
 
 
 class SolvedCayley(Skew):
-    """The Cayley transform by `torch.linalg.solve`, layer by layer: folding as one would write it first."""
+    """The Cayley transform by `torch.linalg.solve`, layer by layer: as one would write folding at first."""
 
     def kind(self) -> Hashable:
         return id(self)
@@ -67,25 +67,23 @@ Folded = TypeVar("Folded", bound=nn.Module)
 
 
 def builders() -> dict[str, Build]:
-    """Ours by name, then the ways to compare with."""
+    """Ours by name, then the alternatives."""
     ours: dict[str, Build] = {f"ours, {name}": partial(create, name) for name in names()}
 
     def layer_by_layer(*, head_dim: int, num_heads: int, coord_dim: int) -> PositionEncoding:
         return Encoding(SolvedCayley(head_dim, num_heads), Mixed(head_dim, num_heads, coord_dim))
 
     others: dict[str, Build] = {
-        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: _write_out(way)
-        for name, way in WAYS.items()
+        f"RoPE-Mixed, {name}" if name in ("rotate-half", "complex numbers") else name: partial(
+            AlternativeEncoding, rotation
+        )
+        for name, rotation in ALTERNATIVES.items()
     }
     return {**ours, "Cayley, folded layer by layer by linalg.solve": layer_by_layer, **others}
 
 
-def _write_out(way: Way) -> Build:
-    return partial(Written, way)
-
-
 def vit_of(way: str, size: str, device: torch.device) -> ViT:
-    """The ViT of that size with that way in every layer; "absolute" has a table and no depth."""
+    """The ViT of a size with one way in every layer; "absolute" has a learned table and no depth."""
     torch.manual_seed(0)
     if way == "absolute":
         return vit(size, encoding="absolute", num_classes=1000, image_size=256).to(device)
@@ -141,14 +139,14 @@ def _autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 
 
 class Steps(NamedTuple):
-    """What a model does, ready and warm."""
+    """A training step and inference of one model, warmed up."""
 
     train: Callable[[], Any]
     infer: Callable[[], Any]
 
 
 def _fold_ours(model: Folded) -> Folded:
-    """The model with its basis folded; as it is where the encoding is another way's, which has none."""
+    """The model with its basis folded; unchanged if its encoding is an alternative, which has no basis to fold."""
     ours = any(isinstance(module, Encoding) for module in model.modules())
     return fold(model) if ours else model
 
@@ -157,7 +155,7 @@ def _steps(model: ViT, inputs: tuple[Tensor, ...], target: Tensor, dtype: torch.
     device = target.device
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     folded = _fold_ours(copy.deepcopy(model).eval())
-    # one code object for many models: the compiler takes them for versions of one, and gives up after eight
+    # All models share one code object, so the compiler takes them for versions of one; by default it gives up at eight.
     with torch._dynamo.config.patch(recompile_limit=64):
         learner: Callable[..., Tensor] = torch.compile(model.train()) if compiled else model.train()
         viewer: Callable[..., Tensor] = torch.compile(folded) if compiled else folded

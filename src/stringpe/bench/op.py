@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from ..rotate import backend, rotate_pair
-from .timing import LeftOut, Timing, attempt, graph, measure
-from .ways import WAYS, peers
+from .alternatives import ALTERNATIVES, Rotation, find_peers
+from .timing import LeftOut, Timing, attempt, capture, measure
 
 CALLS = 10  # in a row, so that the host prepares one while the device does another
-
-Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,9 @@ class OpInputs:
         return OpRow(name, str(self.shape), forward, both, floor, backend, forward_call, both_call)
 
     def _time(self, run: Callable[[], Any]) -> tuple[Timing, Timing]:
-        """The device's share, and a call."""
+        """The time of the device alone (a replayed graph, where there is one), and that of a call from Python."""
         call = measure(run, self.device, calls=CALLS)
-        replay = graph(run, self.device)  # gone with its memory when this returns
+        replay = capture(run, self.device)  # gone with its memory when this returns
         return call if replay is None else measure(replay, self.device, calls=CALLS), call
 
     @torch.no_grad()
@@ -97,12 +95,12 @@ class OpInputs:
 
 
 def ours(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    """What is left of any STRING encoding once the basis is folded."""
+    """The rotation that is left of every STRING encoding once its basis is folded."""
     return rotate_pair(q, k, coords, frequencies)
 
 
-def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bool = True) -> Iterator[OpRow | LeftOut]:
-    """Ours, the ways written out (eager and compiled) and the peers, on one shape."""
+def rows(shape: Shape, dtype: torch.dtype, device: torch.device) -> Iterator[OpRow | LeftOut]:
+    """Ours, the alternatives (eager and, where that works, compiled) and the peers, on one shape."""
     ready = attempt("every way", str(shape), device, partial(_prepare, shape, dtype, device))
     if isinstance(ready, LeftOut):
         yield ready
@@ -113,12 +111,12 @@ def rows(shape: Shape, dtype: torch.dtype, device: torch.device, *, compiled: bo
         return attempt(name, str(shape), device, partial(job.row, name, way, floor, **options))
 
     yield row("ours", ours, backend=backend(job.q))
-    for name, way in WAYS.items():
+    for name, way in ALTERNATIVES.items():
         yield row(name, way)
-        if compiled and way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
+        if way.__name__ in ("rotate_half", "cayley_matmul"):  # Inductor takes no complex numbers or solves
             torch.compiler.reset()
             yield row(f"{name}, compiled", torch.compile(way, dynamic=False))
-    for name, way in peers().items():
+    for name, way in find_peers().items():
         yield row(name, way, gradient=False)
 
 
@@ -127,8 +125,9 @@ def _prepare(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Op
     return job, job.floor()
 
 
-def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
-    """Ours against tokens, coordinates, heads and head dim, one at a time around (8, 12, 4096, 64) with 3."""
+def measure_growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int, OpRow | LeftOut]]:
+    """How the time of ours grows with tokens, coordinates, heads and head dim, one at a time; on a GPU around the shape
+    (8, 12, 4096, 64) with 3 coordinates. Yields the axis, its value and the row."""
     large = device.type == "cuda"
     start = Shape(8 if large else 1, 12, 4096 if large else 256, 64)
     sweeps: dict[str, list[int]] = {

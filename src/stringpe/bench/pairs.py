@@ -13,7 +13,7 @@ from ..compat import AxialBlocks, PointROPE, RoPE2D
 from ..hosts.attach import fold
 from ..models.blocks import run_blocks
 from ..models.vit import ViT, vit
-from .timing import LeftOut, Timing, attempt, graph, measure_in_turns
+from .timing import LeftOut, Timing, attempt, capture, measure_in_turns
 
 STRING = ("rope_mixed", "cayley", "circulant")
 CAMERAS = 4
@@ -177,7 +177,7 @@ def _replay(run: Run, device: torch.device) -> Run:
         run()
     if device.type != "cuda":
         return run
-    replay = graph(run, device)
+    replay = capture(run, device)
     if replay is None:
         raise RuntimeError("it waits for the GPU, or cannot be captured")
     return replay

@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What came of a comparison: changes, worst first, and which ratios only the earlier run has."""
+    """The outcome of a comparison: changes, worst first, and the ratios that only the earlier run has."""
 
     changes: list[Change]
     missing: list[str]
@@ -41,8 +41,8 @@ class Check(NamedTuple):
 
 
 def read_earlier(path: Path) -> dict[str, Any]:
-    """A bench.json to check against, once every ratio in it was found to be a positive number: a run takes minutes, and
-    should not end in a file that cannot be compared with."""
+    """A bench.json to check against. Refuses one with a ratio that is not a positive number, before a run of minutes
+    could end in a comparison that cannot be made."""
     advice = "give the bench.json of another run"
     results: dict[str, Any] = read_record(path, {"runs": [{"device": str}]}, advice)
     try:
@@ -75,7 +75,7 @@ def compare_runs(results: Mapping[str, Any], earlier: Mapping[str, Any]) -> Chec
 
 
 def read_ratios(results: Mapping[str, Any]) -> dict[str, float]:
-    """Every ratio of our own ways in a run, by what it is."""
+    """Every ratio of our own ways in a run, by its description."""
     found: dict[str, float] = {}
     rows = [("op", row) for row in results.get("op", [])]
     rows += [(f"growth, {item['axis']} {item['value']}", item["row"]) for item in results.get("growth", [])]

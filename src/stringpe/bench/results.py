@@ -1,4 +1,4 @@
-"""Run the benchmarks and write what came out: a JSON file with every number, a markdown page, and a plot."""
+"""Run the benchmarks and write their results: a JSON file with every number, a Markdown page, and a plot."""
 
 import importlib.metadata
 import json
@@ -49,14 +49,14 @@ def run(
     device: str | None = None,
     ways: Sequence[str] | None = None,
     modes: Sequence[str] = ("eager", "compiled"),
-    compiled: bool = True,
 ) -> dict[str, Any]:
     """Measure `parts`, print as it goes, and write bench.json and bench.md under `out` with every row, so that a run
-    that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results that are there
-    already from another run are kept and added to. A way that fails is left out and named, with the reason.
+    that is interrupted leaves what it measured, and (with matplotlib) bench.png after each part. Results of earlier
+    runs in the folder are kept, and new ones are added to them. A way that fails is left out and named, with the
+    reason.
 
     ways: which rows of the parts vit and train, by name; all by default. modes: of the ViT part, "eager" and
-    "compiled". compiled: whether the ways of the op part are also timed compiled.
+    "compiled".
     """
     unknown = [p for p in parts if p not in PARTS]
     if unknown:
@@ -66,9 +66,9 @@ def run(
     folder = Path(out)
     kept = folder / "bench.json"
     results: dict[str, Any] = read_record(kept, {"runs": [dict]}) if kept.exists() else {"runs": []}
-    results["runs"].append(about(where, dtype))
+    results["runs"].append(describe_machine(where, dtype))
     for part in parts:
-        for row in track(_rows(part, where, dtype, ways, modes, compiled), f"measuring {part}"):
+        for row in track(_rows(part, where, dtype, ways, modes), f"measuring {part}"):
             print(json.dumps(_round(_add(results, part, row)), ensure_ascii=False), flush=True)
             write_json(kept, results)
             write_text(folder / "bench.md", markdown(results))
@@ -91,12 +91,11 @@ def _rows(
     dtype: torch.dtype,
     ways: Sequence[str] | None,
     modes: Sequence[str],
-    compiled: bool,
 ) -> Iterable[Any]:
     small = device.type == "cpu"
     if part == "op":
         for shape in OP_SHAPES[device.type]:
-            yield from op.rows(shape, dtype, device, compiled=compiled)
+            yield from op.rows(shape, dtype, device)
     elif part == "block":
         sizes: dict[str, Any] = {"batch": 2, "tokens": 196} if small else {}
         yield from models.block_rows(device, dtype=dtype, **sizes)
@@ -109,11 +108,11 @@ def _rows(
         chosen = list(ways or ["absolute", *models.builders()])
         yield from models.vit_rows(chosen, device, modes=tuple(modes), dtype=dtype, **sizes)
     else:
-        for axis, value, row in op.growth(dtype, device):
+        for axis, value, row in op.measure_growth(dtype, device):
             yield row if isinstance(row, LeftOut) else {"axis": axis, "value": value, "row": asdict(row)}
 
 
-def about(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What the numbers were measured on, and the command that made them."""
     try:
         version = importlib.metadata.version("triton")
@@ -180,10 +179,10 @@ def _op_table(rows: list[dict[str, Any]]) -> list[str]:
             name,
             _show_timing(forward),
             f"{forward['median'] / floor:.2f}",
-            _median(row["forward_call"]),
+            _show_median(row["forward_call"]),
         ]
         ratio = f"{both['median'] / (BOTH * floor):.2f}" if both else "–"
-        cells += [_show_timing(both) if both else "–", ratio, _median(row["both_call"])]
+        cells += [_show_timing(both) if both else "–", ratio, _show_median(row["both_call"])]
         table.append(cells)
     return [markdown_table(head, table, left=2), ""]
 
@@ -204,8 +203,10 @@ def _model_table(rows: list[dict[str, Any]]) -> list[str]:
         base = next(r for r in rows if r["mode"] == row["mode"])  # the first of its mode
         train, inference = row["train"], row["inference"]
         memory = f"{train['memory'] / base['train']['memory']:.3f}" if train["memory"] else "–"
-        times = (_show_timing(train), _ratio(train, base["train"]), memory)
-        cells.append((row["way"], row["mode"], *times, _show_timing(inference), _ratio(inference, base["inference"])))
+        times = (_show_timing(train), _show_ratio(train, base["train"]), memory)
+        cells.append(
+            (row["way"], row["mode"], *times, _show_timing(inference), _show_ratio(inference, base["inference"]))
+        )
     return [markdown_table(["way", "mode", "train", "×", "memory ×", "inference", "×"], cells, left=2), ""]
 
 
@@ -223,7 +224,6 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
     )
     cells = []
     for row in rows:
-        low, median, high = row["loop"]["ratio"]
         kernels, share = row["kernels"], row["utilisation"]
         cells.append(
             (
@@ -232,7 +232,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 f"{row['batch']:,}",
                 _show_timing(row["loop"]),
                 f"{row['plain']:.3f}",
-                f"{median:.3f} ({low:.3f}–{high:.3f})",
+                _show_ratio(row["loop"]),
                 "–" if kernels is None else f"{kernels:.3f}",
                 f"{row['images_per_second']:,.0f}",
                 "–" if share is None else f"{100 * share:.1f} %",
@@ -242,23 +242,29 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _pairs_table(rows: list[dict[str, Any]]) -> list[str]:
-    cells = [(row["what"], row["base"], _show_timing(row["time"]), _ratio(row["time"], row["time"])) for row in rows]
+    cells = [(row["what"], row["base"], _show_timing(row["time"]), _show_ratio(row["time"])) for row in rows]
     return [markdown_table(("ours", "the other", "ms", "ratio"), cells, left=2), ""]
 
 
-def _ratio(timing: dict[str, Any], base: dict[str, Any]) -> str:
+def _show_ratio(timing: dict[str, Any], base: dict[str, Any] | None = None) -> str:
+    """The ratio that was timed in turns, with its quartiles; where there is none, that of the medians."""
     if timing["ratio"]:
         low, median, high = timing["ratio"]
-        return f"{median:.3f} ({low:.3f}–{high:.3f})"
+        return _show_quartiles(low, median, high)
+    assert base is not None
     return f"{timing['median'] / base['median']:.3f}"
 
 
-def _median(timing: dict[str, Any] | None) -> str:
+def _show_median(timing: dict[str, Any] | None) -> str:
     return f"{timing['median']:.3f}" if timing else "–"
 
 
 def _show_timing(timing: dict[str, Any]) -> str:
-    return f"{timing['median']:.3f} ({timing['low']:.3f}–{timing['high']:.3f})"
+    return _show_quartiles(timing["low"], timing["median"], timing["high"])
+
+
+def _show_quartiles(low: float, median: float, high: float) -> str:
+    return f"{median:.3f} ({low:.3f}–{high:.3f})"
 
 
 def plot(results: dict[str, Any], path: Path) -> None:

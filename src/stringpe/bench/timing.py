@@ -1,4 +1,5 @@
-"""How long something takes: warm up, repeat, and give the median with its quartiles; or why that cannot be known."""
+"""How long something takes: warm up, repeat, and give the median with its quartiles; or say why it cannot be
+measured."""
 
 import gc
 import statistics
@@ -36,8 +37,8 @@ class LeftOut:
 
 
 def attempt(way: str, where: str, device: torch.device, measured: Callable[[], T]) -> T | LeftOut:
-    """What `measured` gives, on a device that holds nothing of the ways before; or why it gives nothing: too little
-    memory, a library that is installed and does not import, a compiler that gives up. The other ways go on."""
+    """The result of `measured`, on a device that holds nothing of earlier ways; or why there is none: too little
+    memory, a library that is installed but cannot be imported, a compiler that gives up. The other ways go on."""
     release(device)
     try:
         return measured()
@@ -47,7 +48,7 @@ def attempt(way: str, where: str, device: torch.device, measured: Callable[[], T
 
 
 def release(device: torch.device) -> None:
-    """Give a GPU's memory back that nothing holds any more. Torch keeps it, and a graph's for that graph alone."""
+    """Give unused memory back to the GPU. Otherwise torch keeps it, that of a graph for this graph alone."""
     if device.type == "cuda":
         gc.collect()
         with suppress(RuntimeError):  # torch 2.11 refuses after a capture that failed, and is as it was
@@ -81,9 +82,10 @@ def measure_in_turns(
     return replace(_timing([own for _, own in pairs], memory), ratio=(low, median, high))
 
 
-def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
-    """`run`, warm, without its host: a replay of what it launches. None where there is no GPU, or where it waits for
-    one. The graph's memory is its own until the replay is dropped and `release` called."""
+def capture(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
+    """Capture what `run` launches, once it is warm, and return its replay, in which the host has no share. None without
+    a GPU, or where the host waits for the GPU in `run`. The graph keeps its memory until the replay is dropped and
+    `release` is called."""
     if device.type != "cuda" or _waits(run):
         return None
     release(device)
@@ -106,8 +108,9 @@ def graph(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | N
 
 
 def _waits(run: Callable[[], Any]) -> bool:
-    """Whether the host waits for the GPU in `run`, as a solver that looks at its errors does. To be known before
-    capturing: torch 2.11 takes a capture that failed for one underway, and gives no memory back from then on."""
+    """Whether the host waits for the GPU in `run`, as a solver that checks its errors does. This must be known before
+    anything is captured: after a capture that failed, torch 2.11 behaves as if it were still under way, and gives no
+    memory back."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -25,7 +25,7 @@ from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from ..rotate import use_backend
 from ..tasks.base import Parts, Sample, Task
-from .timing import LeftOut, Timing, attempt, graph, measure_in_turns
+from .timing import LeftOut, Timing, attempt, capture, measure_in_turns
 
 _MADE_UP = ("data.source=synthetic", "data.in_memory=true", "data.train_size=512", "data.val_size=16")
 _VIT = (*_MADE_UP, "data.workers=0", "augment.randaugment=0", "augment.crop=0.3", "augment.mixup=0")
@@ -92,7 +92,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
     for _ in range(5):  # compiled, captured and warm
         ours()
         plain()
-    replay = graph(plain, accelerator.device) or plain
+    replay = capture(plain, accelerator.device) or plain
     loop = measure_in_turns(replay, ours, accelerator.device, seconds=seconds)
     assert loop.ratio is not None
     flops = count_flops(task, batch, accelerator.device)

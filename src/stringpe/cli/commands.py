@@ -48,12 +48,13 @@ def compare(
         rates: Learning rates to choose from for every row, on a seed that is not reported, before all other runs.
         rates_share: Length of the runs that choose a rate, as a share of the recipe's steps.
         costs: Measure step time and memory of all rows in turns, after training.
-        metrics: Metrics of the task to show, one column each, in place of the recipe's columns: iou iou_monte_carlo.
+        metrics: Metrics of the task to show, one column each, in place of the recipe's columns, for
+            example iou iou_monte_carlo.
         best: Also show the maximum over seeds, as the paper does for detection in 3D.
     """
     from .. import recipes
+    from ..recipes.design import Tuning
     from ..training.comparison import compare as run
-    from ..training.comparison_runs import Tuning
 
     find_local_modules(*encodings, *changes)
     chosen = recipes.load(recipe, changes)
@@ -262,7 +263,7 @@ def inspect(
     """
     import torch
 
-    from ..catalogue import create
+    from ..catalogue import create, names
     from ..encoding import Encoding
     from .drawing import draw
 
@@ -273,7 +274,7 @@ def inspect(
     torch.manual_seed(seed)
     encoding = create(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim)
     if not isinstance(encoding, Encoding):
-        raise ValueError(f"{name!r} is not made of a basis and frequencies, which is what can be drawn")
+        raise ValueError(f"{name!r} has no basis and frequencies to draw: take one of {', '.join(names())}")
     for parameter in encoding.basis.parameters():
         torch.nn.init.normal_(parameter, std=noise)
     print(encoding)
@@ -287,7 +288,7 @@ def _show_patch_attention(
     from .. import viewer
     from . import patch_attention as patches
 
-    picture = patches.rendered_picture() if image is None else patches.read_picture(image)
+    picture = patches.render_picture() if image is None else patches.read_picture(image)
     names = list(dict.fromkeys(names))
     if html:
         page = patches.attention_page(names, picture, noise=noise, seed=seed)
@@ -308,7 +309,9 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Any of op, block, vit, growth, train and pairs; all by default.
+        parts: Any of op (the rotation alone), block (one attention layer), vit, growth (of the rotation's time with its
+            sizes) train (the training loop) and
+            pairs (ours and what it replaces, where it is used); all by default.
         out: Folder for bench.json, bench.md and bench.png; new results are added to those that it holds.
         device: cuda or cpu; a GPU if there is one.
         ways: Names of rows of the parts vit and train; all by default.
@@ -363,7 +366,7 @@ def export(checkpoint: Path, /, to: str = "onnx", out: Path | None = None, size:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, refused in words where there is no such device."""
+    """The name of a device; refuses one that this machine does not have."""
     import torch
 
     try:

@@ -38,7 +38,7 @@ def scenes(
         count: Frames in all.
         size: Height and width in pixels.
         families: Any of living, tabletop, tables and trays; all by default.
-        views: Cameras per scene: so many consecutive frames show the same room, with poses in the room's frame.
+        views: Cameras per scene: that many consecutive frames show the same room, with poses in the room's frame.
         shard_size: Frames per shard.
         seed: Seed of the scenes; the same seed gives the same frames.
         decorated: Also put a few objects on the furniture of living rooms; the paper's have none.

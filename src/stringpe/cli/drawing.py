@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..catalogue import names
 from ..coords import grid
-from ..encoding import Encoding, PositionEncoding
+from ..encoding import Encoding
 from ..rotate import rotate_planes
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def score_map(encoding: Encoding, head: int, token: Tensor, extent: float = 16.0
 @torch.no_grad()
 def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int = 0) -> Path:
     """Write the picture to `out` (PNG, SVG or PDF by its suffix) and return its path."""
-    check_drawable(encoding)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -62,12 +60,6 @@ def draw(encoding: Encoding, out: Path | str, *, extent: float = 16.0, seed: int
     figure.savefig(out, dpi=100)
     plt.close(figure)
     return out
-
-
-def check_drawable(encoding: PositionEncoding) -> None:
-    """Refuse encodings that have no basis and frequencies to draw."""
-    if not isinstance(encoding, Encoding):
-        raise ValueError(f"a {type(encoding).__name__} has no basis and frequencies to draw: take one of {names()}")
 
 
 def _draw_wavelengths(ax: "Axes", encoding: Encoding) -> None:

@@ -47,7 +47,7 @@ _INTERRUPTED, _CLOSED = 130, 141  # the exit statuses with which shells report C
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Entry point. Errors that a user can mend are printed in one line; others are bugs and keep their traceback."""
+    """Entry point. Errors that a user can fix are printed in one line; others are bugs and keep their traceback."""
     words = list(sys.argv[1:] if words is None else words)
     try:
         with explain_torchvision():
@@ -70,18 +70,18 @@ def main(words: Sequence[str] | None = None) -> None:
 def run(words: Sequence[str]) -> None:
     """Find the command that the words begin with, and call it with the rest of them."""
     if not words or words[0] in ("-h", "--help", "help"):
-        print(overview())
+        print(list_commands())
         return
     for length in (2, 1):
         name = " ".join(words[:length])
         if name in COMMANDS and len(words) >= length:
             function = COMMANDS[name]
-            function.__doc__ = _with_names(function.__doc__ or "")
+            function.__doc__ = fill_in_names(function.__doc__ or "")
             call(function, words[length:], f"stringpe {name}")
             return
     subcommands = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
     if subcommands and (len(words) == 1 or words[1] in ("-h", "--help")):
-        print(overview(subcommands))
+        print(list_commands(subcommands))
     elif subcommands:
         known = [name.partition(" ")[2] for name in subcommands]
         guess = suggest(words[1], known)
@@ -92,7 +92,7 @@ def run(words: Sequence[str]) -> None:
         raise ValueError(f"there is no command {words[0]!r}: {guess}Commands are {', '.join(known)}")
 
 
-def overview(only: Sequence[str] = ()) -> str:
+def list_commands(only: Sequence[str] = ()) -> str:
     """What `stringpe --help` prints: one line per command, the recipes and the encodings."""
     listed = {name: split_docstring(COMMANDS[name])[0].splitlines()[0] for name in only or COMMANDS}
     width = max(map(len, listed))
@@ -101,13 +101,13 @@ def overview(only: Sequence[str] = ()) -> str:
         return "\n".join([*lines, "", f"stringpe {only[0]} --help says more."])
     return "\n".join(
         [
-            "STRING position encodings: train, compare, look at and use them.",
+            "STRING position encodings: train, compare, inspect and use them.",
             "",
             *lines,
             "",
             "stringpe COMMAND --help says more. Start with: stringpe compare. What recipes are for: stringpe recipes",
-            *_wrapped("Recipes", recipes.names()),
-            *_wrapped("Encodings", encoding_names()),
+            *_wrap("Recipes", recipes.names()),
+            *_wrap("Encodings", encoding_names()),
         ]
     )
 
@@ -117,7 +117,7 @@ def encoding_names() -> list[str]:
     return [*rotary_names(baselines=True), *rotary_names(kind="absolute"), "none"]
 
 
-def _with_names(text: str) -> str:
+def fill_in_names(text: str) -> str:
     """A docstring with lists of names in place of the words RECIPES, ENCODINGS and ROTARY."""
     lists = {"RECIPES": recipes.names(), "ENCODINGS": encoding_names(), "ROTARY": rotary_names()}
     for word, known in lists.items():
@@ -125,7 +125,7 @@ def _with_names(text: str) -> str:
     return text
 
 
-def _wrapped(title: str, names: Sequence[str]) -> list[str]:
+def _wrap(title: str, names: Sequence[str]) -> list[str]:
     return textwrap.wrap(f"{title}: {', '.join(names)}.", 110, subsequent_indent="  ")
 
 

@@ -40,22 +40,22 @@ _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")
 
 def call(function: Callable[..., Any], words: Sequence[str], prog: str) -> None:
     """Parse the words of a command and call its function."""
-    positional, named = read(function, words, prog)
+    positional, named = read_words(function, words, prog)
     function(*positional, **named)
 
 
-def read(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple[list[Any], dict[str, Any]]:
+def read_words(function: Callable[..., Any], words: Sequence[str], prog: str) -> tuple[list[Any], dict[str, Any]]:
     """The arguments that the words of a command stand for, by position and by name."""
     options = {p.name: p for p in inspect.signature(function).parameters.values()}
     words, changes = _take_changes(function, words) if "changes" in options else (list(words), [])
-    parsed = vars(parser(function, prog).parse_intermixed_args(words))
+    parsed = vars(make_parser(function, prog).parse_intermixed_args(words))
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
     if "changes" in options:
         values["changes"] = tuple(changes)
     return [values.pop(p.name) for p in options.values() if p.kind is p.POSITIONAL_ONLY], values
 
 
-def parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:
+def make_parser(function: Callable[..., Any], prog: str) -> argparse.ArgumentParser:
     """The parser of a function's command line."""
     text, notes = split_docstring(function)
     # A line of the docstring that does not end a sentence is joined with the next.
@@ -137,24 +137,24 @@ def _read_hint(hint: Any) -> tuple[Any, Any]:
     if typing.get_origin(hint) is Annotated:
         base, rule = typing.get_args(hint)
         kind, number = _read_hint(base)
-        return _bounded(kind, rule.bound), number
+        return _make_reader(kind, rule.bound), number
     inner = [h for h in typing.get_args(hint) if h is not NoneType]
     if typing.get_origin(hint) is tuple:
         kind = _read_hint(inner[0])[0]
         return kind, "*" if inner[1:] == [Ellipsis] else len(inner)
     if inner:  # something or None
         return _read_hint(inner[0])
-    return (_finite if hint is float else hint), None
+    return (_read_finite if hint is float else hint), None
 
 
-def _finite(word: str) -> float:
+def _read_finite(word: str) -> float:
     value = float(word)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"must be a finite number, got {word!r}")
     return value
 
 
-def _bounded(kind: Callable[[str], Any], bound: float) -> Callable[[str], Any]:
+def _make_reader(kind: Callable[[str], Any], bound: float) -> Callable[[str], Any]:
     def read(word: str) -> Any:
         try:
             value = kind(word)

@@ -39,7 +39,7 @@ _TITLES = {
 _STEPS, _MAX_MOVE = 24, 12  # frames of the animation, and the largest displacement in it
 
 
-def rendered_picture(side: int = 168) -> Tensor:
+def render_picture(side: int = 168) -> Tensor:
     """A picture of the procedural world, (3, side, side) uint8."""
     from .. import scenes
 

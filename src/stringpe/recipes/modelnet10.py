@@ -14,7 +14,7 @@ stored, 33.6 % in other poses and 32.7 % moved, while the loss still falls. A pl
 trained as long on 256 points per cloud in random poses, names 11.0 %.
 """
 
-from .design import Column, Contrast, Design
+from .design import ROTARY, STRING, Column, Contrast, Design
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe
 
 RECIPE = Recipe(
@@ -39,7 +39,6 @@ RECIPE = Recipe(
 )
 
 STORED, TURNED, MOVED = "as stored", "in other poses", "moved"
-_ROTARY = ("rope_mixed", "circulant", "cayley")
 
 DESIGN = Design(
     rows=(
@@ -63,8 +62,8 @@ DESIGN = Design(
         Column(MOVED, "the same models, all test clouds moved by four radii", metric="moved"),
     ),
     contrasts=(
-        Contrast("rotary − absolute", _ROTARY, ("sincos",), {MOVED: "more"}),
-        Contrast("STRING − RoPE-Mixed", ("circulant", "cayley"), ("rope_mixed",)),
+        Contrast("rotary − absolute", ROTARY.plus, ("sincos",), {MOVED: "more"}),
+        STRING,
         Contrast("STRING − HARoPE and nD-RoPE", ("circulant", "cayley"), ("harope", "simplex")),
     ),
     about=(

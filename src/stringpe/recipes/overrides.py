@@ -52,7 +52,7 @@ def differences(a: Recipe, b: Recipe) -> list[str]:
     ]
 
 
-def literal(text: str) -> OptionValue:
+def parse_literal(text: str) -> OptionValue:
     """The value that a text without a declared type stands for: true, false, a number, else the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -78,7 +78,7 @@ def _replace(node: Any, path: list[str], text: str, key: str) -> Any:
     elif typing.get_origin(kind) is Mapping:
         if len(rest) not in (1, 2):
             raise ValueError(f"{key} holds options by name: set one as {'.'.join(path[:1])}.option=value")
-        new = {**value, ".".join(rest): literal(text)}  # circulant.block_size is for circulant alone
+        new = {**value, ".".join(rest): parse_literal(text)}  # circulant.block_size is for circulant alone
     elif rest:
         raise ValueError(_explain_unknown(key))
     else:

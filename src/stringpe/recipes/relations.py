@@ -17,7 +17,7 @@ and the others do not change. Cayley − RoPE-Mixed: +0.10 ± 0.24 as trained (e
 (results/2026-11-18-relations). The batch of 32 was chosen for its cost, on the seeds 100 to 102.
 """
 
-from .design import EQUAL, MORE, Column, Contrast, Design
+from .design import EQUAL, MORE, ROTARY, Column, Contrast, Design
 from .schema import Data, Loop, Model, Optim, Recipe
 
 RECIPE = Recipe(
@@ -51,8 +51,8 @@ DESIGN = Design(
     contrasts=(
         Contrast(
             "rotary − absolute",
-            ("rope_mixed", "circulant", "cayley"),
-            ("absolute",),
+            ROTARY.plus,
+            ROTARY.minus,
             {TRAINED: MORE, MOVED: MORE, FROZEN: MORE, LINEAR: MORE},
         ),
         Contrast(

@@ -14,7 +14,7 @@ Time and expected number: not known, because the recipe has not been run. `scene
 finds Cayley 0.31 ± 0.16 points above RoPE-Mixed.
 """
 
-from .design import MORE, Column, Contrast, Design
+from .design import MORE, ROTARY, Column, Contrast, Design
 from .schema import Augment, Data, Loop, Model, Optim, Recipe
 
 RECIPE = Recipe(
@@ -42,13 +42,12 @@ NAMED = "objects named"
 def design(rank: int) -> Design:
     """Rows and contrasts, with LoRA of this rank as a control."""
     lora = f"rope_mixed:model.lora={rank}"
-    rotary = ("rope_mixed", "circulant", "cayley")
     return Design(
-        rows=(HEAD, "rope", "rope:base=100,learnable=true", *rotary, RANDOM, lora),
+        rows=(HEAD, "rope", "rope:base=100,learnable=true", *ROTARY.plus, RANDOM, lora),
         seeds=5,
         columns=(Column(NAMED, "objects named at queried places of new rooms"),),
         contrasts=(
-            Contrast("depth − RGB", rotary, (HEAD,), {NAMED: MORE}),
+            Contrast("depth − RGB", ROTARY.plus, (HEAD,), {NAMED: MORE}),
             Contrast("Cayley-STRING − RoPE-Mixed", ("cayley",), ("rope_mixed",), {NAMED: MORE}),
             Contrast("learned basis − random basis", ("cayley",), (RANDOM,), {NAMED: MORE}),
             Contrast("Cayley-STRING − RoPE-Mixed with LoRA", ("cayley",), (lora,)),

@@ -11,12 +11,12 @@ from typing import Any
 OptionValue = bool | int | float | str
 
 
-def bounded(default: float, **rule: float) -> Any:
-    """A field for a number with a range: least, most (themselves allowed), above, below (not)."""
+def number(default: float, **rule: float) -> Any:
+    """A field for a number in a range: `least` and `most` are its ends, `above` and `below` lie just outside of it."""
     return field(default=default, metadata=rule)
 
 
-def one_of(*choices: str) -> Any:
+def choice(*choices: str) -> Any:
     """A field for one of a few words; the first is the default."""
     return field(default=choices[0], metadata={"choices": choices})
 
@@ -44,28 +44,28 @@ class Model:
     in 3D, what centres are predicted relative to: "absolute", as in the paper, or "point", the point where a patch lies
     in space, for which models see depth and know the camera."""
 
-    dim: int = bounded(192, least=1)
-    layers: int = bounded(12, least=1)
-    heads: int = bounded(3, least=1)
-    patch_size: int = bounded(16, least=1)
+    dim: int = number(192, least=1)
+    layers: int = number(12, least=1)
+    heads: int = number(3, least=1)
+    patch_size: int = number(16, least=1)
     stem: str = "patch"
     encoding: str = "cayley"
     encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
     share_layers: bool = False
     depth: str = "none"
     pool: str = "mean"
-    registers: int = bounded(0, least=0)
+    registers: int = number(0, least=0)
     units: str = "index"
-    mlp_ratio: float = bounded(4.0, above=0)
-    dropout: float = bounded(0.0, least=0, below=1)
-    drop_path: float = bounded(0.0, least=0, below=1)
+    mlp_ratio: float = number(4.0, above=0)
+    dropout: float = number(0.0, least=0, below=1)
+    drop_path: float = number(0.0, least=0, below=1)
     attention: str = "softmax"
     qk_norm: str = ""
     start: str = ""
     init: str = "truncated_normal"
     patch_gain: float = 3**-0.5
     freeze: str = ""
-    lora: int = bounded(0, least=0)
+    lora: int = number(0, least=0)
     box_centre: str = "absolute"
 
     @property
@@ -80,19 +80,19 @@ class Text:
     "last" or "mean". `width`: of the embeddings that texts share with images. `tokenizer`: a tokenizer.json; without
     one, a BPE of `vocab` tokens is trained on the training captions. `context`: the longest text in tokens."""
 
-    dim: int = bounded(192, least=1)
-    layers: int = bounded(4, least=1)
-    heads: int = bounded(3, least=1)
+    dim: int = number(192, least=1)
+    layers: int = number(4, least=1)
+    heads: int = number(3, least=1)
     encoding: str = "absolute"
     encoding_options: Mapping[str, OptionValue] = field(default_factory=dict)
     pool: str = "map"
-    width: int = bounded(192, least=1)
+    width: int = number(192, least=1)
     tokenizer: str = ""
-    vocab: int = bounded(8000, least=1)
-    context: int = bounded(64, least=1)
-    mlp_ratio: float = bounded(4.0, above=0)
-    dropout: float = bounded(0.0, least=0, below=1)
-    drop_path: float = bounded(0.0, least=0, below=1)
+    vocab: int = number(8000, least=1)
+    context: int = number(64, least=1)
+    mlp_ratio: float = number(4.0, above=0)
+    dropout: float = number(0.0, least=0, below=1)
+    drop_path: float = number(0.0, least=0, below=1)
 
     @property
     def options(self) -> dict[str, OptionValue]:
@@ -132,25 +132,25 @@ class Data:
     source: str = "synthetic"
     train: str = ""
     val: str = ""
-    image_size: int = bounded(64, least=1)
-    num_classes: int = bounded(10, least=1)
-    train_size: int = bounded(0, least=0)
-    val_size: int = bounded(0, least=0)
+    image_size: int = number(64, least=1)
+    num_classes: int = number(10, least=1)
+    train_size: int = number(0, least=0)
+    val_size: int = number(0, least=0)
     cache: str = ""
     in_memory: bool = True
-    workers: int = bounded(0, least=0)
-    queries: int = bounded(8, least=1)
-    depth_step: float = bounded(0.001, above=0)
+    workers: int = number(0, least=0)
+    queries: int = number(8, least=1)
+    depth_step: float = number(0.001, above=0)
     seed: int = 0
     train_boxes: str = ""
     val_boxes: str = ""
     mix: str = ""
     without: str = ""
-    negatives: int = bounded(50, least=0)
-    cameras: str = one_of("any", "near")
-    groups: int = bounded(64, least=1)
-    group_size: int = bounded(32, least=1)
-    pose: str = one_of("stored", "principal")
+    negatives: int = number(50, least=0)
+    cameras: str = choice("any", "near")
+    groups: int = number(64, least=1)
+    group_size: int = number(32, least=1)
+    pose: str = choice("stored", "principal")
 
 
 @dataclass(frozen=True)
@@ -163,16 +163,16 @@ class Augment:
     third axis), "any" or "half" (half turns about the axes). stretch: by how much the three axes of a point cloud are
     stretched or shrunk at most, 0.15 for factors of 0.85 to 1.15."""
 
-    crop: float = bounded(1.0, above=0, most=1)
+    crop: float = number(1.0, above=0, most=1)
     flip: bool = False
-    colour: float = bounded(0.0, least=0)
-    randaugment: int = bounded(0, least=0)
-    magnitude: float = bounded(15.0, least=0, most=30)
-    mixup: float = bounded(0.0, least=0)
+    colour: float = number(0.0, least=0)
+    randaugment: int = number(0, least=0)
+    magnitude: float = number(15.0, least=0, most=30)
+    mixup: float = number(0.0, least=0)
     mosaic: str = ""
-    shift: int = bounded(0, least=0)
-    turn: str = one_of("none", "upright", "any", "half")
-    stretch: float = bounded(0.0, least=0, below=1)
+    shift: int = number(0, least=0)
+    turn: str = choice("none", "upright", "any", "half")
+    stretch: float = number(0.0, least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,13 @@ class Loss:
     predictions per object that training counts as right, 1 in the paper; with more, set loop.eval_nms."""
 
     kind: str = "softmax"
-    label_smoothing: float = bounded(0.0, least=0, below=1)
+    label_smoothing: float = number(0.0, least=0, below=1)
     head_bias: float = 0.0
     pair_bias: str = "-10"
-    chunk: int = bounded(0, least=0)
-    within: float = bounded(0.0, least=0)
-    factor: float = bounded(1.0, above=0)
-    positives: int = bounded(1, least=1, most=16)
+    chunk: int = number(0, least=0)
+    within: float = number(0.0, least=0)
+    factor: float = number(1.0, above=0)
+    positives: int = number(1, least=1, most=16)
 
 
 @dataclass(frozen=True)
@@ -207,32 +207,32 @@ class Policy:
     "camera", or "world" for calibrated cameras whose patches meet in the robot's frame, by depth: see
     `robots.policies.observer`."""
 
-    kind: str = one_of("diffusion", "energy")
+    kind: str = choice("diffusion", "energy")
     cameras: str = ""
     encoder: str = ""
     freeze: bool = False
-    chunk: int = bounded(50, least=1)
-    execute: int = bounded(25, least=1)
-    blind: float = bounded(0.0, least=0, most=1)
-    dim: int = bounded(256, least=1)
-    heads: int = bounded(4, least=1)
-    encoder_layers: int = bounded(2, least=0)
-    decoder_layers: int = bounded(4, least=1)
-    train_steps: int = bounded(100, least=1)
-    sample_steps: int = bounded(10, least=1)
-    repeats: int = bounded(1, least=1)
+    chunk: int = number(50, least=1)
+    execute: int = number(25, least=1)
+    blind: float = number(0.0, least=0, most=1)
+    dim: int = number(256, least=1)
+    heads: int = number(4, least=1)
+    encoder_layers: int = number(2, least=0)
+    decoder_layers: int = number(4, least=1)
+    train_steps: int = number(100, least=1)
+    sample_steps: int = number(10, least=1)
+    repeats: int = number(1, least=1)
     prediction: str = "epsilon"
-    modes: int = bounded(4, least=1)
-    negatives: int = bounded(16, least=1)
-    candidates: int = bounded(8, least=1)
-    langevin_steps: int = bounded(12, least=0)
-    langevin_rate: float = bounded(0.1, above=0)
-    stride: int = bounded(1, least=1)
-    first: float = bounded(0.0, least=0, most=1)
+    modes: int = number(4, least=1)
+    negatives: int = number(16, least=1)
+    candidates: int = number(8, least=1)
+    langevin_steps: int = number(12, least=0)
+    langevin_rate: float = number(0.1, above=0)
+    stride: int = number(1, least=1)
+    first: float = number(0.0, least=0, most=1)
     held_out: float = 0.1
     simulate: str = ""
-    trials: int = bounded(20, least=1)
-    frame: str = one_of("camera", "world")
+    trials: int = number(20, least=1)
+    frame: str = choice("camera", "world")
 
 
 @dataclass(frozen=True)
@@ -241,18 +241,18 @@ class Optim:
     the encoding's own parameters; text_lr_scale: of a model's text tower. ema: decay of the average of the weights, 0
     for none; ema_power: how it gets there."""
 
-    lr: float = bounded(1e-3, least=0)
-    beta1: float = bounded(0.9, least=0, below=1)
-    beta2: float = bounded(0.999, least=0, below=1)
-    eps: float = bounded(1e-8, above=0)
-    weight_decay: float = bounded(0.0, least=0)
-    clip: float = bounded(1.0, least=0)
-    warmup_steps: int = bounded(0, least=0)
-    schedule: str = one_of("cosine", "constant")
-    encoding_lr_scale: float = bounded(1.0, least=0)
-    text_lr_scale: float = bounded(1.0, least=0)
-    ema: float = bounded(0.0, least=0, below=1)
-    ema_power: float = bounded(0.0, least=0)
+    lr: float = number(1e-3, least=0)
+    beta1: float = number(0.9, least=0, below=1)
+    beta2: float = number(0.999, least=0, below=1)
+    eps: float = number(1e-8, above=0)
+    weight_decay: float = number(0.0, least=0)
+    clip: float = number(1.0, least=0)
+    warmup_steps: int = number(0, least=0)
+    schedule: str = choice("cosine", "constant")
+    encoding_lr_scale: float = number(1.0, least=0)
+    text_lr_scale: float = number(1.0, least=0)
+    ema: float = number(0.0, least=0, below=1)
+    ema_power: float = number(0.0, least=0)
 
 
 @dataclass(frozen=True)
@@ -265,21 +265,21 @@ class Loop:
     "tensorboard", "wandb", "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed +
     1, … that are trained together in one step, for tasks that can (relations)."""
 
-    batch_size: int = bounded(64, least=1)
-    epochs: int = bounded(1, least=1)
-    steps: int = bounded(0, least=0)
-    accumulate: int = bounded(1, least=1)
-    precision: str = one_of("no", "bf16")
+    batch_size: int = number(64, least=1)
+    epochs: int = number(1, least=1)
+    steps: int = number(0, least=0)
+    accumulate: int = number(1, least=1)
+    precision: str = choice("no", "bf16")
     compile: bool = False
-    log_every: int = bounded(10, least=1)
-    eval_every: int = bounded(0, least=0)
-    eval_batch: int = bounded(256, least=1)
-    eval_points: int = bounded(0, least=0)
-    eval_nms: float = bounded(1.0, above=0, most=1)
-    save_every: int = bounded(1000, least=1)
-    keep: int = bounded(2, least=1)
+    log_every: int = number(10, least=1)
+    eval_every: int = number(0, least=0)
+    eval_batch: int = number(256, least=1)
+    eval_points: int = number(0, least=0)
+    eval_nms: float = number(1.0, above=0, most=1)
+    save_every: int = number(1000, least=1)
+    keep: int = number(2, least=1)
     tracker: str = ""
-    seeds: int = bounded(1, least=1)
+    seeds: int = number(1, least=1)
 
 
 @dataclass(frozen=True)

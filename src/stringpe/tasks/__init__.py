@@ -43,10 +43,11 @@ def register(name: str, task: type[Task]) -> None:
 
 
 def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
-    """The task of a recipe, with its data. given: the keys that must be keys which the task reads; by default all that
-    differ from their defaults. Of a recipe that was read from a run, only those that were changed since."""
+    """The task of a recipe, with its data. given: keys of the recipe, each of which the task must read; by default
+    those that differ from their defaults. For the recipe of a run, pass those that were changed since."""
     task = task_class(recipe.task)
     task.check(recipe, given)
+    check_data(recipe)
     return task(recipe)
 
 

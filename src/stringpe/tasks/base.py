@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,8 +19,8 @@ from ..io.checkpoint import TOKENIZER
 from ..io.files import read_json
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe, check_keys, check_values
-from .build import with_one_layer
-from .warm_start import start_folder
+from .build import backbone, build_text_tower
+from .warm_start import read_owl_config, start_folder, start_towers
 
 Value = TypeVar("Value")
 
@@ -42,10 +42,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a model is built from besides its recipe; a checkpoint keeps it.
+    """What a model is built from besides its recipe. Checkpoints hold it.
 
-    tokenizer: of a model that reads texts. config: the configuration that transformers gave to the model, or to a part
-    of it, where it came from there. spec: what the weights of a policy say about its robot."""
+    tokenizer: of a model that reads texts. config: of a model, or a part of one, that came from transformers, its
+    configuration there. spec: what the weights of a policy say about its robot."""
 
     tokenizer: Tokenizer | None = None
     config: Mapping[str, Any] | None = None
@@ -79,6 +79,8 @@ class Task(ABC):
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Of a task outside the package: what `data.source` can be, and the keys that each source reads. Tasks of the
     package are in the table of `data.sources`."""
+    losses: ClassVar[tuple[str, ...]] = ()
+    """What `loss.kind` can be, for tasks that read it."""
     config_file: ClassVar[str] = ""
     """The file of a checkpoint that holds `Parts.config`, for tasks whose models may have one."""
     results: Path | None = None
@@ -107,18 +109,21 @@ class Task(ABC):
     @classmethod
     def check(cls, recipe: Recipe, given: Iterable[str] | None = None) -> None:
         """Refuse a recipe that cannot be run as it says, before any data is read or made: values out of range, keys
-        that nothing reads, and encodings and sizes of which no model can be built. given: the keys that must be read,
-        where these are not all keys that differ from their defaults."""
+        that nothing reads, and encodings and sizes of which no model can be built. given: keys, each of which must be
+        read; by default those that differ from their defaults."""
         check_values(recipe)
         keys = cls.keys(recipe)  # a source that does not serve the task is refused here
         refuse_unread(recipe.task, recipe.data)
         check_keys(recipe, keys, f"the task {recipe.task} with data.source={recipe.data.source}", given)
         check_named_options(recipe.model.encoding_options, "model.encoding_options")
+        if cls.losses and recipe.loss.kind not in cls.losses:
+            kind = recipe.loss.kind
+            raise ValueError(f"loss.kind of the task {recipe.task} is {' or '.join(cls.losses)}, got {kind!r}")
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
         with torch.random.fork_rng(devices=()):
             try:
-                cls.check_model(recipe)
+                cls.check_task(recipe)
             except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of torch, for impossible sizes
                 reason = str(error).partition("\n")[0]
                 raise ValueError(
@@ -126,9 +131,19 @@ class Task(ABC):
                 ) from None
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
-        """Build a model of one layer, for the errors that a wrong encoding, option or size gives."""
+    def check_task(cls, recipe: Recipe) -> None:
+        """Refuse what this task alone cannot do. By default, build a model of one layer, for the errors that a wrong
+        encoding, option or size gives."""
         cls.build(with_one_layer(recipe), Parts())
+
+    @classmethod
+    def meaning(cls, metric: str) -> str:
+        """What a number of `evaluate` is, by its name, or "" if there is no such number. A number of one group of
+        cases, "iou_trays", is explained by the name of the whole."""
+        whole, _, group = metric.partition("_")
+        if metric in cls.meanings or whole not in cls.meanings:
+            return cls.meanings.get(metric, "")
+        return f"the same as {whole}, of {group} alone"
 
     @property
     @abstractmethod
@@ -155,7 +170,7 @@ class Task(ABC):
 
     @classmethod
     def changes_to_reopen(cls, recipe: Recipe, folder: Path) -> list[str]:
-        """Overrides with which the recipe of a run takes from its checkpoint (its folder pretrained_model) what it took
+        """Overrides that let the recipe of a run take from its checkpoint (the folder pretrained_model) what it took
         from other folders when it was trained, which may be gone."""
         return [f"model.start={folder}"] if recipe.model.start else []
 
@@ -216,6 +231,54 @@ class Task(ABC):
         return texts if config is None else texts | {self.config_file: json.dumps(dict(config))}
 
 
+class TextTask(Task):
+    """A task with language: its model has an image tower, its part named `image`, and a text tower, its part named
+    `text`, which can start from another run and learn at a rate of its own."""
+
+    reads: ClassVar[tuple[str, ...]] = ("text.*", "model.start", "optim.text_lr_scale")
+
+    @classmethod
+    def check_task(cls, recipe: Recipe) -> None:
+        check_named_options(recipe.text.encoding_options, "text.encoding_options")
+        if read_owl_config(recipe) is not None:
+            raise ValueError(
+                f"model.start={recipe.model.start} holds an OWL-ViT or OWLv2 of transformers, from which only the task "
+                f"detection2d can start"
+            )
+        backbone(with_one_layer(recipe).model, image_size=recipe.data.image_size)
+        build_text_tower(with_one_layer(recipe), vocab=2, padding=0)
+
+    @classmethod
+    def changes_to_reopen(cls, recipe: Recipe, folder: Path) -> list[str]:
+        tokenizer = folder / TOKENIZER
+        return [*super().changes_to_reopen(recipe, folder), *([f"text.tokenizer={tokenizer}"] * tokenizer.exists())]
+
+    def start(self, model: nn.Module, folder: Path) -> None:
+        start_towers(model, self.recipe, folder)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """The groups of every task, with the text tower's parameters in groups of their own, at `optim.text_lr_scale`
+        of the rate."""
+        groups, scale = super().parameter_groups(model), self.recipe.optim.text_lr_scale
+        tower = getattr(model, "text", None)
+        if scale == 1 or not isinstance(tower, nn.Module):
+            return groups
+        in_tower = {id(p) for p in tower.parameters()}
+        split = []
+        for group in groups:
+            text = [p for p in group["params"] if id(p) in in_tower]
+            rest = [p for p in group["params"] if id(p) not in in_tower]
+            split += [group | {"params": rest}] if rest else []
+            scaled = {"name": f"text {group['name']}", "params": text, "lr": group["lr"] * scale}
+            split += [group | scaled] if text else []
+        return split
+
+
+def with_one_layer(recipe: Recipe) -> Recipe:
+    """The recipe with towers of one layer, which show whether a model can be built and are built quickly."""
+    return replace(recipe, model=replace(recipe.model, layers=1), text=replace(recipe.text, layers=1))
+
+
 def check_named_options(options: Mapping[str, OptionValue], key: str) -> None:
     """Refuse options for one encoding, "circulant.block_size", that it does not have, whatever the recipe's own is."""
     for name in options:
@@ -225,7 +288,16 @@ def check_named_options(options: Mapping[str, OptionValue], key: str) -> None:
             raise ValueError(f"{key}.{name}: {encoding} has no option {option!r}; it has {', '.join(sorted(known))}")
 
 
-def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:
+def sum_batches(batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Sums over all batches, from those of each batch."""
+    totals: dict[str, Tensor] = {}
+    for sums in batches:
+        for name, value in sums.items():
+            totals[name] = totals[name] + value if name in totals else value
+    return totals
+
+
+def sum_processes(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:
     """Sums over all processes, from those of each process; every process must have the same names."""
     totals = {}
     for name, value in sums.items():
@@ -238,7 +310,7 @@ def add_up(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:
 
 def average(sums: Mapping[str, Tensor], place: Place) -> dict[str, float]:
     """Means over the cases of all processes, from sums and their "count", which is kept."""
-    totals = add_up(sums, place)
+    totals = sum_processes(sums, place)
     count = totals.pop("count")
     return {name: value / max(count, 1) for name, value in totals.items()} | {"count": count}
 
@@ -250,3 +322,12 @@ def broadcast(value: Value, place: Place) -> Value:
     box = [value]
     torch.distributed.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def gather(rows: list[Value], place: Place) -> list[Value]:
+    """The rows of all processes together, in every process."""
+    if place.world == 1:
+        return rows
+    parts: list[list[Value]] = [[] for _ in range(place.world)]
+    torch.distributed.all_gather_object(parts, rows)
+    return [row for part in parts for row in part]

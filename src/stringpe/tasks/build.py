@@ -1,4 +1,4 @@
-"""New models from a recipe: the parts that the `build` of the tasks is written with, all with random weights."""
+"""New models from a recipe, with random weights: what the tasks build their models from."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -112,8 +112,3 @@ def set_initial_weights(model: nn.Module, recipe: Recipe, *, skip: Collection[nn
     modules that already have theirs."""
     how = Initialisation(recipe.model.init, recipe.model.patch_gain)
     initialise_by_name(model, recipe.seed, how, skip=skip)
-
-
-def with_one_layer(recipe: Recipe) -> Recipe:
-    """The recipe with towers of one layer, which show whether a model can be built and are built quickly."""
-    return replace(recipe, model=replace(recipe.model, layers=1), text=replace(recipe.text, layers=1))

@@ -11,20 +11,19 @@ from ..data.labelled_batches import LabelledBatches
 from ..data.order import Batch, Place, derive
 from ..data.transforms import to_bytes
 from ..recipes.schema import Loss, Recipe
-from .base import Parts, Sample, Task, average
+from .base import Parts, Sample, Task, average, sum_batches
 from .build import backbone, set_initial_weights
 
 
 class Classification(Task):
     """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
 
+    losses = ("softmax", "sigmoid")
     reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias")
     capturable = True
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in CLASS_LOSSES:
-            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.feed = LabelledBatches(recipe)
 
     @property
@@ -51,11 +50,11 @@ class Classification(Task):
         return cross_entropy(model(batch["image"]), batch["target"], self.recipe.loss).mean()
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        sums: dict[str, Tensor] = {}
-        for batch in self.feed.val(place, self.recipe.loop.eval_batch):
-            more = weighted_sums(model(batch["image"]), batch["label"], batch["weight"], self.recipe.loss)
-            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in more.items()}
-        return average(sums, place)
+        sums = (
+            weighted_sums(model(batch["image"]), batch["label"], batch["weight"], self.recipe.loss)
+            for batch in self.feed.val(place, self.recipe.loop.eval_batch)
+        )
+        return average(sum_batches(sums), place)
 
     def samples(self, count: int) -> list[Sample]:
         batch = next(self.feed.val(Place(), count))
@@ -64,9 +63,6 @@ class Classification(Task):
 
     def counters(self) -> dict[str, float]:
         return {"corrupt": float(self.feed.corrupt)} if self.feed.corrupt else {}
-
-
-CLASS_LOSSES = ("softmax", "sigmoid")
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
@@ -80,9 +76,8 @@ def cross_entropy(logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
     logits = logits.float()
     if loss.kind == "softmax":
         return -(target * logits.log_softmax(-1)).sum(-1)
-    if loss.kind == "sigmoid":
-        return F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
-    raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {loss.kind!r}")
+    assert loss.kind == "sigmoid"
+    return F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
 
 
 def mixup(image: Tensor, target: Tensor, alpha: float, seed: int, step: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,8 @@ from ..models.owl_checkpoints import empty_owl, load_owl
 from ..models.owl_loss import Truth, detection_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, broadcast
+from .base import Parts, Sample, Task, TextTask, broadcast
 from .build import build_detector
-from .text_task import TextTask
 from .warm_start import OWL_CONFIG, choose_tokenizer, is_owl, load_weights, read_owl_config
 
 TOP = 300
@@ -46,7 +45,8 @@ class Detection2D(TextTask):
     metric = "AP"
     metric_name = "AP"
     counted = False
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
+        "count": Task.meanings["count"],
         "AP": "COCO's average precision, the mean over classes and over IoU thresholds from 0.50 to 0.95",
         "AP50": "average precision at an IoU of 0.50",
         "AP75": "average precision at an IoU of 0.75",
@@ -59,10 +59,6 @@ class Detection2D(TextTask):
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.model.depth != "none":
-            raise ValueError(f"detection2d sees RGB alone: set model.depth=none, got {recipe.model.depth!r}")
-        if recipe.data.negatives < 0:
-            raise ValueError(f"data.negatives is a number of classes, got {recipe.data.negatives}")
         self.shares = parse_shares(recipe.augment.mosaic)
         self.train_set = load_boxes2d(recipe.data, "train")
         mixed = recipe.data.source == "coco"
@@ -89,9 +85,11 @@ class Detection2D(TextTask):
         return build_detector(OwlViT, recipe, parts.tokenizer)
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
+        if recipe.model.depth != "none":
+            raise ValueError(f"detection2d sees RGB alone: set model.depth=none, got {recipe.model.depth!r}")
         if read_owl_config(recipe) is None:  # else the towers are those of transformers
-            super().check_model(recipe)
+            super().check_task(recipe)
 
     def start(self, model: nn.Module, folder: Path) -> None:
         if self.parts.config is None:

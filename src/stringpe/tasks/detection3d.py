@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,8 @@ from ..metrics.average_precision3d import Matched, Truths
 from ..models.owl3d import CENTRES, Detector3D, Predictions3D, assign, best_boxes, detection3d_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, add_up
+from .base import Parts, Sample, Task, TextTask, gather, sum_batches, sum_processes
 from .build import build_detector
-from .text_task import TextTask
 from .warm_start import choose_tokenizer
 
 
@@ -41,7 +40,8 @@ class Detection3D(TextTask):
     metric = "iou"
     metric_name = "mean 3D IoU"
     counted = False
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
+        "count": Task.meanings["count"],
         "iou": "the mean IoU, in 3D, of every object with the prediction that is matched to it",
         "iou_monte_carlo": "the same, estimated from random points",
         "ap": "average precision in 3D, the mean over IoU thresholds from 0.05 to 0.50",
@@ -55,8 +55,6 @@ class Detection3D(TextTask):
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         self.depth = recipe.model.depth != "none"
-        if recipe.data.queries < 1:
-            raise ValueError(f"data.queries is the number of objects per image in training, got {recipe.data.queries}")
         self.train_set = load_boxes3d(recipe.data, "train", self.depth)
         self.names = self.train_set.names
 
@@ -87,8 +85,8 @@ class Detection3D(TextTask):
         return build_detector(partial(Detector3D, centre=recipe.model.box_centre), recipe, parts.tokenizer)
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
-        super().check_model(recipe)
+    def check_task(cls, recipe: Recipe) -> None:
+        super().check_task(recipe)
         centre, depth = recipe.model.box_centre, recipe.model.depth
         if centre not in CENTRES:
             raise ValueError(f"model.box_centre is {' or '.join(CENTRES)}, got {centre!r}")
@@ -129,15 +127,14 @@ class Detection3D(TextTask):
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         frames = self.val_set
-        sums: dict[str, Tensor] = {}
+        sums: list[dict[str, Tensor]] = []
         matched: list[tuple[int, Matched]] = []
         entries: list[dict[str, Any]] = []
         for index, weight in shares(len(frames), self.recipe.loop.eval_batch, place):
             batch = frames.batch(index, place.device)
             predictions = self.predict(model, batch)
             counted = (batch["label"] >= 0) & ~batch["ignore"] & (weight > 0).to(place.device)[:, None]
-            for name, value in self._sums(predictions, batch, counted).items():
-                sums[name] = sums.get(name, torch.zeros_like(value)) + value
+            sums.append(self._sums(predictions, batch, counted))
             real = int(weight.sum())
             best = best_boxes(predictions)[:real]
             matched += zip(index.tolist(), ap3d.match(best, split_truths(batch)[:real]), strict=False)
@@ -151,7 +148,7 @@ class Detection3D(TextTask):
         ordered = sorted(gather(matched, place), key=lambda pair: pair[0])
         overall = ap3d.accumulate([image for _, image in ordered])
         precision = {"ap": overall.ap, **{f"ap{round(100 * t)}": overall.at.get(t, 0.0) for t in ap3d.SHOWN}}
-        totals = add_up(sums, place)
+        totals = sum_processes(sum_batches(sums), place)
         count = totals.pop("count")
         in_group = {f"iou_{name}": number for name, number in self._count_objects().items()}
         means = {name: total / max(in_group.get(name, count), 1) for name, total in totals.items()}
@@ -267,12 +264,3 @@ def split_truths(batch: Batch) -> list[Truths]:
         real = label >= 0
         rows.append(Truths(box[real], label[real], ignore[real]))
     return rows
-
-
-def gather(rows: list[Any], place: Place) -> list[Any]:
-    """The rows of all processes together, in every process."""
-    if place.world == 1:
-        return rows
-    parts: list[list[Any]] = [[] for _ in range(place.world)]
-    torch.distributed.all_gather_object(parts, rows)
-    return [row for part in parts for row in part]

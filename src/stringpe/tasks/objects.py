@@ -17,18 +17,17 @@ from .. import scenes
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place, generator
 from ..data.scene_frames import FrameColumns, draw_places, load_frames, with_room
-from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..models.initialise import draw_classifier
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, average
-from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
-from .classification import CLASS_LOSSES, cross_entropy, soft_targets, weighted_sums
+from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
+from .build import backbone, frozen_backbone, set_initial_weights
+from .classification import Classification, cross_entropy, soft_targets, weighted_sums
 
 
-class Namer(nn.Module):
+class PlaceClassifier(nn.Module):
     """A ViT and a linear classifier, which is applied to the ViT's features at queried places: patch tokens, with
     bilinear interpolation between patches. With `model.freeze`, the ViT takes RGB and is not trained: see
     `stringpe.models.frozen`."""
@@ -62,23 +61,21 @@ class Objects(Task):
     meanings = Task.meanings | {
         "far": "the share of objects named correctly from cameras that stand farther away than in training"
     }
+    losses = Classification.losses
     reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "model.start", "model.freeze", "model.lora")
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
         if bool(recipe.model.freeze) != bool(recipe.model.start):
             raise ValueError(
                 "a frozen ViT needs trained weights to start from: give both model.start and model.freeze, or none"
             )
         if recipe.model.lora and not recipe.model.freeze:
             raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
-        Namer(with_one_layer(recipe), 1)
+        PlaceClassifier(with_one_layer(recipe), 1)
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        check_source("objects", recipe.data)
-        if recipe.loss.kind not in CLASS_LOSSES:
-            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.classes = len(scenes.kinds())
         self.depth = recipe.model.depth != "none"
         self.frames = load_frames(recipe.data, "train", recipe.data.cameras)
@@ -89,13 +86,13 @@ class Objects(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        model = Namer(recipe, len(scenes.kinds()))
+        model = PlaceClassifier(recipe, len(scenes.kinds()))
         set_initial_weights(model, recipe)
         return model
 
     def start(self, model: nn.Module, folder: Path) -> None:
         """Take the ViT, which stays frozen, and the classifier of another run of this task."""
-        assert isinstance(model, Namer)
+        assert isinstance(model, PlaceClassifier)
         old, weights = read_model(folder)
         if old.task != "objects":
             raise ValueError(f"model.start={folder} is a run of the task {old.task}: a run of objects is needed")
@@ -111,7 +108,7 @@ class Objects(Task):
         """A step's frames with their queries, some of them mirrored."""
         recipe = self.recipe
         u = uniforms(recipe.seed, step, recipe.loop.batch_size, place, recipe.data.queries + 1, "queries")
-        return mirror(ask(tensors(frames), u[:, 1:]), (u[:, 0] < 0.5) & recipe.augment.flip)
+        return mirror(make_queries(tensors(frames), u[:, 1:]), (u[:, 0] < 0.5) & recipe.augment.flip)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         target = soft_targets(batch["label"], self.classes, self.recipe.loss.label_smoothing)
@@ -124,12 +121,13 @@ class Objects(Task):
         return metrics
 
     def _measure(self, model: nn.Module, place: Place, split: str) -> dict[str, float]:
-        sums: dict[str, Tensor] = {}
-        for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split):
-            query_weight = weight[:, None].expand_as(batch["label"])
-            batch_sums = weighted_sums(self._logits(model, batch), batch["label"], query_weight, self.recipe.loss)
-            sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in batch_sums.items()}
-        return average(sums, place)
+        sums = (
+            weighted_sums(
+                self._logits(model, batch), batch["label"], weight[:, None].expand_as(batch["label"]), self.recipe.loss
+            )
+            for batch, weight in self._validation(place, self.recipe.loop.eval_batch, split)
+        )
+        return average(sum_batches(sums), place)
 
     def samples(self, count: int) -> list[Sample]:
         batch, _ = next(self._validation(Place(), count))
@@ -149,10 +147,10 @@ class Objects(Task):
         u = torch.rand(count, self.recipe.data.queries, generator=generator(self.recipe.data.seed, "val queries"))
         for index, weight in shares(count, size, place):
             chosen = {name: t[index].to(place.device) for name, t in frames.items()}
-            yield ask(chosen, u[index].to(place.device)), weight.to(place.device)
+            yield make_queries(chosen, u[index].to(place.device)), weight.to(place.device)
 
 
-def ask(chosen: FrameColumns, u: Tensor) -> Batch:
+def make_queries(chosen: FrameColumns, u: Tensor) -> Batch:
     """The batch of chosen frames: image in [−1, 1], depth, query (b, q, 2) and label (b, q). `draw_places` draws the
     queries by uniforms u (b, q)."""
     instance, side = chosen["instance"].flatten(1).long(), chosen["rgb"].shape[-1]

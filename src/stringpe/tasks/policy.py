@@ -6,12 +6,11 @@ training also tries the policy in simulation, and val/success in metrics.jsonl i
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +20,7 @@ from ..data.demo_batches import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares, training_requests
 from ..data.order import Batch, Order, Place, derive, generator
 from ..data.transforms import uniforms
-from ..hosts.attach import attach
-from ..io.checkpoint import model_folder, read_model
+from ..io.checkpoint import read_model
 from ..io.registry import look_up
 from ..recipes.schema import Recipe
 from ..robots.calibration import intrinsics_key, pose_key
@@ -33,12 +31,13 @@ from ..robots.policies.base import FLAT, PolicyNet, PolicySpec, RobotPolicy, rea
 from ..robots.policies.diffusion_policy import DiffusionPolicy
 from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder, hash_words
-from ..robots.policies.vision_tower import TOWER, build_tower, load_tower, read_tower_config
+from ..robots.policies.vision_tower import TOWER
 from ..robots.rollout import Planner, TrialSetting
-from .base import Parts, Sample, Task, average
-from .build import backbone, set_initial_weights, with_one_layer
+from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
+from .build import backbone, set_initial_weights
 from .load import load_run
-from .warm_start import fill_in, load_weights, refuse_other_shapes, start_folder, start_vit
+from .policy_encoder import build_image_encoder, find_tower_config, is_tower
+from .warm_start import load_weights, refuse_other_shapes, start_folder
 
 NEAR = 0.05
 """An action counts as right if it is no farther than this from the demonstrated one, as a share of the joint's
@@ -60,7 +59,7 @@ class PolicyTask(Task):
     the share of each task, if there are several."""
 
     metric = "near"
-    meanings = Task.meanings | {
+    meanings: ClassVar = {name: Task.meanings[name] for name in ("loss", "count")} | {
         "near": f"the share of predicted actions within {100 * NEAR:.0f} % of a joint's range of the demonstrated ones",
         "error": "the mean distance of predicted actions to the demonstrated ones, as a share of the joints' ranges",
         "near_first": "the same as near, for the first frames of episodes",
@@ -82,7 +81,7 @@ class PolicyTask(Task):
         return (*super().keys(recipe), *option_keys(recipe.policy.kind))
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
+    def check_task(cls, recipe: Recipe) -> None:
         if not is_tower(recipe.policy.encoder):  # a tower brings its own layers
             backbone(with_one_layer(recipe).model, image_size=recipe.data.image_size)
 
@@ -114,7 +113,7 @@ class PolicyTask(Task):
     def parts(self) -> Parts:
         d, size = self.demos, self.recipe.data.image_size
         spec = PolicySpec(d.cameras, d.state.shape[1], d.action.shape[1], size, d.fps, d.tasks)
-        return Parts(spec=spec, config=tower_config(self.recipe))
+        return Parts(spec=spec, config=find_tower_config(self.recipe))
 
     def model(self) -> nn.Module:
         """A new policy. All of it starts from `model.start`, or its image encoder alone from `policy.encoder`."""
@@ -159,28 +158,31 @@ class PolicyTask(Task):
         return loss
 
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
-        metrics: dict[str, float] = {}
-        span = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
-        moving = span > FLAT  # a joint that never moves has no range to measure distances by
         devices = [place.device] if place.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # the same noise in every evaluation, and training's generator untouched
             torch.manual_seed(derive(self.recipe.data.seed, "validation", place.rank))
-            for frames, suffix in ((self.held_out, ""), (self.first, "_first")):
-                names = ("near", "error", "count") if suffix else ("near", "error", "loss", "count")
-                sums = {name: torch.zeros((), dtype=torch.float64, device=place.device) for name in names}
-                for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
-                    distance = ((model(batch, predict=True) - batch[ACTION]).abs() / span)[..., moving]  # (b, chunk, a)
-                    sums["near"] += ((distance <= NEAR).double().mean((1, 2)) * weight).sum()
-                    sums["error"] += (distance.double().mean((1, 2)) * weight).sum()
-                    sums["count"] += weight.sum()
-                    if not suffix:
-                        sums["loss"] += model(batch).double() * weight.sum()  # a mean, padding included
-                metrics |= {f"{name}{suffix}": value for name, value in average(sums, place).items()}
-        del metrics["count_first"]
-        shares = {name: self._success(model, place, name) for name in _split_names(self.recipe.policy.simulate)}
+            metrics = self._measure(model, self.held_out, place, loss=True)
+            first = self._measure(model, self.first, place)
+        metrics |= {f"{name}_first": first[name] for name in ("near", "error")}
+        tasks = filter(None, map(str.strip, self.recipe.policy.simulate.split(",")))
+        shares = {task: self._success(model, place, task) for task in tasks}
         if len(shares) > 1:
             metrics |= {f"success_{name}": share for name, share in shares.items()}
         return metrics | ({"success": sum(shares.values()) / len(shares)} if shares else {})
+
+    def _measure(self, model: nn.Module, frames: Tensor, place: Place, *, loss: bool = False) -> dict[str, float]:
+        """near and error over validation frames, their count, and perhaps the loss."""
+        span = (self.demos.action.amax(0) - self.demos.action.amin(0)).to(place.device)
+        moving = span > FLAT  # a joint that never moves has no range to measure distances by
+        sums = []
+        for batch, weight in self._validation(frames, place, self.recipe.loop.eval_batch):
+            distance = ((model(batch, predict=True) - batch[ACTION]).abs() / span)[..., moving]  # (b, chunk, a)
+            by_example = {"near": (distance <= NEAR).double(), "error": distance.double()}
+            sums.append({name: (value.mean((1, 2)) * weight).sum() for name, value in by_example.items()})
+            if loss:
+                sums[-1]["loss"] = model(batch).double() * weight.sum()  # a mean, padding included
+            sums[-1]["count"] = weight.sum()
+        return average(sum_batches(sums), place)
 
     def _success(self, model: nn.Module, place: Place, task: str) -> float:
         """The share of a task's trials in simulation that succeed with the current weights."""
@@ -235,10 +237,6 @@ class PolicyTask(Task):
             yield {name: t.to(place.device) for name, t in batch.items()}, weight.to(place.device)
 
 
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _first_frames(demos: Demos, frames: Tensor) -> Tensor:
     """The first of the frames of every episode; frames are numbers of pictures, in order."""
     episode = demos.episode[demos.seen][frames]
@@ -256,11 +254,6 @@ def _choose_held_out(episodes: int, recipe: Recipe) -> Tensor:
     return torch.randperm(episodes, generator=generator(recipe.data.seed, "held out"))[:count]
 
 
-TOWERS = ("siglip:", "paligemma:")
-"""A `policy.encoder` that begins with one of these names a folder with a model of transformers."""
-
-_NOT_ATTACHED = ("absolute", "none")  # encodings that leave a tower of transformers as it is
-
 POLICIES: dict[str, Callable[..., RobotPolicy]] = {"diffusion": DiffusionPolicy, "energy": EnergyPolicy}
 """The kinds of policies. The keyword parameters of each are its options, and keys of the recipe: policy.repeats, …"""
 
@@ -276,7 +269,7 @@ def new_policy(
 ) -> RobotPolicy:
     """The policy of a recipe. pretrained=False leaves the encoder at random, for weights that come from a checkpoint.
     tower: the configuration of an encoder of transformers; by default that of its folder."""
-    encoder = image_encoder(recipe, pretrained=pretrained, tower=tower)
+    encoder = build_image_encoder(recipe, pretrained=pretrained, tower=tower)
     policy = _build(recipe, spec, encoder)
     set_initial_weights(policy, recipe, skip=[encoder])
     return policy
@@ -300,11 +293,11 @@ def _build(recipe: Recipe, spec: PolicySpec, encoder: ImageEncoder) -> RobotPoli
     return POLICIES[p.kind](encoder, spec, net, **options)
 
 
-def load_policy(path: str | Path, device: torch.device | str = "cpu") -> RobotPolicy:
+def load_policy(path: str | Path) -> RobotPolicy:
     """The policy of a run's folder, or of one of its checkpoints/<step>, ready to act."""
     policy = load_run(path, "policy").model
     assert isinstance(policy, RobotPolicy)
-    return policy.to(device)
+    return policy
 
 
 @torch.no_grad()
@@ -326,75 +319,9 @@ def start_policy(policy: RobotPolicy, recipe: Recipe, folder: Path) -> None:
                 f"{where} was trained with {name}={getattr(trained, name)}, but these demonstrations have "
                 f"{getattr(new, name)}: they must be of the same robot and cameras"
             )
-    if tower_config(recipe) is None:
+    if find_tower_config(recipe) is None:
         refuse_other_shapes(old, recipe, where)
     low, high = policy.action_low.clone(), policy.action_high.clone()
     load_weights(policy, weights | {"about": policy.about}, where)
     policy.action_low.copy_(torch.minimum(policy.action_low, low))
     policy.action_high.copy_(torch.maximum(policy.action_high, high))
-
-
-def is_tower(encoder: str) -> bool:
-    """Whether a `policy.encoder` names a model of transformers."""
-    return encoder.startswith(TOWERS)
-
-
-def tower_config(recipe: Recipe) -> dict[str, Any] | None:
-    """The configuration of the recipe's image encoder if it is a tower of transformers, else None. It is read from the
-    encoder's folder, or from the run that the policy starts from."""
-    encoder, start = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), start_folder(recipe)
-    if is_tower(encoder):
-        return read_tower_config(Path(encoder.partition(":")[2]))
-    if start is None or not (model_folder(start) / TOWER).exists():
-        return None
-    return read_tower_config(model_folder(start))
-
-
-def image_encoder(recipe: Recipe, *, pretrained: bool = True, tower: Mapping[str, Any] | None = None) -> ImageEncoder:
-    """The recipe's image encoder; warns if it starts from random weights."""
-    encoder, freeze = fill_in(recipe.policy.encoder, recipe, "policy.encoder"), recipe.policy.freeze
-    tower = tower_config(recipe) if tower is None else tower
-    if tower is not None:
-        _check_tower(tower, recipe)
-        model = load_tower(Path(encoder.partition(":")[2]), tower) if pretrained else build_tower(tower)
-        model = _attach(model, recipe)
-        return ImageEncoder(model, dim=tower["hidden_size"], patch_size=tower["patch_size"], freeze=freeze)
-    takes_points = "lift" in recipe.model.depth and recipe.model.encoding not in ("none", "absolute")
-    world = recipe.policy.frame == "world" and takes_points
-    vit = backbone(recipe.model, image_size=recipe.data.image_size, frame="world" if world else "camera")
-    set_initial_weights(vit, recipe)
-    if pretrained and encoder:
-        old, weights = read_model(Path(encoder))
-        refuse_other_shapes(old, recipe, f"policy.encoder={encoder}")
-        start_vit(vit, weights, f"policy.encoder={encoder}")
-    elif pretrained:
-        warnings.warn(
-            "the policy's image encoder starts at random, which needs many more demonstrations than a trained one: "
-            "pass policy.encoder=CHECKPOINT, for example of stringpe train scenes_objects",
-            UserWarning,
-            stacklevel=2,
-        )
-    return ImageEncoder(vit, freeze=freeze)
-
-
-def _check_tower(config: Mapping[str, Any], recipe: Recipe) -> None:
-    """Refuse an image size or a use of depth that the tower does not support."""
-    if config["image_size"] != recipe.data.image_size:
-        side = config["image_size"]
-        raise ValueError(f"this image encoder takes {side} px: set data.image_size={side}")
-    depth, encoding = recipe.model.depth, recipe.model.encoding
-    if depth not in ("none", "lift") or (depth == "lift" and encoding in _NOT_ATTACHED):
-        raise ValueError(
-            f"an encoder of transformers takes depth as the third coordinate of an attached encoding, or none: set "
-            f"model.depth=lift with model.encoding=circulant, for example, or model.depth=none; got {depth!r} with "
-            f"{encoding!r}"
-        )
-
-
-def _attach(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """The tower with the recipe's encoding attached to every layer; its own learned position table stays."""
-    if recipe.model.encoding in _NOT_ATTACHED:
-        return model
-    options: dict[str, Any] = dict(recipe.model.options)
-    coord_dim = 3 if recipe.model.depth == "lift" else 2
-    return attach(model, recipe.model.encoding, coord_dim=coord_dim, units=recipe.model.units, **options)

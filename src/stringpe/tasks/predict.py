@@ -94,13 +94,13 @@ class Predictor(ABC):
         raise ValueError("--html and --rrd show boxes in 3D: this run finds boxes in the picture, which out.png shows")
 
 
-def load_predictor(checkpoint: str | Path, device: torch.device | None = None) -> Predictor:
+def load_predictor(checkpoint: str | Path) -> Predictor:
     """The predictor of a run's folder, of one of its checkpoints, or of an OWL-ViT or OWLv2 folder of transformers."""
     loaded = load_run(checkpoint)
     task = loaded.recipe.task
     if task not in _PREDICTORS:
         raise ValueError(f"{checkpoint} holds a run of {task}: predict takes runs of {', '.join(_PREDICTORS)}")
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return _PREDICTORS[task](loaded, device)
 
 

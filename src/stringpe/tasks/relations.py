@@ -27,8 +27,7 @@ from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
-from .base import Parts, Sample, Task
-from .build import with_one_layer
+from .base import Parts, Sample, Task, sum_batches, with_one_layer
 
 POINTS, LABELS, AXES = 16, 8, 3
 SIDE = 8.0
@@ -43,7 +42,7 @@ _SINCOS_SCALE, _LABEL_SCALE = 0.5, 0.5
 _ATTENTION = ("softmax", "linear")
 
 
-class PointTransformers(nn.Module):
+class SeedTransformers(nn.Module):
     """One transformer over labelled points per seed, computed together: labels (b, s, n) and coordinates (b, s, n, 3)
     to logits (b, s, n, 8).
 
@@ -209,8 +208,8 @@ class Relations(Task):
         self.seeds = _seeds(recipe)
 
     @classmethod
-    def check_model(cls, recipe: Recipe) -> None:
-        PointTransformers(with_one_layer(recipe).model, [recipe.seed])
+    def check_task(cls, recipe: Recipe) -> None:
+        SeedTransformers(with_one_layer(recipe).model, [recipe.seed])
 
     @property
     def examples(self) -> int:
@@ -218,7 +217,7 @@ class Relations(Task):
 
     @classmethod
     def build(cls, recipe: Recipe, parts: Parts) -> nn.Module:
-        return PointTransformers(recipe.model, _seeds(recipe))
+        return SeedTransformers(recipe.model, _seeds(recipe))
 
     def batches(self, start: int, place: Place) -> Iterator[Batch]:
         size = self.recipe.loop.batch_size
@@ -232,7 +231,7 @@ class Relations(Task):
             yield share | {"answer": nearest_label(share["labels"], share["coords"], axes)}
 
     def gradients_by_seed(self, model: nn.Module) -> list[list[Tensor]]:
-        assert isinstance(model, PointTransformers)
+        assert isinstance(model, SeedTransformers)
         return model.gradients_by_seed()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -252,23 +251,30 @@ class Relations(Task):
         return means | of_seeds
 
     def _score(self, model: nn.Module, place: Place, sets: int, growth: int = 1) -> dict[str, list[float]]:
-        """Metrics of each seed on so many test sets. growth: of the cube's side; then `larger` is the only metric."""
+        """Metrics of each seed on `sets` test sets. growth: of the cube's side; above 1, only `larger` is measured."""
         points = "test points" if growth == 1 else "larger test points"
         labels, coords = draw_points(sets, generator(self.recipe.data.seed, points), growth)
         answers = nearest_label(labels, coords, self.axes)
-        sums: dict[str, Tensor] = {}
-        seeds = len(self.seeds)
         batch = max(self.recipe.loop.eval_batch // growth**AXES, 1)
-        for parts in zip(*(t.split(batch) for t in (labels, coords, answers)), strict=True):
-            label, where, answer = (t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in parts)
-            logits = model(label, where)
-            right = logits.argmax(-1) == answer
-            found = {"larger": right}
-            if growth == 1:
-                loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
-                found = {"top1": right, "moved": model(label, where + SHIFT).argmax(-1) == answer, "loss": loss}
-            sums = {name: value.double().sum((0, 2)) + sums.get(name, 0) for name, value in found.items()}
+        parts = zip(*(t.split(batch) for t in (labels, coords, answers)), strict=True)
+        sums = sum_batches(self._score_batch(model, place, *part, larger=growth > 1) for part in parts)
         return {name: (value / answers.numel()).tolist() for name, value in sums.items()}
+
+    def _score_batch(
+        self, model: nn.Module, place: Place, labels: Tensor, coords: Tensor, answers: Tensor, *, larger: bool
+    ) -> dict[str, Tensor]:
+        """Sums (seeds,) of every metric over the points of some test sets, which all seeds share."""
+        seeds = len(self.seeds)
+        label, where, answer = (
+            t[:, None].expand(-1, seeds, *t.shape[1:]).to(place.device) for t in (labels, coords, answers)
+        )
+        logits = model(label, where)
+        right = logits.argmax(-1) == answer
+        found = {"larger": right}
+        if not larger:
+            loss = F.cross_entropy(logits.movedim(-1, 1).double(), answer, reduction="none")
+            found = {"top1": right, "moved": model(label, where + SHIFT).argmax(-1) == answer, "loss": loss}
+        return {name: value.double().sum((0, 2)) for name, value in found.items()}
 
     def samples(self, count: int) -> list[Sample]:
         return []

@@ -3,6 +3,7 @@ the paper); and zero-shot classification, in which these towers name what an ima
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -16,14 +17,13 @@ from ..data.order import Batch, Place
 from ..data.queries import PHOTO_TEMPLATES
 from ..data.transforms import to_unit
 from ..io.pictures import BadSample
-from ..metrics.recall import recall
+from ..metrics.recall import RANKS, recall
 from ..models.contrastive import Contrastive, Embeddings, class_embeddings, start_bias
 from ..models.contrastive_loss import PAIR_LOSSES, clip_loss, clip_loss_within_groups, siglip_loss
 from ..models.tokenizer import Tokenizer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, broadcast
+from .base import Parts, Sample, Task, TextTask, broadcast
 from .build import build_towers, set_initial_weights
-from .text_task import TextTask
 from .warm_start import name_tokenizer
 
 
@@ -37,27 +37,34 @@ class Retrieval(TextTask):
 
     metric = "mean_recall"
     metric_name = "mean recall"
-    meanings = Task.meanings | {
+    meanings: ClassVar = {
         "mean_recall": "the mean of recall at 1, 5 and 10, from images to texts and from texts to images",
+        **{f"i2t@{k}": f"the share of images with one of their captions among the {k} nearest" for k in RANKS},
+        **{f"t2i@{k}": f"the share of captions whose image is among the {k} nearest" for k in RANKS},
         "views": "the share of captions that score best with their own image among the images of the same room",
+        "count": Task.meanings["count"],
     }
+    losses = PAIR_LOSSES
     reads = (*TextTask.reads, "loss.kind", "loss.pair_bias", "loss.chunk", "loss.within")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        if recipe.loss.kind not in PAIR_LOSSES:
-            raise ValueError(f"loss.kind for retrieval is {' or '.join(PAIR_LOSSES)}, got {recipe.loss.kind!r}")
-        if recipe.loop.accumulate != 1:
-            raise ValueError(
-                f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
-                f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
-            )
         self.depth = recipe.model.depth != "none"
         self.feed = CaptionedBatches(name_tokenizer(recipe), self.depth)
         if recipe.loss.within and self.feed.val.group < 2:
             raise ValueError(
                 f"loss.within={recipe.loss.within:g} compares images that belong together, and every image of this set "
                 f"stands alone: set it to 0"
+            )
+
+    @classmethod
+    def check_task(cls, recipe: Recipe) -> None:
+        super().check_task(recipe)
+        start_bias(recipe.loss.pair_bias, recipe.loop.batch_size)
+        if recipe.loop.accumulate != 1:
+            raise ValueError(
+                f"a contrastive batch is compared as a whole, and loop.accumulate={recipe.loop.accumulate} would "
+                f"compare parts of it: set it to 1 and use more processes, a lower loop.batch_size or loss.chunk"
             )
 
     @property
@@ -96,11 +103,8 @@ class Retrieval(TextTask):
         image, text, owner = self._embed_all(model, place)
         metrics: dict[str, float] = {}
         if place.rank == 0:
-            shares = recall(image, text, owner)
-            metrics = {
-                "mean_recall": float(shares.pop("mean")),
-                **{name: float(share) for name, share in shares.items()},
-            }
+            found = {name: float(share) for name, share in recall(image, text, owner).items()}
+            metrics = {"mean_recall": found.pop("mean"), **found}
             if self.feed.val.group > 1:
                 metrics["views"] = share_distinguished(image, text, owner, self.feed.val.group)
             metrics["count"] = float(len(image))
@@ -152,14 +156,13 @@ def zero_shot(
     names: Sequence[str],
     *,
     size: int,
-    templates: Sequence[str] = PHOTO_TEMPLATES,
     batch: int = 64,
 ) -> dict[str, float]:
     """Classify images by the nearest of the embedded names. "top1" and "top5" are the shares of images whose label, an
     index into `names`, is the nearest name or among the nearest five; "count" is the number of images, without the
     "corrupt" ones, which could not be read. size: side of the images that the model was trained on, in pixels."""
     device = model.scale.device
-    classes = class_embeddings(model, tokenizer, names, templates)  # (classes, width)
+    classes = class_embeddings(model, tokenizer, names, PHOTO_TEMPLATES)  # (classes, width)
     hits, count, corrupt = torch.zeros(2), 0, 0
     for first in range(0, len(images), batch):
         pixels, labels = [], []

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
 from ..data.order import Batch, Order, Place, generator
-from ..data.sources import check_source
 from ..data.transforms import uniforms
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
-from .base import Parts, Sample, Task, average
-from .classification import CLASS_LOSSES, cross_entropy, hits, soft_targets
+from .base import Parts, Sample, Task, average, sum_batches
+from .classification import Classification, cross_entropy, hits, soft_targets
 
 MOVE = 4.0
 """How far test clouds, whose radius is 1, move on every axis for the metric `moved`."""
@@ -43,13 +42,11 @@ class Shapes(Task):
         *("name", "task", "seed", "data.source", *(f"model.{name}" for name in _MODEL_KEYS)),
         *(key for key in Task.common if key.startswith(("optim.", "loop."))),
     )
+    losses = Classification.losses
     reads = ("loss.kind", "loss.label_smoothing")
 
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
-        check_source("shapes", recipe.data)
-        if recipe.loss.kind not in CLASS_LOSSES:
-            raise ValueError(f"loss.kind is one of {', '.join(CLASS_LOSSES)}, got {recipe.loss.kind!r}")
         self.clouds = load_clouds(recipe.data, "train")
 
     @property
@@ -100,16 +97,14 @@ class Shapes(Task):
         clouds = load_clouds(self.recipe.data, "val")
         count, seed = len(clouds["label"]), self.recipe.data.seed
         poses = draw_rotations(count, "any", generator(seed, "poses"))
-        sums: dict[str, Tensor] = {}
-        for index, weight in shares(count, self.recipe.loop.eval_batch, place):
-            batch = {name: t[index].to(place.device) for name, t in clouds.items()}
-            scores = self._score(model, batch, poses[index])
-            batch_sums = {name: (value * weight.to(place.device)).sum() for name, value in scores.items()}
-            sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
-        return average(sums, place)
+        sums = (
+            self._score(model, {n: t[index].to(place.device) for n, t in clouds.items()}, poses[index], weight)
+            for index, weight in shares(count, self.recipe.loop.eval_batch, place)
+        )
+        return average(sum_batches(sums), place)
 
-    def _score(self, model: nn.Module, clouds: Clouds, pose: Tensor) -> dict[str, Tensor]:
-        """The values (b,) of every metric, one per cloud, which are averaged over clouds."""
+    def _score(self, model: nn.Module, clouds: Clouds, pose: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """The sums of every metric over the clouds of a batch, those with the weight 0 left out."""
         points, centres, label = clouds["points"], clouds["centres"], clouds["label"]
         logits = model(points, centres)
         target = soft_targets(label, logits.shape[-1], 0.0)
@@ -121,7 +116,7 @@ class Shapes(Task):
         }
         if self.recipe.data.pose == "stored":
             scores["turned"] = hits(model(*turn(points, centres, pose.to(points.device))), label, 1)
-        return {name: value.double() for name, value in scores.items()}
+        return {name: (value.double() * weight.to(points.device)).sum() for name, value in scores.items()}
 
     def samples(self, count: int) -> list[Sample]:
         clouds, names = load_clouds(self.recipe.data, "val"), class_names(self.recipe.data)

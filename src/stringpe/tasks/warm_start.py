@@ -168,7 +168,7 @@ def refuse_other_shapes(old: Recipe, new: Recipe, where: str, groups: Iterable[s
 
 
 def resize_table(table: Tensor, patches: int, new: tuple[int, int] | None = None) -> Tensor:
-    """A learned table of a square image, at so many patches: of another square, or of the grid `new`."""
+    """A learned table of a square image, resampled at another number of patches: of a square, or of the grid `new`."""
     if len(table) == patches:
         return table
     old, side = math.isqrt(len(table)), math.isqrt(patches)
@@ -232,15 +232,11 @@ def read_owl_config(recipe: Recipe) -> Mapping[str, Any] | None:
 def choose_tokenizer(recipe: Recipe, texts: Sequence[str]) -> Tokenizer:
     """The tokeniser that the recipe's model must use: of its file, or of what it starts from; else a BPE trained on the
     texts."""
-    if recipe.text.tokenizer:
-        return Tokenizer.load(recipe.text.tokenizer)
     folder = start_folder(recipe)
-    if folder is not None and is_owl(folder):
+    if folder is not None and is_owl(folder) and not recipe.text.tokenizer:
         return load_tokenizer(folder)
-    path = None if folder is None else checkpoints.model_folder(folder) / checkpoints.TOKENIZER
-    if path is not None and path.exists():
-        return Tokenizer.load(path)
-    return Tokenizer.train(texts, vocab=recipe.text.vocab)
+    file = name_tokenizer(recipe).text.tokenizer
+    return Tokenizer.load(file) if file else Tokenizer.train(texts, vocab=recipe.text.vocab)
 
 
 def name_tokenizer(recipe: Recipe) -> Recipe:

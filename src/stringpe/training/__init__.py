@@ -1,4 +1,4 @@
-"""The one loop, and what surrounds it: recipes as data, checkpoints, logs, statistics, comparisons.
+"""The one loop, and what surrounds it: runs in folders, logs, costs, evaluations, comparisons and their reports.
 
     from stringpe import recipes, training
     result = training.train(recipes.load("scenes", ["model.encoding=cayley"]), "runs/cayley")

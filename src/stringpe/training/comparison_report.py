@@ -1,17 +1,16 @@
 """What the report of a comparison says: what was shown, what was shown to be equal, what stays open, and how the
 numbers were made."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..io.files import write_bytes
 from ..metrics.statistics import Test, contrast, row_seed_residual, spreads_alike
-from ..recipes.design import EQUAL, MORE, Contrast, Design
+from ..recipes.design import EQUAL, MORE, TUNING_SEED, Contrast, Design, Question
 from ..tasks.base import Task
-from .comparison_runs import TUNING_SEED, Question
 from .comparison_table import Scores, Summary, best_rows, cost_rows, difference_rows, score_rows
+from .figures import can_draw, draw_curves, draw_scores
 from .report import Section, describe_task, show_picture
 
 SHOWN, SAME, OPEN = "shown", "equal", "open"
@@ -256,18 +255,8 @@ def draw_pictures(
 ) -> list[Section]:
     """Draw scores.svg and curves.svg in `out`, and return the sections that show them; without matplotlib, warn.
     curves: the metrics.jsonl of every run, by row."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        warnings.warn(
-            "matplotlib is not installed, so the report has no curves: repeat the command where it is, on the same "
-            "folder; finished runs are only read",
-            RuntimeWarning,
-            2,
-        )
+    if not can_draw():
         return []
-    from .comparison_figures import draw_curves, draw_scores
-
     pictures = {
         "scores": draw_scores(summaries, task.metric_name),
         "curves": draw_curves(curves, task.metric, task.metric_name),

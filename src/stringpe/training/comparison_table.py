@@ -14,12 +14,13 @@ Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 @dataclass(frozen=True)
 class Cell:
-    """A row in one column, in percent: the mean over seeds, the score of every seed, the test of the difference from
-    the baseline (None for the baseline itself) and its p-value after Holm's correction (None below three seeds)."""
+    """A row in one column, in percent. score: the mean over seeds. seeds: the score of every seed. test: of the
+    difference from the baseline, None for the baseline itself. adjusted: its p-value after Holm's correction, None
+    below three seeds."""
 
     score: Estimate
     seeds: dict[int, float]
-    difference: Test | None
+    test: Test | None
     adjusted: float | None
 
     @property
@@ -101,12 +102,12 @@ def score_rows(summaries: Sequence[Summary], metric_name: str) -> list[tuple[str
         head = ("encoding", *(f"{column} (%)" for column in columns))
         return [head, *((s.label, *(_plus_minus(c.score, "") for c in s.cells.values())) for s in summaries)]
     head = ("encoding", f"{metric_name} (%)", "difference")
-    return [head, *((s.label, _plus_minus(s.main.score, ""), difference(s.main)) for s in summaries)]
+    return [head, *((s.label, _plus_minus(s.main.score, ""), show_difference(s.main)) for s in summaries)]
 
 
 def cost_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     """Head and rows of the table of costs, without the columns that were not measured for any row."""
-    baseline = next((s.label for s in summaries if s.main.difference is None), "baseline")
+    baseline = next((s.label for s in summaries if s.main.test is None), "baseline")
     columns = {
         "encoding": [s.label for s in summaries],
         "learning rate": [f"{s.rate:g}" for s in summaries],
@@ -126,18 +127,18 @@ def _quartiles(values: tuple[float, float, float] | None, digits: int) -> str:
     return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(*values, d=digits)
 
 
-def difference(cell: Cell) -> str:
+def show_difference(cell: Cell) -> str:
     """The difference from the baseline, with * where it is significant after Holm's correction."""
-    if cell.difference is None:
+    if cell.test is None:
         return "baseline"
     star = " *" if cell.adjusted is not None and cell.adjusted < 0.05 else ""
-    return _plus_minus(cell.difference.difference, "+") + star
+    return _plus_minus(cell.test.difference, "+") + star
 
 
 def difference_rows(summaries: Sequence[Summary], baseline: str) -> list[tuple[str, ...]]:
     """Head and rows of the table of differences from the baseline, for comparisons of several columns."""
     head = (f"difference from {baseline}", *summaries[0].cells)
-    return [head, *((s.label, *map(difference, s.cells.values())) for s in summaries)]
+    return [head, *((s.label, *map(show_difference, s.cells.values())) for s in summaries)]
 
 
 def best_rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
@@ -158,7 +159,7 @@ def as_csv(summaries: Sequence[Summary]) -> str:
 
 
 def _line(s: Summary, column: str, cell: Cell) -> dict[str, Any]:
-    test = cell.difference
+    test = cell.test
     d = Estimate(0.0, None, None, cell.score.count) if test is None else test.difference
     return {
         "encoding": s.label,

@@ -15,9 +15,8 @@ from ..io.progress import working
 from ..metrics.statistics import Estimate, wilson
 from ..tasks.base import Task
 from ..tasks.load import open_run
-from .launch import create_accelerator
+from .launch import create_accelerator, digests, versions
 from .report import Rows, Section, describe_task, show_samples, write_report
-from .run_result import digests, versions
 
 
 def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | Path | None = None) -> dict[str, Any]:
@@ -103,13 +102,5 @@ def metric_rows(result: Mapping[str, Any], task: Task) -> Rows:
     numbers = {name: value for name, value in result.items() if isinstance(value, float)}
     return [
         ("metric", "value", "what it is"),
-        *((name, f"{value:.4g}", _meaning(name, task.meanings)) for name, value in numbers.items()),
+        *((name, f"{value:.4g}", task.meaning(name)) for name, value in numbers.items()),
     ]
-
-
-def _meaning(name: str, meanings: Mapping[str, str]) -> str:
-    """What a number is, by its name; or, of one group of cases ("iou_trays"), by the name of the whole."""
-    whole, _, group = name.partition("_")
-    if name in meanings or whole not in meanings:
-        return meanings.get(name, "")
-    return f"the same as {whole}, of {group} alone"

@@ -1,21 +1,32 @@
-"""Training the run of a recipe in a folder, alone or in every process of `accelerate launch`."""
+"""One run in a folder: train it, alone or in every process of `accelerate launch`, or read the result that it left.
+
+A finished run leaves result.json and summary.csv. Digests in result.json tie the numbers to the weights, the recipe and
+the data that made them."""
 
 import atexit
+import csv
 import gc
+import io
+import platform
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import __version__
+from ..data.fingerprints import check_files, digest_data, digest_files, digest_json
 from ..io import checkpoint as checkpoints
-from ..io.files import hold_lock, write_json
+from ..io.files import hold_lock, read_record, write_json, write_text
+from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data, create, task_class
 from ..tasks.warm_start import start_folder, start_recipe
 from .costs import peak_bytes, reset_peak
 from .log import check_tracker
-from .run_result import device_name, digests, read_result, versions, write_result
+
+_RESULT = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -93,3 +104,66 @@ def _end_process_group() -> None:
     gc.collect()  # models that were wrapped for the group hold on to it
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def read_result(recipe: Recipe, out: Path, files: str | None = None) -> dict[str, Any] | None:
+    """The result that `train` left in `out`, or None if the run is not finished. Refuses the result of another recipe,
+    or of data that has changed since. files: `digest_files` of the recipe's data, for callers that know it."""
+    if not (out / "result.json").exists():
+        return None
+    try:
+        earlier = from_dict(read_record(out / "recipe.json", dict))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{out / 'recipe.json'} is not the recipe of the run ({error}): restore it") from None
+    changed = differences(earlier, recipe)
+    if changed:
+        raise ValueError(f"{out} holds the result of another recipe ({'; '.join(changed)}): choose another folder")
+    result: dict[str, Any] = read_record(out / "result.json", _RESULT, "restore it, or remove it to repeat the run")
+    if result.get("digest"):
+        check_files(result["digest"], digest_files(recipe.data) if files is None else files, out)
+    return result
+
+
+def write_result(recipe: Recipe, out: Path, result: Mapping[str, Any]) -> None:
+    """Write summary.csv, one line with the main numbers, and then result.json, which says that the run is finished."""
+    line = {"recipe": recipe.name, "encoding": recipe.model.encoding, "seed": recipe.seed, "step": result["step"]}
+    line |= result["metrics"]
+    line |= {key: result[key] for key in ("parameters", "step_ms", "peak_bytes", "seconds", "device")}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, line, lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(line)
+    write_text(out / "summary.csv", text.getvalue())
+    write_json(out / "result.json", result)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    import accelerate
+
+    return {
+        "stringpe": __version__,
+        "torch": torch.__version__,
+        "accelerate": accelerate.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
+def digests(recipe: Recipe, weights: str) -> dict[str, str]:
+    """Digests of what makes a number: the weights (given), the recipe and the data, and of the data's files, where it
+    has any, alone."""
+    sums = {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
+    files = digest_files(recipe.data)
+    return sums | {"files": files} if files else sums
+
+
+def digest_recipe(recipe: Recipe) -> str:
+    """A digest of all settings of a run, 32 hexadecimal digits."""
+    return digest_json(recipe.to_dict())

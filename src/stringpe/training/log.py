@@ -77,10 +77,8 @@ class Log:
 
 
 def _open_at(path: Path, position: int) -> TextIO:
-    path.touch()
-    file = open(path, "r+", encoding="utf-8", opener=refuse_link)  # noqa: SIM115, closed by the log
-    file.seek(min(position, path.stat().st_size))
-    file.truncate()
+    file = open(path, "a+", encoding="utf-8", opener=refuse_link)  # noqa: SIM115, closed by the log
+    file.truncate(min(position, path.stat().st_size))
     return file
 
 
@@ -126,8 +124,9 @@ def start_tracker(recipe: Recipe, out: Path, title: str, step: int) -> Any:
         tracker.start()
     except Exception as error:  # packages and servers of others, each with exceptions of its own
         raise ValueError(f"loop.tracker={name} could not start: {error}") from error
-    settings = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in _settings(recipe)}
-    tracker.store_init_configuration(settings)
+    settings = flatten(recipe.to_dict())
+    plain = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in settings.items()}
+    tracker.store_init_configuration(plain)
     return tracker
 
 
@@ -139,8 +138,3 @@ def _options(name: str, out: Path, title: str, step: int) -> dict[str, Any]:
         mark = hashlib.blake2b(str(out.resolve()).encode(), digest_size=8).hexdigest()
         return {"name": title, "dir": str(out), "id": mark, "resume": "allow"}
     return {"mlflow": {"run_name": title}, "aim": {"experiment": PROJECT}}.get(name, {})
-
-
-def _settings(recipe: Recipe) -> list[tuple[str, Any]]:
-    """Every key of the recipe with its value."""
-    return list(flatten(recipe.to_dict()).items())

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from ..data.fingerprints import check_files, digest_files
 from ..data.order import Batch, Place, derive
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
@@ -31,7 +32,6 @@ from ..tasks.base import Task
 from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
-from .run_result import check_files, digest_files
 from .state import Ema, restore_generators, save_generators
 
 _STOP_CHECK_EVERY = 10  # steps between asking the other processes whether one of them was told to stop
@@ -110,7 +110,7 @@ class Run:
         self.model.eval()
         # A compiled model is evaluated as it was written: compiling it once more takes longer than that saves.
         as_written = torch.compiler.set_stance("force_eager") if self.recipe.loop.compile else nullcontext()
-        with torch.no_grad(), as_written, self.ema.swapped() if self.ema else nullcontext():
+        with torch.no_grad(), as_written, self.ema.swap() if self.ema else nullcontext():
             metrics = self.task.evaluate(self.model, self.place)
         self.model.train()
         return metrics
@@ -218,11 +218,11 @@ class Run:
         self.window.copy_(self.accelerator.reduce(self.window, "mean"))  # the same in all processes: one pair to save
         # Full tensors under plain names, however the model is wrapped or sharded.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights, optimizer = map(_untyped, get_state_dict(self.model, self.optimizer.optimizer, options=options))
+        weights, optimizer = map(_as_dict, get_state_dict(self.model, self.optimizer.optimizer, options=options))
         average = None
         if self.ema:
-            with self.ema.swapped():
-                swapped = _untyped(get_model_state_dict(self.model, options=options))
+            with self.ema.swap():
+                swapped = _as_dict(get_model_state_dict(self.model, options=options))
                 average = {name: t.clone() for name, t in swapped.items()}  # on a CPU these are the weights themselves
         state = save_generators(self.place.device)
         state = {name: self.accelerator.gather(t[None].to(self.place.device)) for name, t in state.items()}
@@ -291,12 +291,12 @@ class Run:
         options = StateDictOptions(full_state_dict=True)
         weights = checkpoint.model if checkpoint.weights is None else checkpoint.weights
         if self.ema:
-            with self.ema.swapped():
-                set_model_state_dict(self.model, _untyped(checkpoint.model), options=options)
+            with self.ema.swap():
+                set_model_state_dict(self.model, _as_dict(checkpoint.model), options=options)
         set_state_dict(
             self.model,
             self.optimizer.optimizer,
-            model_state_dict=_untyped(weights),
+            model_state_dict=_as_dict(weights),
             optim_state_dict=self._for_this_device(checkpoint.optimizer),
             options=options,
         )
@@ -323,7 +323,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return part
 
 
-def _untyped(state: Any) -> dict[str, Any]:
+def _as_dict(state: Any) -> dict[str, Any]:
     """A state dict, without the narrower type that torch gives it."""
     return state
 

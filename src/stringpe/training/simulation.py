@@ -24,7 +24,7 @@ from ..robots.policies.base import PolicySpec, read_spec
 from ..robots.rollout import Planner, Trial, TrialSetting
 from ..tasks.policy import load_policy
 from .evaluation import evaluation_folder
-from .simulation_report import Result, draw_success, overview, table, write_simulation
+from .simulation_report import Result, draw_success, format_overview, format_table, write_simulation
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,17 @@ def simulate(
     processes; 0 for one per core. patience: seconds after which a simulation counts as hung. html: write
     a page beside every video, to step through its cameras."""
     settings = _list_settings([tasks] if isinstance(tasks, str) else tasks, options or {}, shifts)
-    candidates = [read_candidate(*pair) for pair in zip(map(Path, checkpoints), labels(checkpoints), strict=True)]
+    candidates = [
+        read_candidate(*pair) for pair in zip(map(Path, checkpoints), label_checkpoints(checkpoints), strict=True)
+    ]
     # One policy after another; all environments are checked before the first trial.
     plans = [(c, _plan(c, setting, out, videos, html)) for c in candidates for setting in settings]
     results: dict[str, dict[str, Result]] = {setting_name(*setting): {} for setting in settings}
     with TrialWorkers(jobs or os.cpu_count() or 1, patience) as workers:
         for candidate, plan in plans:
-            results[plan.setting][candidate.label] = evaluate(plan, range(seed, seed + count), workers, quiet)
-    tables = [table(result, name) for name, result in results.items()]
-    text = "\n".join([*([overview(results)] if len(results) > 1 else []), *tables])
+            results[plan.setting][candidate.label] = evaluate_policy(plan, range(seed, seed + count), workers, quiet)
+    tables = [format_table(result, name) for name, result in results.items()]
+    text = "\n".join([*([format_overview(results)] if len(results) > 1 else []), *tables])
     if out or len(candidates) == 1:
         folder = Path(out) if out else evaluation_folder(candidates[0].folder) / "simulation"
         write_text(folder / "table.md", text)
@@ -109,7 +111,7 @@ def _list_settings(
 
 
 @dataclass(frozen=True)
-class PolicyEvaluation:
+class EvaluationPlan:
     """The evaluation of one policy in one setting. setting: its name. weights: the digest of the policy's weights.
     videos: how many to keep of successes, and of failures. html: whether to write a page beside each video."""
 
@@ -124,7 +126,7 @@ class PolicyEvaluation:
 
 def _plan(
     candidate: Candidate, setting: tuple[str, Mapping[str, Any]], out: str | Path | None, videos: int, html: bool
-) -> PolicyEvaluation:
+) -> EvaluationPlan:
     """The evaluation of a policy in a setting; refuses an environment that is not the policy's."""
     (task, options), spec = setting, candidate.spec
     name = setting_name(task, options)
@@ -135,10 +137,10 @@ def _plan(
     folder = Path(out) / candidate.label if out else evaluation_folder(candidate.folder)
     folder = folder / name.replace(", ", "-").replace("/", "-").replace(":", "-")
     policy = partial(load_policy, candidate.folder)
-    return PolicyEvaluation(policy, env, folder, name, candidate.weights, videos, html)
+    return EvaluationPlan(policy, env, folder, name, candidate.weights, videos, html)
 
 
-def evaluate(plan: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet: bool = True) -> Result:
+def evaluate_policy(plan: EvaluationPlan, seeds: range, workers: TrialWorkers, quiet: bool = True) -> Result:
     """Make one trial per seed; those that the folder holds already are not repeated. Writes eval_info.json."""
     if not len(seeds):
         raise ValueError("an evaluation needs at least one trial")
@@ -159,7 +161,7 @@ def evaluate(plan: PolicyEvaluation, seeds: range, workers: TrialWorkers, quiet:
                     log.flush()
                     job.show(len(done), f"{sum(t.success for t in done.values())} succeeded")
         result = Result([done[s] for s in seeds], plan.weights)
-        write_json(folder / "eval_info.json", summarise(result, time.monotonic() - began, folder))
+        write_json(folder / "eval_info.json", make_info(result, time.monotonic() - began, folder))
     return result
 
 
@@ -188,7 +190,7 @@ _TRIAL = {"seed": int, "success": bool, "sum_reward": float, "max_reward": float
 _TRIAL |= {"crashed": str, "video": str, "hung": bool}
 
 
-def summarise(result: Result, seconds: float, folder: Path) -> dict[str, Any]:
+def make_info(result: Result, seconds: float, folder: Path) -> dict[str, Any]:
     """eval_info.json: lerobot's keys, and beside them Wilson's interval, crashes and the digest of the weights."""
     trials, share, n = result.trials, result.share, len(result.trials)
     return {
@@ -235,7 +237,7 @@ def check_env(env: Callable[[], Any], action_dim: int, state_dim: int) -> None:
         )
 
 
-def labels(checkpoints: Sequence[str | Path]) -> list[str]:
+def label_checkpoints(checkpoints: Sequence[str | Path]) -> list[str]:
     """Short and distinct names: the paths without what they have in common at the start."""
     parts = [Path(c).resolve().parts for c in checkpoints]
     if len(set(parts)) < len(parts):

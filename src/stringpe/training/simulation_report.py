@@ -1,8 +1,6 @@
 """Results of policies in simulation: tables, the figure, and report.html, which says what was tried, what the trials
 show, and what they do not show."""
 
-import importlib.util
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +10,9 @@ from ..io.files import write_bytes
 from ..io.table import markdown_table
 from ..metrics.statistics import Estimate, paired_shares, wilson
 from ..robots.rollout import Trial
+from .figures import can_draw, draw_shares
+from .launch import versions
 from .report import Section, show_picture, write_report
-from .run_result import versions
 
 _COLUMNS = (
     "success: share of the trials that the simulation counts as a success, with Wilson's interval",
@@ -107,7 +106,7 @@ def short_names(settings: Sequence[str]) -> list[str]:
     return [", ".join(part for part in name if part not in common) or "usual" for name in parts]
 
 
-def overview(results: Results) -> str:
+def format_overview(results: Results) -> str:
     """Markdown: one row per policy, one column per setting, with success in per cent and Wilson's interval."""
     first, *_ = results.values()
     rows = []
@@ -117,7 +116,7 @@ def overview(results: Results) -> str:
     return markdown_table(["policy", *short_names(list(results))], rows) + "\n"
 
 
-def table(results: Mapping[str, Result], setting: str) -> str:
+def format_table(results: Mapping[str, Result], setting: str) -> str:
     """Markdown: success with Wilson's interval, and differences from the first policy, paired by initial state."""
     head, *rows = table_rows(results)
     return "\n".join([markdown_table(head, rows), "", *notes(results, setting), ""])
@@ -163,13 +162,8 @@ def _range(estimate: Estimate, sign: str, digits: int = 1) -> str:
 
 def draw_success(results: Results, path: Path) -> bytes | None:
     """Write the figure of all settings, and return its content (SVG); None without matplotlib."""
-    if not importlib.util.find_spec("matplotlib"):
-        warnings.warn(
-            f"matplotlib is not installed, so {path.name} is not drawn: install it and repeat the command", stacklevel=3
-        )
+    if not can_draw():
         return None
-    from .comparison_figures import draw_shares
-
     shares = [{label: result.share for label, result in policies.items()} for policies in results.values()]
     groups = dict(zip(short_names(list(results)), shares, strict=True))
     figure = draw_shares(groups, "success (%), 95 % interval")

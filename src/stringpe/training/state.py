@@ -30,16 +30,16 @@ class Ema:
         torch._foreach_lerp_(list(self.average.values()), [p.detach() for p in self.weights.values()], 1 - decay)
 
     @contextmanager
-    def swapped(self) -> Iterator[None]:
+    def swap(self) -> Iterator[None]:
         """Inside, the model holds the average."""
-        self._swap()
+        self._exchange()
         try:
             yield
         finally:
-            self._swap()
+            self._exchange()
 
     @torch.no_grad()
-    def _swap(self) -> None:
+    def _exchange(self) -> None:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # evaluation leaves whole weights behind, which the next step would take for new ones

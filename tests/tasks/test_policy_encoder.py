@@ -1,4 +1,4 @@
-"""Where a policy and its image encoder start: at random, from a run, from a tower of transformers, from a policy."""
+"""Where the image encoder of a policy starts: at random, from a run, from a tower of transformers."""
 
 import shutil
 import warnings
@@ -7,26 +7,18 @@ import pytest
 import torch
 from policy_toy import batch
 from safetensors.torch import save_file
-from stand_in import demonstration
 from tower_files import write_tower
 
 from stringpe import tasks
-from stringpe.models.vit import ViT
 from stringpe.recipes.overrides import override
-from stringpe.robots.data.writer import Writer
 from stringpe.robots.policies.base import PolicySpec
 from stringpe.robots.policies.vision_tower import load_tower, read_tower_config
-from stringpe.tasks.policy import image_encoder, load_policy, new_policy
-from stringpe.tasks.warm_start import start_vit
+from stringpe.tasks.policy import load_policy, new_policy
+from stringpe.tasks.policy_encoder import build_image_encoder
 from stringpe.training import evaluate, train
 
 RANDOM = "image encoder starts at random"
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore:.*{RANDOM}")]
-
-
-@pytest.fixture
-def folder(reach_folder):
-    return reach_folder
 
 
 @pytest.fixture
@@ -49,56 +41,24 @@ def test_an_encoder_at_random_is_warned_about(recipe, tmp_path):
 def test_an_encoder_starts_from_a_checkpoint(recipe, tmp_path):
     train(override(recipe, ["loop.steps=2", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
     trained = load_policy(tmp_path / "run").observer.encoder
-    started = image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}"]))
+    started = build_image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}"]))
     image = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(started(image, None), trained(image, None))
     with pytest.raises(ValueError, match=r"other towers .*model.dim=32 there, 64 here"):
-        image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", "model.dim=64"]))
+        build_image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", "model.dim=64"]))
     for other in ("absolute", "rope"):  # what has no learned weights of its own would be taken for anything
         with pytest.raises(ValueError, match=f"model.encoding={recipe.model.encoding} there, {other} here"):
-            image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", f"model.encoding={other}"]))
+            build_image_encoder(override(recipe, [f"policy.encoder={tmp_path / 'run'}", f"model.encoding={other}"]))
     with pytest.raises(ValueError, match="there is no checkpoint in nowhere"):
-        image_encoder(override(recipe, ["policy.encoder=nowhere"]))
+        build_image_encoder(override(recipe, ["policy.encoder=nowhere"]))
     own = str(tmp_path / "{encoding}" / "{seed}")  # every row of a comparison from its like
     (tmp_path / recipe.model.encoding).mkdir()
     (tmp_path / "run").rename(tmp_path / recipe.model.encoding / str(recipe.seed))
     torch.testing.assert_close(
-        image_encoder(override(recipe, [f"policy.encoder={own}"]))(image, None), trained(image, None)
+        build_image_encoder(override(recipe, [f"policy.encoder={own}"]))(image, None), trained(image, None)
     )
     with pytest.raises(ValueError, match=r"policy\.encoder can hold \{encoding\}"):
-        image_encoder(override(recipe, ["policy.encoder={row}"]))
-
-
-def test_registers_may_be_new_to_an_encoder():
-    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": "cayley"}
-    plain, more = ViT(**sizes), ViT(**sizes, registers=3)
-    before = more.prefix.clone()
-    start_vit(more, {f"image.{k}": v for k, v in plain.state_dict().items()}, "there")
-    torch.testing.assert_close(more.prefix, before)
-    torch.testing.assert_close(more.patch.weight, plain.patch.weight)
-
-
-def test_a_learned_table_is_read_at_the_encoders_own_patches():
-    sizes = {"dim": 32, "layers": 1, "num_heads": 2, "patch_size": 4, "encoding": "absolute"}
-    small, large = ViT(**sizes, image_size=16), ViT(**sizes, image_size=32)
-    with torch.no_grad():  # a ramp, which interpolation keeps a ramp
-        small.absolute.weight.copy_(torch.arange(4.0).repeat_interleave(4)[:, None].expand(16, 32))
-    start_vit(large, {f"image.{k}": v for k, v in small.state_dict().items()}, "there")
-    rows = large.absolute.weight.unflatten(0, (8, 8))
-    torch.testing.assert_close(rows[1:7, 3, 0], torch.linspace(0.25, 2.75, 6))
-    with pytest.raises(ValueError, match="holds no vision transformer like this one"):
-        start_vit(large, {k: v for k, v in small.state_dict().items() if not k.startswith("absolute")}, "there")
-
-
-@pytest.mark.parametrize("encoding", ["rope_mixed", "cayley", "circulant"])
-def test_a_2d_encoder_becomes_3d_without_a_jump(encoding):
-    sizes = {"dim": 32, "layers": 2, "num_heads": 2, "patch_size": 4, "encoding": encoding}
-    flat, deep = ViT(**sizes), ViT(**sizes, coord_dim=3)
-    start_vit(deep, {f"image.{k}": v for k, v in flat.state_dict().items()}, "there")
-    image, depth = torch.randn(2, 3, 16, 16), 0.5 + torch.rand(2, 16, 16)
-    torch.testing.assert_close(deep.features(image, depth).tokens, flat.features(image).tokens, rtol=1e-4, atol=1e-5)
-    deep.features(image, depth).tokens.square().sum().backward()
-    assert deep.lift.scale.grad.abs().max() > 0
+        build_image_encoder(override(recipe, ["policy.encoder={row}"]))
 
 
 @pytest.mark.parametrize("kind", ["siglip", "paligemma"])
@@ -111,11 +71,11 @@ def test_a_tower_of_transformers_is_attached_and_starts_as_it_is(recipe, tmp_pat
         warnings.simplefilter("error", UserWarning)
         for encoding in ("absolute", "cayley"):
             changes = [f"policy.encoder={kind}:{folder}", f"model.encoding={encoding}"]
-            encoder = image_encoder(override(recipe, changes)).eval()
+            encoder = build_image_encoder(override(recipe, changes)).eval()
             torch.testing.assert_close(encoder(image, None), wanted, rtol=1e-3, atol=1e-4)
     learned = ["model.encoding=rope", "model.encoding_options.learnable=true", "model.encoding_options.base=100"]
     for options, count in ((learned[:1], 2), (learned, 4)):  # a gate per layer, and what the paper learns: frequencies
-        rope = image_encoder(override(recipe, [*changes, *options]))
+        rope = build_image_encoder(override(recipe, [*changes, *options]))
         trained = [name for name, p in rope.named_parameters() if "frequencies" in name and p.requires_grad]
         assert len(trained) == count, trained
     policy = new_policy(override(recipe, changes), PolicySpec(("top", "wrist"), 3, 4, 16, 10.0))
@@ -123,16 +83,16 @@ def test_a_tower_of_transformers_is_attached_and_starts_as_it_is(recipe, tmp_pat
     loss.backward()
     for wrong, text in ((["model.depth=normals"], "takes depth as the third"), (["data.image_size=32"], "takes 16 px")):
         with pytest.raises(ValueError, match=text):
-            image_encoder(override(recipe, [*changes, *wrong]))
+            build_image_encoder(override(recipe, [*changes, *wrong]))
     with pytest.raises(ValueError, match="takes depth as the third coordinate of an attached encoding"):
-        image_encoder(override(recipe, [*changes, "model.depth=lift", "model.encoding=absolute"]))
+        build_image_encoder(override(recipe, [*changes, "model.depth=lift", "model.encoding=absolute"]))
 
 
 def test_a_tower_of_transformers_sees_depth_and_starts_as_its_2d_self(recipe, tmp_path):
     """The KUKA policies: a pretrained 2D encoder, with depth as third coordinate of Circulant-STRING."""
     tower = write_tower(tmp_path / "pali", "paligemma")
     changes = [f"policy.encoder=paligemma:{tmp_path / 'pali'}", "model.encoding=circulant", "model.depth=lift"]
-    encoder = image_encoder(override(recipe, [*changes, "model.encoding_options.block_size=8"]))
+    encoder = build_image_encoder(override(recipe, [*changes, "model.encoding_options.block_size=8"]))
     assert encoder.wants_depth
     image, depth = torch.randn(2, 3, 16, 16), 0.5 + torch.rand(2, 16, 16)
     seen = encoder(image, depth)
@@ -191,55 +151,3 @@ def test_a_damaged_folder_of_a_tower_is_named(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=rf"{name} is damaged"):
         load_tower(tmp_path, read_tower_config(tmp_path))
-
-
-def test_pretraining_on_many_tasks_then_tuning_on_one(recipe, folder, tmp_path):
-    other = tmp_path / "other"
-    with Writer(other, fps=10) as writer:
-        for seed in range(20, 24):
-            writer.add(demonstration(seed, depth=True), task="reach it again", seed=seed)
-    many = override(recipe, [f"data.train={folder},{other}", "loop.steps=2", "loop.eval_every=0"])
-    train(many, tmp_path / "many", quiet=True)
-    first = load_policy(tmp_path / "many")
-    assert first.spec.tasks == ("reach 0", "reach 1", "reach it again")
-    tuning = override(recipe, [f"data.train={other}", f"model.start={tmp_path / 'many'}", "loop.steps=1"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # its encoder does not start at random
-        started = tasks.create(tuning).model()
-    assert started.spec.tasks == ("reach it again",)
-    for name, value in first.state_dict().items():
-        if name != "about":
-            torch.testing.assert_close(started.state_dict()[name], value, msg=name)
-    train(tuning, tmp_path / "one", quiet=True)
-    shutil.rmtree(tmp_path / "many")
-    assert evaluate(tmp_path / "one")["count"] > 0  # what it started from may be gone
-
-
-def test_what_a_policy_cannot_start_from_is_refused(recipe, folder, tmp_path):
-    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
-    start = f"model.start={tmp_path / 'run'}"
-    for changes, text in (
-        (["policy.dim=64"], "are not those of its recipe"),
-        (["model.encoding=rope"], "model.encoding=cayley there, rope here"),
-        (["data.image_size=32"], "was trained with image_size=16, but these demonstrations have 32"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            tasks.create(override(recipe, [start, *changes])).model()
-
-
-def test_a_started_policy_keeps_its_scale_and_widens_its_range(recipe, tmp_path):
-    train(override(recipe, ["loop.steps=1", "loop.eval_every=0"]), tmp_path / "run", quiet=True)
-    old, task = load_policy(tmp_path / "run"), tasks.create(override(recipe, [f"model.start={tmp_path / 'run'}"]))
-    task.demos.action[0, 0] = 3.0
-    task.demos.state.add_(5.0)
-    new = task.model()
-    task.demos.action[0, 0] = 0.0  # the set is shared by the tests of this process
-    task.demos.state.sub_(5.0)
-    torch.testing.assert_close(new.state_mean, old.state_mean)
-    assert new.action_high[0] == 3
-    assert new.action_high[1] == old.action_high[1]
-
-
-def test_an_unknown_kind_is_refused(recipe):
-    with pytest.raises(ValueError, match=r"policy.kind is one of 'diffusion', 'energy', got 'flow'"):
-        new_policy(override(recipe, ["policy.kind=flow"]), PolicySpec(("top",), 2, 2, 16, 10.0))

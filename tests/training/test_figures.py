@@ -1,6 +1,6 @@
 """Curves of a comparison: means over seeds, and one style per row."""
 
-from stringpe.training.comparison_figures import line_styles, mean_curve, read_curve
+from stringpe.training.figures import line_styles, mean_curve, read_curve
 
 
 def test_curves_are_means_over_common_steps(tmp_path):

@@ -1,4 +1,4 @@
-"""The usual ways to rotate queries and keys, written out, to be compared with.
+"""Alternatives to our rotation: the usual ways to rotate queries and keys, written out.
 
 Each takes q and k (b, h, n, d), coords (b, n, c), frequencies (h, c, d/2), and S (h, d, d) where it has a basis, and
 computes the same scores as ours in its own layout. Layouts differ from ours where their authors' do.
@@ -10,7 +10,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-Way = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Rotation = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From q, k, coordinates, frequencies and S to rotated queries and keys."""
 
 
 def rotate_half(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +70,7 @@ def circulant_fft(q: Tensor, k: Tensor, coords: Tensor, frequencies: Tensor, ske
     return turn(q), turn(k)
 
 
-WAYS: dict[str, Way] = {
+ALTERNATIVES: dict[str, Rotation] = {
     "rotate-half": rotate_half,
     "complex numbers": complex_numbers,
     "Cayley, P by matmul on tokens": cayley_matmul,
@@ -78,16 +79,16 @@ WAYS: dict[str, Way] = {
 }
 
 
-def peers() -> dict[str, Way]:
+def find_peers() -> dict[str, Rotation]:
     """Kernels of other libraries, where they are installed. They take one table for all heads and samples and give no
-    gradient to frequencies: less than the job, so that their time is a lower bound. Each imports its library when it is
-    called, and raises if that is there and does not work."""
-    ways: dict[str, tuple[str, Way]] = {
+    gradient to frequencies; this is less than the whole job, so their time is a lower bound. Each imports its library
+    when it is called, and raises if the library is installed but does not work."""
+    kernels: dict[str, tuple[str, Rotation]] = {
         "Liger (one table)": ("liger_kernel", _liger),
         "flash-attn (one table)": ("flash_attn", _flash),
         "timm (one table)": ("timm", _timm),
     }
-    return {name: way for name, (package, way) in ways.items() if find_spec(package) is not None}
+    return {name: kernel for name, (package, kernel) in kernels.items() if find_spec(package) is not None}
 
 
 def _table(coords: Tensor, frequencies: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
-"""Figures of comparisons: curves over steps, final scores, and shares with their intervals. Needs matplotlib."""
+"""Figures of reports: curves over steps, final scores, and shares with their intervals. Needs matplotlib."""
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -16,6 +18,19 @@ if TYPE_CHECKING:
 Points = list[tuple[int, float]]
 
 _DASHES = ("-", "--", ":", "-.")
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed; warns if it is not."""
+    if find_spec("matplotlib") is not None:
+        return True
+    warnings.warn(
+        "matplotlib is not installed, so the report has no figures: repeat the command where it is, on the same "
+        "folder; what is finished is only read",
+        RuntimeWarning,
+        3,
+    )
+    return False
 
 
 def read_curve(path: Path, key: str) -> Points:
