@@ -13,7 +13,7 @@ from stringpe.data.order import Place, derive
 from stringpe.encoding import param_groups
 from stringpe.io import checkpoint as checkpoints
 from stringpe.tasks import create
-from stringpe.training import train
+from stringpe.training import capture, train
 from stringpe.training.capture import CapturedStep, compile_layers, cuda_graph, prefetch
 from stringpe.training.loop import cosine
 
@@ -168,15 +168,33 @@ def test_other_threads_may_allocate_while_a_step_is_captured(monkeypatch):
     """The one that pins the batches of workers does so at any time."""
     modes = []
 
-    def graph(captured, capture_error_mode="global"):
-        modes.append(capture_error_mode)
+    def graph(captured, stream=None, capture_error_mode="global"):
+        modes.append((stream, capture_error_mode))
         return contextlib.nullcontext()
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "graph", graph)
     cuda_graph(lambda: None)()
-    assert modes == ["thread_local"]
+    assert modes == [(None, "thread_local")]
+
+
+def test_the_first_steps_and_the_capture_share_a_stream(monkeypatch):
+    """A gradient is accumulated on the stream where autograd first met its parameter."""
+    streams, used = iter(["mine", "another"]), []
+    monkeypatch.setattr(
+        torch.cuda, "Stream", lambda device: types.SimpleNamespace(name=next(streams), wait_stream=used.append)
+    )
+    current = types.SimpleNamespace(name="current", wait_stream=lambda other: used.append(other))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda side: contextlib.nullcontext(used.append(side)))
+    monkeypatch.setattr(capture, "_runs_and_waits", lambda run: run() is not None)
+    monkeypatch.setattr(capture, "cuda_graph", lambda run, stream: used.append(stream) or run)
+    step = CapturedStep(Trainer().step, torch.device("cuda"))
+    for _ in range(5):
+        step({"x": torch.ones(2)})
+    assert {each.name for each in used} == {"mine", "current"}
+    assert used[-1].name == "mine"
 
 
 def test_batches_on_a_cpu_come_as_they_are():

@@ -9,6 +9,7 @@ holds for a task's loss.
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
@@ -48,7 +49,10 @@ class CapturedStep:
     def __init__(self, step: Step, device: torch.device, graph: Graph | None = None):
         """graph: captures a function and returns its replay; a CUDA graph by default."""
         self.step, self.device = step, device
-        self.graph = graph or cuda_graph
+        # One stream for the first steps and the capture: autograd accumulates a gradient on the stream where it first
+        # met the parameter, and a graph should have no other stream in it.
+        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.graph = graph or partial(cuda_graph, stream=self.side)
         self.calls = 0
         self.batch: Batch = {}
         self.replay: Callable[[], None] | None = None
@@ -81,10 +85,10 @@ class CapturedStep:
         self.replay()
 
     def _warm(self) -> None:
-        if self.device.type != "cuda":
+        if self.side is None:
             self.step(self.batch)
             return
-        side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        side, current = self.side, torch.cuda.current_stream(self.device)
         side.wait_stream(current)
         waits = False
         with torch.cuda.stream(side):
@@ -113,12 +117,12 @@ def _runs_and_waits(run: Callable[[], None]) -> bool:
     return any("called a synchronizing" in str(warning.message) for warning in caught)
 
 
-def cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
-    """Capture what `run` launches, without running it; call the result to run it."""
+def cuda_graph(run: Callable[[], None], stream: torch.cuda.Stream | None = None) -> Callable[[], None]:
+    """Capture what `run` launches, without running it; call the result to run it. stream: the one to capture on."""
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     # By default, a capture fails if another thread allocates meanwhile, as the one does that pins the loader's batches.
-    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+    with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
         run()
     return captured.replay
 
