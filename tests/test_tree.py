@@ -72,6 +72,7 @@ ACROSS = {
         "reads": "the keys that every task reads",
     },
     "training": {
+        "trackers": "W&B, MLflow and Aim, where they are installed",
         "damage": "damaged runs",
         "gpu": "captured steps, on a GPU",
         "pieces": "the small modules of the loop",
