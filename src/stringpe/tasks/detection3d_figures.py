@@ -162,8 +162,8 @@ def _frame(val_set: BoxedFrames, i: int, predictions: ScoredBoxes) -> viewer.Fra
         for box, label, score in zip(best.box, best.label, best.score, strict=True)
     ]
     group = f"{val_set.groups[int(val_set.group[i])]}: " if len(val_set.groups) > 1 else ""
-    objects = "1 object" if len(index) == 1 else f"{len(index)} objects"
-    caption = f"{group}{objects}, and as many of the best predictions"
+    many = f"{len(index)} objects, and the {len(index)} best predictions"
+    caption = f"{group}{'1 object, and the best prediction' if len(index) == 1 else many}"
     return viewer.Frame(
         val_set.rgb[i], val_set.depth[i].float(), val_set.intrinsics[i], [*truths, *predicted[: len(index)]], caption
     )
