@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py --images 200                                      # on a CPU
     python benchmarks/scale.py --images 20000 --model depth-anything-v2-metric-indoor-small --device cuda
+    python benchmarks/scale.py --images 1024 --device cuda --depth-only          # what a GPU adds: the depth model
 
 Pictures are made up, 500 × 375 pixels, JPEG at quality 90: smooth shapes with noise, of about the size of ImageNet's.
 Without --model, the depth model is Depth-Anything-V2-Small in its sizes, with random weights: as slow as the real one.
@@ -10,6 +11,7 @@ Times are CPU seconds (user and system) of this process and its threads, and by 
 
 import argparse
 import io
+import os
 import resource
 import tempfile
 import time
@@ -38,39 +40,49 @@ def main() -> None:
     words.add_argument("--lifted", type=int, default=0, help="images to lift; as many as --images by default")
     words.add_argument("--model", type=Path, help="folder of a depth model; random weights without")
     words.add_argument("--device", default="cpu")
+    words.add_argument("--depth-only", action="store_true", help="the depth model and lifting alone")
     words.add_argument("--small", action="store_true", help="a tiny depth model, to see that everything runs")
     given = words.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        print(report(Path(folder), given.images, given.lifted or given.images, given.model, given.device, given.small))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        size = make_pictures(folder / "photos", given.images)
+        estimate = DepthEstimator(given.model or random_model(folder / "model", given.small), device=given.device)
+        rows = [] if given.depth_only else reading(folder, given.images, size)
+        rows += lifting(folder, given.images, given.lifted or given.images, estimate)
+        if not given.depth_only:
+            rows.append(measure("the three filters", given.images, lambda: filter_all(given.images)))
+    head = ("what", "images", "CPU ms per image", "ms per image by the clock", "images per second by the clock")
+    print(markdown_table(head, rows))
+    where = torch.cuda.get_device_name() if estimate.device.type == "cuda" else "no GPU"
+    about = f"{WIDTH} × {HEIGHT} pixels, {size / 1000:.0f} kB each; {where}, {os.cpu_count()} cores"
+    print(f"\n{about}, {torch.get_num_threads()} threads of torch, torch {torch.__version__}")
 
 
-def report(folder: Path, images: int, lifted: int, model: Path | None, device: str, small: bool) -> str:
-    """All measurements as a Markdown table."""
-    size = make_pictures(folder / "photos", images)
+def reading(folder: Path, images: int, size: float) -> list[tuple[str, ...]]:
+    """Writing and reading shards. size: of a picture in bytes."""
     rows = [measure("write shards with their index", images, lambda: shard(folder, images))]
     batches = stream_of(folder, images)
     steps = images // 8
     rows.append(measure("stream: read, decode, crop, resize", 8 * steps, lambda: take(batches, 0, steps)))
-    rows.append(measure_resume(batches, steps, size))
+    return [*rows, measure_resume(batches, steps, size)]
+
+
+def lifting(folder: Path, images: int, lifted: int, estimate: DepthEstimator) -> list[tuple[str, ...]]:
+    """Depth for every picture: the model alone, and the whole way from shards to shards with and without it."""
     settings = LiftSettings(filters=(), batch=8)
-    estimate = DepthEstimator(model or random_model(folder / "model", small), device=device)
+    some = [torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8) for _ in range(settings.batch)]
+    calls = max(1, lifted // settings.batch)
+    estimate(some)  # libraries are loaded in the first call
+    rows = [measure("the depth model alone", calls * len(some), lambda: [estimate(some) for _ in range(calls)])]
     write_shards(folder / "photos", folder / "some", shard_size=lifted)
     place = f"{folder}/some/000000.tar"
-    rows.append(
-        measure(
-            "lift: decode, model, encode, write", lifted, lambda: lift(place, folder / "lifted", estimate, settings)
-        )
-    )
+    what = "lift: decode, model, encode, write"
+    rows.append(measure(what, lifted, lambda: lift(place, folder / "lifted", estimate, settings)))
     write_shards(folder / "photos", folder / "all", shard_size=images)
     place = f"{folder}/all/000000.tar"
     what = "lift without the model: decode, encode, write"
     rows.append(measure(what, images, lambda: lift(place, folder / "none", Flat(), settings)))
-    rows.append(measure("the three filters", images, lambda: filter_all(images)))
-    head = ("what", "images", "CPU ms per image", "ms per image by the clock", "images per second by the clock")
-    about = (
-        f"{WIDTH} × {HEIGHT} pixels, {size / 1000:.0f} kB each; device {device}, {torch.get_num_threads()} threads, "
-    )
-    return f"{markdown_table(head, rows)}\n\n{about}torch {torch.__version__}"
+    return rows
 
 
 def measure(what: str, images: int, run: Callable[[], object]) -> tuple[str, ...]:

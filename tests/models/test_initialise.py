@@ -15,6 +15,7 @@ from stringpe.models.initialise import (
 )
 from stringpe.models.owl import OwlViT
 from stringpe.models.owl3d import START, Detector3D
+from stringpe.models.points import PointTransformer
 from stringpe.models.text import TextTower
 from stringpe.robots.policies.base import Net, Spec
 from stringpe.robots.policies.diffusion_policy import DiffusionPolicy
@@ -205,7 +206,7 @@ def test_heads_start_where_their_recipes_say():
         for parameter in model.parameters():
             nn.init.normal_(parameter)
         initialise_by_name(model, 0)
-    assert not vit.head.weight.any()
+    assert float(vit.head.weight.detach().std()) == pytest.approx(32**-0.5, rel=0.3)
     assert not owl.box_head.layers[2].weight.any()
     assert not owl.class_head.scale.weight.any()
     assert owl.class_head.shift.bias.sigmoid().item() == pytest.approx(0.01)
@@ -215,6 +216,20 @@ def test_heads_start_where_their_recipes_say():
     assert not policy.decoder.leave.weight.any()
     assert not policy.decoder.blocks[0].modulate.weight.any()
     assert not policy.observer.word.weight[0].any()  # padding says nothing
+
+
+@pytest.mark.parametrize("name", ["images", "points"])
+def test_a_classifier_passes_a_gradient_from_the_first_step_on(name):
+    """From a classifier at zero the layers before it would get none."""
+    if name == "images":
+        model, inputs = tower("rope", num_classes=3), (torch.randn(4, 3, 32, 32),)
+    else:
+        model = PointTransformer(dim=32, layers=1, num_heads=2, num_classes=3, encoding="rope")
+        inputs = (torch.randn(4, 8, 5, 3), torch.randn(4, 8, 3))
+    initialise_by_name(model, 0)
+    nn.functional.cross_entropy(model(*inputs), torch.arange(4) % 3).backward()
+    first = [p.grad for n, p in model.named_parameters() if n.startswith("blocks.0") and p.ndim == 2]
+    assert all(grad is not None and grad.any() for grad in first)
 
 
 def test_a_trained_encoding_and_what_is_skipped_keep_their_values():

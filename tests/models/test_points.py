@@ -17,7 +17,7 @@ def grouped(points, groups=8, size=6):
 
 
 def woken(model):
-    """Away from its start, where the classifier is zero."""
+    """Away from its start, where S of a Cayley basis is zero."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -135,7 +135,7 @@ def growth(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, int,
         "n": [256, 1024, 4096, 16384, 65536] if large else [64, 256, 1024, 4096],
         "c": [1, 2, 3, 4, 6],
         "h": [1, 4, 12, 32],
-        "d": [16, 32, 64, 128, 256],
+        "d": [16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256],
     }
     for axis, values in sweeps.items():
         for value in values:

@@ -94,6 +94,8 @@ def read_ratios(results: Mapping[str, Any]) -> dict[str, float]:
                     found[what] = _read_ratio(row[kind], first[kind])
     for row in results.get("train", []):
         found[f"train: {row['recipe']}, {row['encoding']}, loop × plain loop"] = row["loop"]["ratio"][1]
+    for row in results.get("pairs", []):
+        found[f"pairs: {row['what']} × {row['base']}"] = row["time"]["ratio"][1]
     return found
 
 

@@ -17,7 +17,7 @@ from .. import __version__
 from ..io.files import read_record, write_json, write_text
 from ..io.progress import track
 from ..io.table import markdown_table
-from . import models, op, train
+from . import models, op, pairs, train
 from .timing import LeftOut
 
 BOTH = 2.5  # floors of forward + backward: forward reads x and writes y, backward reads g and y and writes dx
@@ -31,7 +31,11 @@ TRAIN = (
     " ratio is the loop's time over the plain loop's, timed in turns. Utilisation is the model's products over the"
     " device's peak by its data sheet. On a CPU the models are tiny and show only that everything runs."
 )
-PARTS = ("op", "block", "vit", "growth", "train")
+PAIRS = (
+    "Ours and what it replaces, timed in turns; the ratio is ours over the other. On a CPU the models are tiny and show"
+    " only that everything runs."
+)
+PARTS = ("op", "block", "vit", "growth", "train", "pairs")
 OP_SHAPES = {
     "cuda": [op.Shape(256, 12, 256, 64), op.Shape(8, 16, 16384, 128), op.Shape(16, 12, 256, 64)],
     "cpu": [op.Shape(8, 12, 196, 64), op.Shape(8, 1, 196, 64), op.Shape(8, 12, 196, 64, shared=True)],
@@ -98,6 +102,8 @@ def _rows(
         yield from models.block_rows(device, dtype=dtype, **sizes)
     elif part == "train":
         yield from train.rows(device, tuple(ways or ()))
+    elif part == "pairs":
+        yield from pairs.rows(device)
     elif part == "vit":
         sizes = {"batch": 2, "size": "vit_tiny_patch16"} if small else {}
         chosen = list(ways or ["absolute", *models.builders()])
@@ -151,6 +157,8 @@ def markdown(results: dict[str, Any]) -> str:
             lines += _model_table(results[part])
     if "train" in results:
         lines += ["## Training", "", TRAIN, "", *_train_table(results["train"])]
+    if "pairs" in results:
+        lines += ["## Where it is used", "", PAIRS, "", *_pairs_table(results["pairs"])]
     if "growth" in results:
         lines += ["## Growth (ours)", "", *_growth_table(results["growth"])]
     if "left_out" in results:
@@ -231,6 +239,11 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
             )
         )
     return [markdown_table(head, cells, left=2), ""]
+
+
+def _pairs_table(rows: list[dict[str, Any]]) -> list[str]:
+    cells = [(row["what"], row["base"], _show_timing(row["time"]), _ratio(row["time"], row["time"])) for row in rows]
+    return [markdown_table(("ours", "the other", "ms", "ratio"), cells, left=2), ""]
 
 
 def _ratio(timing: dict[str, Any], base: dict[str, Any]) -> str:

@@ -310,7 +310,7 @@ def bench(
     """Measure what encodings cost, beside the usual ways and the memory floor: a table, a JSON file and a plot.
 
     Args:
-        parts: Any of op, block, vit, growth and train; all by default.
+        parts: Any of op, block, vit, growth, train and pairs; all by default.
         out: Folder for bench.json, bench.md and bench.png; new results are added to those that it holds.
         device: cuda or cpu; a GPU if there is one.
         ways: Names of rows of the parts vit and train; all by default.

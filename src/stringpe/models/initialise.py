@@ -8,7 +8,8 @@
 | embeddings of words | normal, std 1 / √dim, as large as the table of positions beside them |
 | class token, registers, pooling query, camera vectors | truncated normal, std 0.02 |
 | biases, norms | zero; gain one and offset zero |
-| modules with a `reset_parameters` of their own | as it does: zero classifiers, box heads, the scale of a lift |
+| classifiers | 1 / √fan-in, so that they pass a gradient to the layers before them from the first step on |
+| modules with a `reset_parameters` of their own | as it does: box heads, the scale of a lift |
 | position encodings, tables of absolute embeddings | by their own `reset_parameters` |
 
 Why 0.02 and not Xavier: under Xavier's start the residual stream of 8 layers × 256 grows sevenfold, and what attention
@@ -117,8 +118,15 @@ def draw_by_fan_in(layer: nn.Linear | nn.Conv2d, gain: float = PATCH_GAIN) -> No
         nn.init.zeros_(layer.bias)
 
 
+def draw_classifier(layer: nn.Linear, bias: float = 0.0) -> None:
+    """Start a classifier at std 1 / √inputs, with this bias. From zero it would pass no gradient to the layers before
+    it at the first step, and hardly one that tells images apart in many more: docs/models.md has what that costs."""
+    draw_by_fan_in(layer, gain=1.0)
+    nn.init.constant_(layer.bias, bias)
+
+
 def set_to_zero(layer: nn.Linear) -> None:
-    """Start a layer at zero: a classifier, or the last layer of a branch that is to begin as if it were not there."""
+    """Start a layer at zero: the last one of a branch that is to begin as if it were not there."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

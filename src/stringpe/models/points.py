@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..checks import check_count, check_floats
 from ..encoding import PositionEncoding
 from .blocks import ATTENTIONS, absolute_embedding, build_encodings, check_encoding, run_blocks, stack
-from .initialise import initialise, set_to_zero
+from .initialise import draw_classifier, initialise
 
 POOLS = ("mean", "mean+max")
 """How the tokens of a cloud become one vector."""
@@ -70,8 +70,8 @@ class PointTransformer(nn.Module):
         initialise(self)
 
     def reset_parameters(self) -> None:
-        """Start the classifier at zero, and the layers on offsets as torch does, which suits three inputs."""
-        set_to_zero(self.head)
+        """Start the layers on offsets as torch does, which suits three inputs."""
+        draw_classifier(self.head)
         for layer in (*self.inner, *self.outer):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()

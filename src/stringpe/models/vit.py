@@ -40,7 +40,7 @@ from .depth import (
     warn_of_millimetres,
     world_normals,
 )
-from .initialise import draw_by_fan_in, initialise, set_to_zero
+from .initialise import draw_by_fan_in, draw_classifier, initialise
 from .packed import BlockInputs, Features, PackedFeatures, pack_features
 from .stem import build_stem
 
@@ -81,8 +81,7 @@ class ViT(nn.Module):
     attention: "softmax"; "linear", linear attention by the Performer's features, which estimate the softmax; or "relu",
         by ReLU features, in front of which a learned basis adds capacity. qk_norm: as in `stringpe.Attention`.
     stem: "patch", linear, or "conv", convolutions, which need less data: see `stringpe.models.stem`.
-    num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts; its
-        weights start at zero.
+    num_classes: 0 makes `forward` return pooled features. head_bias: where the bias of the classifier starts.
 
     Parameters start as `stringpe.models.initialise` says; another start is a call of its functions on the new model.
     """
@@ -146,8 +145,7 @@ class ViT(nn.Module):
     def reset_parameters(self) -> None:
         """The exceptions to how `stringpe.models.initialise` starts parameters in general."""
         if isinstance(self.head, nn.Linear):
-            set_to_zero(self.head)
-            nn.init.constant_(self.head.bias, self.head_bias)
+            draw_classifier(self.head, self.head_bias)
         if self.fuse is not None:
             draw_by_fan_in(self.fuse, gain=1.0)
         if self.depth_patch is not None:

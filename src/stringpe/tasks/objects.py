@@ -21,7 +21,7 @@ from ..data.sources import check_source
 from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
-from ..models.initialise import draw_by_fan_in
+from ..models.initialise import draw_classifier
 from ..recipes.schema import Recipe
 from .base import Parts, Sample, Task, average
 from .build import backbone, frozen_backbone, set_initial_weights, with_one_layer
@@ -42,10 +42,7 @@ class Namer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The classifier starts at random, with the recipe's bias. If it started from zero, it would pass no gradient
-        to the ViT at first, which costs several points in short trainings."""
-        draw_by_fan_in(self.head, gain=1.0)
-        nn.init.constant_(self.head.bias, self.head_bias)
+        draw_classifier(self.head, self.head_bias)
 
     def forward(self, image: Tensor, depth: Tensor | None, query: Tensor) -> Tensor:
         """Logits (b, q, classes) for queries (b, q, 2), x and y in [−1, 1] from corner to corner of the image."""
