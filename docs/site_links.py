@@ -1,5 +1,5 @@
-"""A hook of mkdocs: in the site, links to files of the repository that are not pages, such as sources, lead to the
-repository's address. In the files themselves they stay relative, for readers there and in editors."""
+"""A hook of mkdocs: in the site, links to files of the repository that are not pages, such as sources and notebooks,
+lead to the repository's address. In the files themselves they stay relative, for readers there and in editors."""
 
 import re
 import tomllib
@@ -17,7 +17,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     def replace(match: re.Match[str]) -> str:
         label, target, anchor = match.groups(default="")
         path = normpath(join(dirname(page.file.src_uri), target))
-        if (Path(config.docs_dir) / path).is_file() or not (ROOT / path).exists():
+        shown = (Path(config.docs_dir) / path).is_file() and not path.endswith(".ipynb")  # a browser shows their JSON
+        if shown or not (ROOT / path).exists():
             return match[0]
         return f"[{label}]({REPOSITORY}/blob/main/{path}{anchor})"
 

@@ -17,7 +17,7 @@ FLAGS = (
 
 def results_in_browser(page, script, folder):
     """Open the page, run the script in it, and return what it passes to `report(value)`, as text per call."""
-    browser = shutil.which("chromium")
+    browser = shutil.which("google-chrome") or shutil.which("chromium")
     if browser is None:
         pytest.skip("chromium is not installed: apt-get install --no-install-recommends chromium")
     probe = (

@@ -194,9 +194,9 @@ class TestTheorem35:
             c, r, z = torch.randn(2, d), torch.randn(64, 2), torch.randn(64, d)
             best = float("inf")
             for _ in range(5):
-                start = time.perf_counter()
+                start = time.process_time()
                 circulant_exponential(c, r, z)
-                best = min(best, time.perf_counter() - start)
+                best = min(best, time.process_time() - start)
             return best
 
         seconds(2**10)

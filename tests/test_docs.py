@@ -2,10 +2,12 @@
 
 import copy
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
 import shlex
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from stringpe import catalogue, recipes
 from stringpe.cli import main as cli
 from stringpe.cli.parse import read_words
 from stringpe.data import sources
+from stringpe.recipes.schema import Recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -146,6 +149,15 @@ def test_the_generated_reference_is_current():
     maker = load_script(path)
     for name, text in maker.pages().items():
         assert (path.parent / name).read_text() == text, "run: python docs/reference/generate.py"
+
+
+def test_every_key_of_a_recipe_is_described():
+    """In the docstring of its group, as "key: what it is.", from which the table of keys is made."""
+    split = load_script(ROOT / "docs/reference/generate.py").split_keys
+    groups = [type(part.default) for part in fields(Recipe) if is_dataclass(part.default)]
+    for group in groups:
+        names = [part.name for part in fields(group)]
+        assert set(split(inspect.getdoc(group), names)[1]) == set(names), group.__name__
 
 
 def test_every_page_is_in_the_navigation():

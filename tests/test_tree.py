@@ -66,6 +66,7 @@ ACROSS = {
     },
     "tasks": {"reads": "the keys that every task reads"},
     "training": {
+        "trackers": "W&B, MLflow and Aim, where they are installed",
         "damage": "damaged runs",
         "gpu": "captured steps, on a GPU",
         "survival": "runs that are killed or spread over processes",

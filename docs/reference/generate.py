@@ -6,6 +6,7 @@ what `--help` says of every command. A test compares the pages with what this ma
 
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,11 @@ def recipe_page() -> str:
     ]
     readers = {name: read_keys(name) for name in tasks.names()}
     top = [field for field in dataclasses.fields(Recipe) if not dataclasses.is_dataclass(field.default)]
-    text += [_paragraph(Recipe), _table(top, "", readers)]
+    text += _keys(Recipe, top, "", readers)
     for group in dataclasses.fields(Recipe):
         if dataclasses.is_dataclass(group.default):
             kind = type(group.default)
-            text += [f"## {group.name}", _paragraph(kind), _table(dataclasses.fields(kind), f"{group.name}.", readers)]
+            text += [f"## {group.name}", *_keys(kind, dataclasses.fields(kind), f"{group.name}.", readers)]
     text.append("## The recipes")
     for name in recipes.names():
         first, _, rest = recipes.describe(name).strip().partition("\n")
@@ -79,18 +80,29 @@ def _default(parameter: inspect.Parameter) -> str:
     return f"`{' '.join(map(str, value)) if isinstance(value, tuple) else value}`"
 
 
-def _paragraph(kind: type) -> str:
-    return inspect.cleandoc(kind.__doc__ or "")
-
-
-def _table(fields: Any, prefix: str, readers: dict[str, tuple[str, ...]]) -> str:
+def _keys(kind: type, fields: Any, prefix: str, readers: dict[str, tuple[str, ...]]) -> list[str]:
+    """What the docstring of a group says first, and the table of its keys."""
+    about, meanings = split_keys(inspect.getdoc(kind) or "", [field.name for field in fields])
     rows = []
     for field in fields:
         key = prefix + field.name
         default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        who = _who(readers, key) if prefix else "all"
-        rows.append([f"`{key}`", f"`{default!r}`", _allowed(field.metadata), who])
-    return table(["key", "default", "may be", "tasks that read it"], rows)
+        allowed, who = _allowed(field.metadata), _who(readers, key) if prefix else "all"
+        meaning = meanings.get(field.name, "").replace("|", "\\|")
+        rows.append([f"`{key}`", f"`{default!r}`", " ".join(filter(None, [meaning, allowed])), who])
+    return [about, table(["key", "default", "what it is", "tasks that read it"], rows)]
+
+
+def split_keys(doc: str, names: list[str]) -> tuple[str, dict[str, str]]:
+    """A docstring's first words, and what it says of each key, which it introduces as "key: …" or "key, key: …"."""
+    name = rf"`?(?:{'|'.join(sorted(names, key=len, reverse=True))})`?"
+    parts = re.split(rf"(?:(?<=[.;] )|^)({name}(?:(?:, | and |, and ){name})*): ", " ".join(doc.split()))
+    meanings = {}
+    for keys, text in zip(parts[1::2], parts[2::2], strict=True):
+        text = text.strip().rstrip(";.")
+        for key in re.findall(r"\w+", keys.replace(" and ", " ")):
+            meanings[key] = f"{text[:1].upper()}{text[1:]}."
+    return parts[0].strip(), meanings
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -107,9 +119,10 @@ def _who(readers: dict[str, tuple[str, ...]], key: str) -> str:
 
 def _allowed(rule: Any) -> str:
     if "choices" in rule:
-        return ", ".join(f"`{choice}`" for choice in rule["choices"])
+        return "One of " + ", ".join(f"`{choice}`" for choice in rule["choices"]) + "."
     words = {"least": "≥", "most": "≤", "above": ">", "below": "<"}
-    return ", ".join(f"{word} {rule[name]:g}" for name, word in words.items() if name in rule)
+    bounds = ", ".join(f"{word} {rule[name]:g}" for name, word in words.items() if name in rule)
+    return f"({bounds})" if bounds else ""
 
 
 if __name__ == "__main__":

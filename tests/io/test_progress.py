@@ -32,6 +32,21 @@ def test_the_time_left_follows_the_rate(monkeypatch):
     assert job.line() == "steps: 40 / 100 steps (3.0 s each), loss 0.25, 3 min left"
 
 
+def test_what_comes_once_does_not_count_in_the_rate(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    job = display.Job("steps", 101, 0, "steps", late=False, quiet=True)
+    clock[0] += 500  # compiling
+    job.count(1)
+    assert "8 min each" in job.line()
+    clock[0] += 0.5
+    job.count(2)
+    assert job.done == 1  # shown once per second at most
+    clock[0] += 9.5
+    job.count(21)
+    assert job.line() == "steps: 21 / 101 steps (2.0 per s), 40 s left"
+
+
 def test_a_job_that_does_not_move_speaks_before_ten_seconds_are_over(monkeypatch, capsys):
     monkeypatch.setattr(display, "SILENCE", 0.2)
     with progress("runs", 3, unit="runs") as outer, working("compiling 12 layers"):

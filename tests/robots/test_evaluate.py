@@ -282,8 +282,8 @@ def test_a_page_beside_a_video_steps_through_its_cameras(tmp_path):
         "side": steps + 1,
         "top": steps + 1,
     }
-    assert rollout["caption"].startswith("success of seed")
-    assert rollout["caption"].endswith(f"after {steps} steps")
+    assert rollout["caption"].startswith("Success from initial state")
+    assert rollout["caption"].endswith(f": {steps} steps.")
     script = """
     report([...document.querySelectorAll("figcaption")].map(c => c.textContent));
     const size = image => { const copy = new Image(); copy.onload = () => report(copy.width + " x " + copy.height);

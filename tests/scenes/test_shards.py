@@ -54,7 +54,7 @@ def test_shards_hold_what_was_rendered(tmp_path):
         for o in text["objects"]:
             assert torch.allclose(torch.tensor(o["centre"]), frames.centre[i, o["slot"]], atol=1e-5)
         assert text["captions"] == scenes.captions(frames)[i]
-    assert pixels((tmp_path / "contact_sheet.png").read_bytes()).shape == (48, 64 * 6, 3)
+    assert pixels((tmp_path / "contact_sheet.png").read_bytes()).shape == (8 * 48, 4 * 4 * 64, 3)
     assert {p.name for p in tmp_path.iterdir()} == {*(p.name for p in paths), "dataset.json", "contact_sheet.png"}
 
 
@@ -166,5 +166,5 @@ def test_contact_sheet_draws_boxes(tmp_path):
     scenes.contact_sheet(frames, tmp_path / "a.png", columns=2)
     scenes.contact_sheet(frames, tmp_path / "b.png", columns=2, boxes=False)
     with_boxes, without = (pixels((tmp_path / name).read_bytes()) for name in ("a.png", "b.png"))
-    assert with_boxes.shape == without.shape == (128, 128, 3)
+    assert with_boxes.shape == without.shape == (512, 512, 3)  # enlarged four times
     assert 0.005 < (with_boxes != without).any(-1).float().mean() < 0.6

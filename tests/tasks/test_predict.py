@@ -56,9 +56,9 @@ def test_the_command_writes_json_and_a_picture(checkpoint, picture, tmp_path, mo
         assert 0 <= x0 <= x1 <= 90
         assert 0 <= y0 <= y1 <= 60  # nothing in the padding
         assert one["text"] in record["texts"]
-    drawn = Image.open(out.with_suffix(".png"))
-    assert drawn.size == (90, 60)
-    assert drawn.tobytes() != Image.open(picture).tobytes()
+    with Image.open(out.with_suffix(".png")) as drawn, Image.open(picture) as image:
+        assert drawn.size == (720, 480)  # enlarged eight times
+        assert drawn.tobytes() != image.resize(drawn.size, Image.Resampling.BICUBIC).tobytes()
     assert "64 found" in capsys.readouterr().out
 
 

@@ -134,6 +134,8 @@ def test_an_attention_page_follows_the_pointer(tmp_path):
     setTimeout(() => {
       const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
       report(canvas.dataset.chosen);
+      const shown = [...document.querySelectorAll("canvas")].map(c => c.getBoundingClientRect());
+      report(shown.every(s => s.width === canvas.width + 2 && s.height === canvas.height + 2));  // with its border
       const corner = { clientX: box.left + box.width - 2, clientY: box.top + 2 };
       canvas.dispatchEvent(new PointerEvent("pointermove", corner));
       report(canvas.dataset.chosen);
@@ -144,7 +146,7 @@ def test_an_attention_page_follows_the_pointer(tmp_path):
     }, 500);
     """
     told = results_in_browser(viewer.show_attention(image, maps, (3, 4)), script, tmp_path)
-    assert told == ["6", "3", "true", "rope,cayley"]
+    assert told == ["6", "true", "3", "true", "rope,cayley"]
 
 
 def test_a_rollout_plays_all_cameras_together(tmp_path):

@@ -208,10 +208,14 @@ def compare_properties(
     import torch
 
     from .. import __version__
+    from ..io.progress import track
     from ..io.table import markdown_table
     from . import properties
 
     head = ["encoding", f"score error, shift of {shift:g}", "against expm (float64)", "parameters", "ms (quartiles)"]
+    sizes = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim}
+    measured = properties.measure(**sizes, tokens=tokens, shift=shift, seed=seed)
+    total = len(properties.builders(**sizes))
     rows = [
         [
             row.name,
@@ -220,9 +224,7 @@ def compare_properties(
             f"{row.parameters:,}",
             f"{row.milliseconds:.2f} ({row.quartiles[0]:.2f}–{row.quartiles[1]:.2f})",
         ]
-        for row in properties.measure(
-            head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, tokens=tokens, shift=shift, seed=seed
-        )
+        for row in track(measured, "measuring encodings", total, "encodings")
     ]
     print(f"q and k of {num_heads} heads × {head_dim}, {tokens} tokens, {coord_dim} coordinates\n")
     print(markdown_table(head, rows))

@@ -62,12 +62,16 @@ def scenes(
         decorated=decorated,
         device=where,
     )
-    print(f"{count:,} frames in {len(shards)} shards under {out}")
+    print(f"{count:,} frames in {_shards(len(shards))} under {out}, and a look at them: {out / 'contact_sheet.png'}")
     if html or rrd:
         first, kinds = range(min(count, _FRAMES_SHOWN)), families or scenes.FAMILIES
         chosen = scenes.sample(seed, first, families=kinds, views=views, decorated=decorated, device=where)
         for path in _show_frames(scenes.render(chosen, size), out / "scene", html, rrd):
             print(f"wrote {path}")
+
+
+def _shards(count: int) -> str:
+    return "1 shard" if count == 1 else f"{count:,} shards"
 
 
 def _show_frames(frames: "Frames", path: Path, html: bool, rrd: bool) -> "Iterator[Path]":
@@ -161,7 +165,7 @@ def shards(
 
     made = write_shards(source, out, captions=captions, shard_size=shard_size, seed=seed, launch=read_launch())
     rest = f"; other processes have {made.missing} to make" if made.missing else ""
-    print(f"{made.samples:,} images in {made.shards} shards under {out}{rest}: data.train_size={made.samples}")
+    print(f"{made.samples:,} images in {_shards(made.shards)} under {out}{rest}: data.train_size={made.samples}")
 
 
 def index(pattern: tuple[str, ...], /) -> None:
@@ -184,7 +188,7 @@ def index(pattern: tuple[str, ...], /) -> None:
         for _ in pool.map(write_index, paths):
             advance(1)
     total = sum(count_samples(str(path)) or 0 for path in paths)
-    print(f"{total:,} samples in {len(paths)} shards, each with its .idx: data.train_size={total}")
+    print(f"{total:,} samples in {_shards(len(paths))}, each with its .idx: data.train_size={total}")
 
 
 def demos(

@@ -86,10 +86,11 @@ def _show_predictions(run: Path, path: Path, html: bool, rrd: bool, changes: Cha
     from ..tasks.detection3d_figures import predict_val_frames
 
     frames = predict_val_frames(run, changes)
+    step = run.parent  # runs/demo/checkpoints/003000/pretrained_model is the run runs/demo after 3,000 steps
+    label = f"{step.parent.parent} after {int(step.name):,} steps" if step.parent.name == "checkpoints" else str(run)
     if html:
-        print(
-            f"wrote {viewer.save(viewer.show_frames(frames, title=f'Boxes found by {run}'), path.with_suffix('.html'))}"
-        )
+        page = viewer.show_frames(frames, title=f"Boxes found by {label}")
+        print(f"wrote {viewer.save(page, path.with_suffix('.html'))}")
     if rrd:
         print(f"wrote {viewer.record_frames(frames, path.with_suffix('.rrd'))}")
 

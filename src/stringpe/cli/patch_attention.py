@@ -35,6 +35,9 @@ _TITLES = {
     "sincos": "absolute embeddings (sine-cosine)",
     "absolute": "absolute embeddings (table)",
     "cayley": "Cayley-STRING",
+    "circulant": "Circulant-STRING",
+    "rope": "RoPE",
+    "rope_mixed": "RoPE-Mixed",
 }
 _STEPS, _MAX_MOVE = 24, 12  # frames of the animation, and the largest displacement in it
 

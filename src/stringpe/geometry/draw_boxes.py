@@ -44,21 +44,34 @@ def outline_boxes(image: Tensor, boxes: Sequence[Sequence[float]]) -> Tensor:
 
 
 def draw_detections(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-    """A copy of the picture with the outlines and labels of detections, in one colour per text.
+    """A copy of the picture with the outlines and labels of detections, in one colour per text. Small pictures are
+    enlarged.
 
-    found: best first, {"box": corners in pixels, "text": …, "score": …}."""
+    found: best first, {"box": corners in pixels of `image`, "text": …, "score": …}."""
     from PIL import ImageDraw
 
-    picture = image.convert("RGB")
+    picture, scale = enlarge(image)
     draw = ImageDraw.Draw(picture)
     texts = list(dict.fromkeys(str(f["text"]) for f in found))
-    width = max(1, round(max(picture.size) / 250))
+    width = max(1, round(max(picture.size) / 200))
     for detection in reversed(found):  # the best on top
         colour = COLOURS[texts.index(str(detection["text"])) % len(COLOURS)]
-        x0, y0, x1, y1 = detection["box"]
-        draw.rectangle([x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)], outline=colour, width=width)
+        x0, y0, x1, y1 = (scale * value for value in detection["box"])
+        corners = [x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)]
+        draw.rectangle(corners, outline="white", width=width + 1)  # so that it stands out from any background
+        draw.rectangle(corners, outline=colour, width=width)
         write_label(draw, (x0 + width, y0), f"{detection['text']} {detection['score']:.2f}", colour)
     return picture
+
+
+def enlarge(image: "Image") -> tuple["Image", int]:
+    """A copy of the picture as RGB, enlarged until its long side has 640 pixels or more, and the whole number by which
+    it was enlarged."""
+    from PIL import Image
+
+    scale = max(1, -(-640 // max(image.size)))
+    size = (scale * image.width, scale * image.height)
+    return image.convert("RGB").resize(size, Image.Resampling.BICUBIC), scale
 
 
 def write_label(draw: "ImageDraw", corner: tuple[float, float], label: str, colour: str) -> None:

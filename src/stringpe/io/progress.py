@@ -45,6 +45,7 @@ class Job:
         self.what, self.total, self.first, self.done, self.unit = what, total, done, done, unit
         self.late, self.quiet, self.text, self.doing = late, quiet, "", ""
         self.start = self.moved = time.monotonic()
+        self._first_news = (self.start, done)  # when the first unit was done, and how many were done then
         self._bar: Any = None
 
     def __call__(self, step: int) -> None:
@@ -55,11 +56,18 @@ class Job:
         """`done` units are done in all. text: what to say of the last of them, "loss 0.25"."""
         now = time.monotonic()
         with _lock:
+            if self.done == self.first:
+                self._first_news = (now, done)
             self.done, self.text, self.doing, self.moved = done, text or self.text, "", now
             if self._bar is not None and _bars is not None:
                 _bars.update(self._bar, completed=done, text=self._remark())
             elif self._may_speak(now) and (now - _spoken > LINE_EVERY or done == self.total):
                 _print(self.line())
+
+    def count(self, done: int) -> None:
+        """`done` units are done in all: shown once per second at most, for units that take milliseconds."""
+        if self.done == self.first or time.monotonic() - self.moved >= 1:
+            self.show(done)
 
     def stage(self, text: str) -> None:
         """Say what the job is doing until its next unit is done, for example "evaluating"."""
@@ -83,7 +91,7 @@ class Job:
         if not self.total:
             doing = f", {self.doing}" if self.doing else ""
             return f"{self.what}{doing}: {duration(time.monotonic() - self.start)} so far"
-        made, seconds = self.done - self.first, time.monotonic() - self.start
+        made, seconds = self._pace()
         parts = [f"{self.what}: {self.done:,} / {self.total:,} {self.unit}"]
         if made and seconds > 0.1:
             rate = made / seconds
@@ -93,12 +101,21 @@ class Job:
             parts.append(f"{duration(seconds * (self.total - self.done) / made)} left")
         return ", ".join(parts)
 
+    def _pace(self) -> tuple[int, float]:
+        """Units, and the seconds that they took. The first news is left out once there is enough after it: what comes
+        before it, such as compilation, comes once."""
+        now, (since, done) = time.monotonic(), self._first_news
+        if self.done > done and now - since > 1:
+            return self.done - done, now - since
+        return self.done - self.first, now - self.start
+
     def beat(self) -> str:
         """The line of a job that has not moved for a while."""
         if not self.total:
             return self.line()
         waited = duration(time.monotonic() - self.moved)
-        news = f"{self.doing} has taken {waited} so far" if self.doing else f"last news {waited} ago"
+        quiet_since = f"started {waited} ago" if self.done == self.first else f"last news {waited} ago"
+        news = f"{self.doing} has taken {waited} so far" if self.doing else quiet_since
         return f"{self.line()}; {news}"
 
     def _may_speak(self, now: float) -> bool:

@@ -30,19 +30,25 @@ def options_for(encoding: str, options: Mapping[str, OptionValue]) -> dict[str, 
 
 @dataclass(frozen=True)
 class Model:
-    """The vision transformer. `encoding`: a name of `stringpe.names()`, "absolute", "sincos", "liere" or "none";
-    `encoding_options` go to a named one (`options_for`). `stem` and `depth` as in `stringpe.ViT`; depth "none" sees
-    RGB, the others RGB-D. `start`: the folder of a run that a new model starts from, of retrieval or detection its
-    towers, of policies all of it; {encoding}, {seed} and {depth} in it stand for the recipe's own, so that every row of
-    a comparison has its own start; "recipe:NAME" is a run of that recipe, which is trained first, once, and kept in
-    data.cache.
-    `init` and `patch_gain`: how new weights start, "truncated_normal", "width_scaled", "depth_scaled", "uniform" or
-    "xavier", and the size of the patch embedding, as in `stringpe.models.initialise.Initialisation`. `freeze`: "qk"
-    keeps the query and key projections of the task relations as they start; "backbone" keeps all of a ViT that the task
-    objects takes from `start`, "backbone+basis" also the basis of the encoding that is put into it, at a random value.
-    `lora`: the rank of low-rank updates of the frozen query and key projections, 0 for none. `box_centre`: of detection
-    in 3D, what centres are predicted relative to: "absolute", as in the paper, or "point", the point where a patch lies
-    in space, for which models see depth and know the camera."""
+    """The vision transformer.
+
+    dim: channels of a token. layers: blocks. heads: of attention. patch_size: pixels per side of a patch. stem:
+    "patch", linear, or "conv", convolutions. encoding: a name of `stringpe.names()`, "absolute", "sincos", "liere" or
+    "none". encoding_options: of a named encoding (`options_for`). share_layers: one encoding for all layers. depth:
+    "none" for RGB; how RGB-D is used: "channel", "lift", "normals", "lift+channel" or "lift+normals". pool: "mean",
+    "cls" or "map", attention pooling. registers: learned tokens at the origin. units: of coordinates, "index",
+    "normalised" or "centred". mlp_ratio: hidden channels of an MLP over `dim`. dropout: share of channels that training
+    leaves out. drop_path: share of residual branches that it leaves out. attention: "softmax", "linear" or "relu".
+    qk_norm: "rms", "rms_gain" or "layer", of queries and keys; empty for none. start: the folder of a run that a new
+    model starts from, of retrieval or detection its towers, of policies all of it; {encoding}, {seed} and {depth} in it
+    stand for the recipe's own, so that every row of a comparison has its own start; "recipe:NAME" is a run of that
+    recipe, which is trained first, once, and kept in data.cache. init: how new weights start, "truncated_normal",
+    "width_scaled", "depth_scaled", "uniform" or "xavier", as in `stringpe.models.initialise`. patch_gain: of the patch
+    embedding's start. freeze: "qk" keeps the query and key projections of the task relations as they start; "backbone"
+    keeps all of a ViT that the task objects takes from `start`, "backbone+basis" also the basis of the encoding that is
+    put into it, at a random value. lora: the rank of low-rank updates of the frozen query and key projections, 0 for
+    none. box_centre: of detection in 3D, what centres are predicted relative to: "absolute", as in the paper, or
+    "point", the point where a patch lies in space, for which models see depth and know the camera."""
 
     dim: int = number(192, least=1)
     layers: int = number(12, least=1)
@@ -76,9 +82,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Text:
-    """The text tower of tasks with language. `encoding`: as in `Model`, over the place in the text. `pool`: "map",
-    "last" or "mean". `width`: of the embeddings that texts share with images. `tokenizer`: a tokenizer.json; without
-    one, a BPE of `vocab` tokens is trained on the training captions. `context`: the longest text in tokens."""
+    """The text tower of tasks with language.
+
+    dim, layers, heads, encoding_options, mlp_ratio, dropout, drop_path: as in `model`. encoding: as in `model`, over
+    the place in the text. pool: "map", "last" or "mean". width: channels of the embeddings that texts share with
+    images. tokenizer: a tokenizer.json; without one, a BPE of `vocab` tokens is trained on the training captions.
+    vocab: number of tokens. context: the longest text in tokens."""
 
     dim: int = number(192, least=1)
     layers: int = number(4, least=1)
@@ -102,32 +111,32 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from. `source`: "synthetic", "scenes", "one_object", "shards", "folder", "huggingface",
-    "stream", "coco", "omni3d", for the task policy "demos", for the task relations "points", or for the task shapes
-    "clouds".
+    """Where images come from.
 
-    train, val: what the source reads. Shards and streams: a path with {000..127} or a glob; a folder: a directory with
-    one directory per class; huggingface: "name:split"; demos: a data set's folder or pack, several with commas; clouds:
-    an .npz with both splits. Scenes need neither: `train_size` and `val_size` frames are rendered.
+    source: "synthetic", "scenes", "one_object", "shards", "folder", "huggingface", "stream", "coco", "omni3d", for the
+    task policy "demos", for the task relations "points", or for the task shapes "clouds".
+    train, val: what the source reads. Shards and streams, a path with {000..127} or a glob; a folder, a directory with
+    one directory per class; huggingface, "name:split"; demos, a data set's folder or pack, several with commas; clouds,
+    an .npz with both splits. Scenes need neither, since `train_size` and `val_size` frames are rendered.
+    image_size: pixels per side that the model sees. num_classes: of classification.
     train_size, val_size: take the first so many samples, 0 for all. A stream of more than 2,000 is not cut off; there
     train_size says how many samples an epoch has.
     cache: folder for rendered frames and packs of demonstrations (by default the user's cache), and for the decoded
     images of shards, which many runs side by side then only read (by default not kept).
     in_memory: decode everything once, keep it on the device as uint8 and augment there; else `workers` processes read
-    what a step needs. Both give the same batches. queries: places per frame that the task objects asks about, and
-    objects per image that a step of detection in 3D asks for. depth_step: metres per step of a stored depth.png, 0.001
-    for millimetres, unless the file or the sample's JSON file has a "depth_step". seed: of made-up data, not of the
-    run.
+    what a step needs. Both give the same batches. workers: these processes; 0 reads in the process that trains.
+    queries: places per frame that the task objects asks about, and objects per image that a step of detection in 3D
+    asks for. depth_step: metres per step of a stored depth.png, 0.001 for millimetres, unless the file or the sample's
+    JSON file has a "depth_step". seed: of made-up data, not of the run.
     train_boxes, val_boxes: for detection, COCO, LVIS or Omni3D files; by default the .json beside the pictures.
-    Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between; mix: their
-    shares of the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file whose rare names its
-    training leaves out, for a zero-shot APr.
+    Detection in 2D trains on several data sets if train (and train_boxes) names them with " + " between. mix: the
+    shares of several data sets in the training, "0.8 0.2", in place of those of their sizes. without: an LVIS file
+    whose rare names its training leaves out, for a zero-shot APr.
     negatives: for detection, how many classes that are not in an image are asked for besides those that are.
-    cameras: for the task objects, where the cameras of scenes stand: "any", or "near" what they look at; then the rooms
+    cameras: for the task objects, where the cameras of scenes stand, "any", or "near" what they look at; then the rooms
     of the validation set are also seen from far away, for the metric `far`.
-    groups, group_size: for clouds, the number of tokens per cloud and of points per token. pose: "stored", or
-    "principal" to turn every cloud, of training and of test, into the frame of its own principal axes.
-    """
+    groups, group_size: for clouds, the number of tokens per cloud, and of points per token. pose: "stored", or
+    "principal" to turn every cloud, of training and of test, into the frame of its own principal axes."""
 
     source: str = "synthetic"
     train: str = ""
@@ -155,13 +164,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Augment:
-    """What training images go through. crop: smallest share of the image that an inception crop keeps, 1 for none.
-    randaugment: operations per image, each at `magnitude` of 30. mixup: α of Beta(α, α), 0 for none. mosaic: for
-    detection, the shares of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how
-    many pixels images are moved at most: over their border into the reflection in classification, each camera by itself
-    with its border repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the
-    third axis), "any" or "half" (half turns about the axes). stretch: by how much the three axes of a point cloud are
-    stretched or shrunk at most, 0.15 for factors of 0.85 to 1.15."""
+    """What training images go through.
+
+    crop: smallest share of the image that an inception crop keeps, 1 for none. flip: mirror half of the images. colour:
+    brightness, contrast and saturation change by factors between 1 − colour and 1 + colour. randaugment: operations per
+    image. magnitude: their strength, of 30. mixup: the α of Beta(α, α), 0 for none. mosaic: for detection, the shares
+    of 1 × 1, 2 × 2, … grids of pictures, "0.4 0.3 0.3"; empty for single pictures. shift: by how many pixels images are
+    moved at most, over their border into the reflection in classification, each camera by itself with its border
+    repeated for policies. turn: the random rotations of point clouds, "none", "upright" (about the third axis), "any"
+    or "half" (half turns about the axes). stretch: by how much the three axes of a point cloud are stretched or shrunk
+    at most, 0.15 for factors of 0.85 to 1.15."""
 
     crop: float = number(1.0, above=0, most=1)
     flip: bool = False
@@ -177,11 +189,13 @@ class Augment:
 
 @dataclass(frozen=True)
 class Loss:
-    """kind: "softmax" or "sigmoid" cross-entropy. head_bias: start of the classifier's bias (−6.9 with sigmoid).
-    Retrieval: kind "siglip" or "clip"; pair_bias: start of b, a number (−10 as SigLIP) or "auto" = −log(batch − 1);
-    chunk: images whose logits are computed at a time, 0 for all; within: weight of a loss that compares only images
-    that belong together, as views of a room do. Detection: factor: start of the class logits' factor; positives: in 2D,
-    predictions per object that training counts as right, 1 in the paper; with more, set loop.eval_nms."""
+    """What is minimised.
+    kind: "softmax" or "sigmoid" cross-entropy; of retrieval, "siglip" or "clip". label_smoothing: of cross-entropy.
+    head_bias: start of the classifier's bias (−6.9 with sigmoid). pair_bias: of retrieval, the start of b, a number
+    (−10 as SigLIP) or "auto" = −log(batch − 1). chunk: of retrieval, images whose logits are computed at a time, 0 for
+    all. within: of retrieval, the weight of a loss that compares only images that belong together, as views of a room
+    do. factor: of detection, the start of the class logits' factor. positives: of detection in 2D, predictions per
+    object that training counts as right, 1 in the paper; with more, set loop.eval_nms."""
 
     kind: str = "softmax"
     label_smoothing: float = number(0.0, least=0, below=1)
@@ -195,17 +209,22 @@ class Loss:
 
 @dataclass(frozen=True)
 class Policy:
-    """A robot policy around the vision transformer. kind: "diffusion" or "energy". cameras: names with commas, all by
-    default. encoder: where the image encoder starts: "" at random, a stringpe checkpoint, or "siglip:FOLDER" or
-    "paligemma:FOLDER" of transformers, with {encoding}, {seed} and {depth} as in `Model.start`; freeze keeps it.
-    chunk, execute, blind, dim, heads, encoder_layers, decoder_layers: see `robots.policies.base`. train_steps,
-    sample_steps, repeats, prediction: of `robots.DiffusionPolicy`; modes, negatives, candidates, langevin_steps,
-    langevin_rate: of `robots.EnergyPolicy`. stride: steps between the pictures of a data set that are used. first:
-    share of a batch that comes from the first frames of episodes, on which everything else depends and of which an
-    episode has only one. held_out: share of the episodes that validate, where data.val is not given. simulate: robot
-    tasks with commas, "" for none, in each of which every evaluation also tries the policy `trials` times. frame:
-    "camera", or "world" for calibrated cameras whose patches meet in the robot's frame, by depth: see
-    `robots.policies.observer`."""
+    """A robot policy around the vision transformer.
+
+    kind: "diffusion" or "energy". cameras: names with commas, all by default. encoder: where the image encoder starts,
+    "" at random, a stringpe checkpoint, or "siglip:FOLDER" or "paligemma:FOLDER" of transformers, with {encoding},
+    {seed} and {depth} as in `model.start`. freeze: keep that encoder as it starts. chunk: actions predicted at once.
+    execute: how many of them are carried out before the next observation. blind: share of the training examples whose
+    robot state is hidden. dim, heads, encoder_layers, decoder_layers: sizes of the policy's own transformer.
+    train_steps, sample_steps: of diffusion, its steps in training and in acting. repeats: of diffusion, noised chunks
+    per observation. prediction: of diffusion, the noise, "epsilon", or the clean chunk, "sample". modes: of energy, the
+    Gaussians of its proposal. negatives: of energy, chunks that the demonstrated one is ranked above. candidates: of
+    energy, chunks from which acting starts. langevin_steps, langevin_rate: of energy, how many steps acting takes, and
+    their size. stride: steps between the pictures of a data set that are used. first: share of a batch that comes from
+    the first frames of episodes, on which everything else depends and of which an episode has only one. held_out: share
+    of the episodes that validate, where data.val is not given. simulate: robot tasks with commas, "" for none, in each
+    of which every evaluation also tries the policy. trials: how often it does so. frame: "camera", or "world" for
+    calibrated cameras whose patches meet in the robot's frame, by depth (`robots.policies.observer`)."""
 
     kind: str = choice("diffusion", "energy")
     cameras: str = ""
@@ -237,9 +256,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW with a linear warm-up. schedule: what follows it, "cosine" to zero, or "constant". encoding_lr_scale: of
-    the encoding's own parameters; text_lr_scale: of a model's text tower. ema: decay of the average of the weights, 0
-    for none; ema_power: how it gets there."""
+    """AdamW with a linear warm-up.
+    lr: the learning rate after the warm-up. beta1, beta2, eps, weight_decay: of AdamW. clip: largest norm of the
+    gradient, 0 for any. warmup_steps: length of the warm-up. schedule: what follows it, "cosine" to zero, or
+    "constant". encoding_lr_scale: factor of the rate for the encoding's own parameters. text_lr_scale: the same for a
+    model's text tower. ema: decay of the average of the weights, 0 for none. ema_power: if not 0, the decay grows as
+    1 − (1 + step)^−power."""
 
     lr: float = number(1e-3, least=0)
     beta1: float = number(0.9, least=0, below=1)
@@ -257,13 +279,16 @@ class Optim:
 
 @dataclass(frozen=True)
 class Loop:
-    """How long and how. batch_size is over all processes and accumulation; `steps` wins over `epochs` if not 0.
-    precision: "no" or "bf16". Numbers of steps: log_every, eval_every (0 for the end only), save_every. keep:
-    how many checkpoints are not removed. eval_points: of the Monte-Carlo IoU that detection in 3D measures beside the
-    exact one, 100,000 in the paper; 0 for none. eval_nms: in detection in 2D, of two boxes of one class whose IoU is
-    larger, only the better counts; 1 keeps all, as the paper does. tracker: where curves go besides metrics.jsonl,
-    "tensorboard", "wandb", "mlflow", "aim" or another that Accelerate knows. seeds: models with the seeds seed, seed +
-    1, … that are trained together in one step, for tasks that can (relations)."""
+    """How long and how.
+    batch_size: of a step, over all processes and parts. epochs: length of the training. steps: the same in steps; wins
+    over `epochs` if not 0. accumulate: parts that a step is computed in. precision: "no" or "bf16". compile: use
+    torch.compile. log_every, eval_every, save_every: steps between logs, evaluations (0 for the end only) and
+    checkpoints. eval_batch: samples at a time in evaluation. keep: how many checkpoints are not removed. eval_points:
+    of the Monte-Carlo IoU that detection in 3D measures beside the exact one, 100,000 in the paper; 0 for none.
+    eval_nms: in detection in 2D, of two boxes of one class whose IoU is larger, only the better counts; 1 keeps all, as
+    the paper does. tracker: where curves go besides metrics.jsonl, "tensorboard", "wandb", "mlflow", "aim" or another
+    that Accelerate knows. seeds: models with the seeds seed, seed + 1, … that are trained together in one step, for
+    tasks that can (relations)."""
 
     batch_size: int = number(64, least=1)
     epochs: int = number(1, least=1)
@@ -284,7 +309,9 @@ class Loop:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One run. `task` names a class of `stringpe.tasks`; `seed` fixes initialisation, data order and augmentation."""
+    """One run.
+    name: of the recipe, in reports. task: a class of `stringpe.tasks`. seed: fixes initialisation, data order and
+    augmentation."""
 
     name: str = "unnamed"
     task: str = "classification"

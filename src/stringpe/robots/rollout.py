@@ -158,9 +158,10 @@ class RunningTrial:
         every = -(-len(shown) // _ON_A_PAGE)
         pictures = torch.from_numpy(np.stack(shown[::every])).permute(0, 3, 1, 2)  # (t, 3, h, cameras · w)
         cameras = dict(zip(names, (list(part) for part in pictures.chunk(len(names), dim=3)), strict=True))
-        pace = "" if every == 1 else f", of which every {every}th is shown"
-        text = f"{_outcome(success)} of seed {self.seed} after {len(shown) - 1} steps{pace}"
-        viewer.save(viewer.show_rollout(cameras, text), path)
+        pace = {1: "", 2: ", of which every second one is shown"}.get(every, f", of which one in {every} is shown")
+        text = f"{_outcome(success).capitalize()} from initial state {self.seed}: {len(shown) - 1} steps{pace}."
+        title = getattr(self.env.unwrapped, "task_text", "") or "Rollout"
+        viewer.save(viewer.show_rollout(cameras, text, title=f"{title[:1].upper()}{title[1:]}"), path)
 
 
 class Lockstep:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.cache import digest
 from ..data.tars import write_samples
@@ -39,7 +39,7 @@ from .scene import FAMILIES, Frames
 DEPTH_STEP = 0.0002
 """Metres per step of a stored depth: 0.2 mm, up to 13.1 m."""
 
-_SHEET = 24
+_SHEET, _SHEET_WIDTH = 12, 1600  # frames, and pixels
 """Frames on the contact sheet of a data set."""
 _GREEN = (0.15, 1.0, 0.35)
 _POLL, _PATIENCE = 0.2, 600.0
@@ -224,14 +224,14 @@ class _Watch:
         time.sleep(_POLL)
 
 
-def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.15) -> Tensor:
-    """(b, 3, h, w): the images with the boxes of sufficiently visible objects in green."""
-    images = frames.rgb.clone()
-    h, w = frames.depth.shape[1:]
+def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.15, *, scale: int = 1) -> Tensor:
+    """(b, 3, scale · h, scale · w): the images with the boxes of sufficiently visible objects in green."""
+    images = enlarge(frames.rgb, scale)
+    h, w = images.shape[2:]
     chosen = in_view(frames, min_pixels, min_visibility)
     steps = torch.linspace(0, 1, 4 * max(h, w), device=images.device)[:, None, None]
     for b in range(len(frames)):
-        lines = project_edges(frames.box3d[b][chosen[b]], frames.intrinsics[b]).to(images)
+        lines = scale * project_edges(frames.box3d[b][chosen[b]], frames.intrinsics[b]).to(images)
         if len(lines) == 0:
             continue
         dots = (lines[:, 0] + steps * (lines[:, 1] - lines[:, 0])).reshape(-1, 2).floor().long()
@@ -242,9 +242,18 @@ def draw_boxes(frames: Frames, min_pixels: int = 12, min_visibility: float = 0.1
     return images
 
 
-def contact_sheet(frames: Frames, path: str | Path, *, columns: int = 6, boxes: bool = True) -> None:
-    """Write a PNG: the frames in rows of `columns`, with boxes or without."""
-    images = draw_boxes(frames) if boxes else frames.rgb
+def enlarge(images: Tensor, scale: int) -> Tensor:
+    """A copy of images (b, 3, h, w) with values in [0, 1], enlarged by a whole number."""
+    if scale == 1:
+        return images.clone()
+    return nn.functional.interpolate(images, scale_factor=scale, mode="bicubic").clamp(0, 1)
+
+
+def contact_sheet(frames: Frames, path: str | Path, *, columns: int = 4, boxes: bool = True) -> None:
+    """Write a PNG: the frames in rows of `columns`, with boxes or without. Small frames are enlarged up to four times,
+    to a picture of about 1,600 pixels, in which the objects within the boxes can be seen."""
+    scale = min(max(_SHEET_WIDTH // (columns * frames.rgb.shape[3]), 1), 4)
+    images = draw_boxes(frames, scale=scale) if boxes else enlarge(frames.rgb, scale)
     b, _, h, w = images.shape
     rows = -(-b // columns)
     grid = torch.ones(rows * columns, 3, h, w, device=images.device)

@@ -38,8 +38,8 @@ def draw_figure(
 
     frames: numbers of frames; by default `rows` of them, taken from the groups in turn. threshold: 0 draws the
     prediction that is matched to each object, of which the mean IoU is taken; above 0, every prediction with at least
-    that score. changes: overrides of the runs' recipes, for data that has moved. The head of a column gives the mean
-    IoU over the frames shown.
+    that score. changes: overrides of the runs' recipes, for data that has moved. The name of a run is followed by the
+    mean IoU over the frames shown. A single run has its frames side by side; several runs have a column each.
     """
     if not runs:
         raise ValueError("a figure needs at least one run of detection3d")
@@ -48,7 +48,8 @@ def draw_figure(
     if int(shown.max()) >= len(val_set) or int(shown.min()) < 0:
         raise ValueError(f"the validation set has frames 0 to {len(val_set) - 1}, got {shown.tolist()}")
     columns, names = [], []
-    scale = min(max(_WIDTH // (min(len(runs), _COLUMNS) * val_set.rgb.shape[-1]), 1), 4)
+    abreast = min(len(runs) if len(runs) > 1 else len(shown), _COLUMNS)
+    scale = min(max(_WIDTH // (abreast * val_set.rgb.shape[-1]), 1), 4)
     for name, folder in runs.items():
         own = _load_frames(folder, changes)
         if len(own) != len(val_set) or not torch.equal(own.rgb[shown], val_set.rgb[shown]):
@@ -61,9 +62,11 @@ def draw_figure(
             [_picture(val_set, int(i), boxes, scale) for i, boxes in zip(shown, boxes_by_frame, strict=True)]
         )
         names.append(f"{name}: {100 * iou:.1f} %")
+    groups = [val_set.groups[int(val_set.group[i])] for i in shown] if len(val_set.groups) > 1 else []
+    if len(runs) == 1:  # its frames stand side by side
+        return write_sheet(columns, columns=groups or [""] * len(shown), path=out, rows=names, abreast=_COLUMNS)
     pictures = [list(row) for row in zip(*columns, strict=True)]
-    left = [val_set.groups[int(val_set.group[i])] for i in shown] if len(val_set.groups) > 1 else ()
-    return write_sheet(pictures, columns=names, path=out, rows=left, abreast=_COLUMNS)
+    return write_sheet(pictures, columns=names, path=out, rows=groups, abreast=_COLUMNS)
 
 
 def _load_frames(folder: str | Path, changes: Sequence[str]) -> BoxedFrames:
@@ -159,8 +162,8 @@ def _frame(val_set: BoxedFrames, i: int, predictions: ScoredBoxes) -> viewer.Fra
         for box, label, score in zip(best.box, best.label, best.score, strict=True)
     ]
     group = f"{val_set.groups[int(val_set.group[i])]}: " if len(val_set.groups) > 1 else ""
-    objects = "1 object" if len(index) == 1 else f"{len(index)} objects"
-    caption = f"{group}{objects}, and as many of the best predictions"
+    many = f"{len(index)} objects, and the {len(index)} best predictions"
+    caption = f"{group}{'1 object, and the best prediction' if len(index) == 1 else many}"
     return viewer.Frame(
         val_set.rgb[i], val_set.depth[i].float(), val_set.intrinsics[i], [*truths, *predicted[: len(index)]], caption
     )

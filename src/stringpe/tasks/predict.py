@@ -17,7 +17,7 @@ from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..geometry import box3d
 from ..geometry.boxes import nms
-from ..geometry.draw_boxes import COLOURS, draw_detections, write_label
+from ..geometry.draw_boxes import COLOURS, draw_detections, enlarge, write_label
 from ..geometry.square import depth_to_square, from_square, to_square
 from ..io.files import new_file, write_json
 from ..io.pictures import BadSample, decode_picture
@@ -87,7 +87,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-        """The picture with the boxes drawn on it."""
+        """The picture with the boxes drawn on it, enlarged if it is small."""
 
     def frame(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
         """The picture with its depth and the boxes found, to view from all sides; for models that predict 3D boxes."""
@@ -136,6 +136,8 @@ def predict(
 
 def open_picture(path: Path) -> "Image":
     """A picture as RGB, the right way up."""
+    if not path.is_file():
+        raise ValueError(f"there is no picture {path}")
     try:
         return decode_picture(path.read_bytes(), str(path), upright=True)
     except (OSError, BadSample) as error:
@@ -250,15 +252,16 @@ class Predictor3D(Predictor):
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
         from PIL import ImageDraw
 
-        picture = image.convert("RGB")
+        picture, scale = enlarge(image)
         pen = ImageDraw.Draw(picture)
         texts = list(dict.fromkeys(str(f["text"]) for f in found))
-        width, limit = max(1, round(max(picture.size) / 250)), 8 * max(picture.size)
+        width, limit = max(1, round(max(picture.size) / 200)), 8 * max(picture.size)
         for box in reversed(found):  # the best on top
             colour = COLOURS[texts.index(str(box["text"])) % len(COLOURS)]
-            lines = [[min(max(v, -limit), limit) for v in edge] for edge in box["edges"]]
-            for line in lines:
-                pen.line(line, fill=colour, width=width)
+            lines = [[min(max(scale * v, -limit), limit) for v in edge] for edge in box["edges"]]
+            for fill, thick in (("white", width + 2), (colour, width)):  # it stands out from any background
+                for line in lines:
+                    pen.line(line, fill=fill, width=thick)
             if lines:
                 left, top = (min(line[i] for line in lines) for i in (0, 1))
                 write_label(pen, (left, top), f"{box['text']} {box['score']:.2f}", colour)

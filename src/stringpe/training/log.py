@@ -56,6 +56,10 @@ class Log:
         """Show values on the terminal."""
         self._job.show(step, ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
 
+    def count(self, step: int) -> None:
+        """Show that so many steps are done, once per second at most."""
+        self._job.count(step)
+
     def stage(self, text: str) -> None:
         """Show what the run does besides steps, for example "evaluating"."""
         self._job.stage(text)

@@ -89,6 +89,8 @@ class Run:
             batches = prefetch(self.task.batches(start, self.place), self.place.device)
             for step in range(start, self.total):
                 self.step(step, next(batches))
+                if log is not None:
+                    log.count(step + 1)
                 self._log_and_evaluate(step + 1, log)
                 stop = self._any_told_to_stop(step, told_to_stop())
                 if stop or (step + 1) % self.recipe.loop.save_every == 0 or step + 1 == self.total:

@@ -92,7 +92,7 @@ def show_samples(figure: Path | None, task: Task) -> list[Section]:
     """Sections with samples of the data and, if there is one, with the figure (PNG) of what models predict."""
     sections = []
     if figure is not None:
-        legend = "Each column has an encoding and its score on these frames. True boxes are green, predicted ones blue."
+        legend = "Beside an encoding is its score on these frames. True boxes are green, predicted ones blue."
         sections.append(show_picture("Predictions", "image/png", figure.read_bytes(), legend))
     samples = "".join(map(_sample, task.samples(_SAMPLES)))
     if samples:

@@ -79,6 +79,8 @@ def simulate(
         write_text(folder / "table.md", text)
         report = write_simulation(folder, results, draw_success(results, folder / "success.svg"), candidates[0].folder)
         text += f"\nreport: {report}"
+    shown = [plan.folder / "videos" for _, plan in plans if plan.videos and (plan.folder / "videos").is_dir()]
+    text += "".join(f"\nvideos{' and pages' if html else ''}: {path}" for path in shown)
     return text
 
 

@@ -27,6 +27,7 @@ for (const name of Object.keys(maps)) {
     const row = Math.floor((event.clientY - box.top) / box.height * rows);
     if (row >= 0 && row < rows && column >= 0 && column < columns) { chosen = row * columns + column; draw(); }
   };
+  figure.style.width = `${canvas.width + 2}px`;  // as wide as the picture and its border, however long the caption
   figure.append(canvas, caption);
   main.append(figure);
   canvases[name] = canvas;

@@ -17,7 +17,7 @@ function choose(number) {
   cameras = data.rollouts[number].cameras;
   main.replaceChildren();
   pictures = Object.fromEntries(Object.keys(cameras).map(name => {
-    const figure = document.createElement("figure"), image = make("img", { width: 256, alt: name });
+    const figure = document.createElement("figure"), image = make("img", { width: 384, alt: name });
     figure.append(image, make("figcaption", { textContent: name }));
     main.append(figure);
     return [name, image];

@@ -147,7 +147,8 @@ function trace([[u0, v0, z0], [u1, v1, z1]], nearest, hidden, visible) {
   }
 }
 
-// The name of each box: of a true one above it, of a predicted one below it. A name that would cover another moves on.
+// The name of each box: of a true one above it, of a predicted one below it. A name that would cover another moves on,
+// and is left out if it would come so far from its box that nobody knows whose name it is.
 function drawNames(boxes) {
   context.font = "13px system-ui, sans-serif";
   context.textAlign = "center";
@@ -161,10 +162,13 @@ function drawNames(boxes) {
     if (ends.some(([, , z]) => z < NEAR)) continue;
     const above = box.kind === "true", step = above ? -16 : 16;
     const width = context.measureText(describe(box)).width;
-    const u = ends.reduce((sum, end) => sum + end[0], 0) / ends.length;
+    let u = ends.reduce((sum, end) => sum + end[0], 0) / ends.length;
+    if (u < 0 || u > canvas.width) continue;
+    u = Math.max(width / 2 + 4, Math.min(canvas.width - width / 2 - 4, u));
+    const covers = other => Math.abs(other.v - v) < 15 && Math.abs(other.u - u) < (other.width + width) / 2;
     let v = above ? Math.min(...ends.map(end => end[1])) - 10 : Math.max(...ends.map(end => end[1])) + 10;
-    while (taken.some(other => Math.abs(other.v - v) < 15 && Math.abs(other.u - u) < (other.width + width) / 2)) v += step;
-    if (u < 0 || u > canvas.width || v < 8 || v > canvas.height - 8) continue;
+    for (let tries = 0; tries < 3 && taken.some(covers); tries++) v += step;
+    if (taken.some(covers) || v < 8 || v > canvas.height - 8) continue;
     taken.push({ u, v, width });
     context.strokeText(describe(box), u, v);
     context.fillStyle = `rgb(${COLOUR[box.kind].map(part => 0.8 * part)})`;
@@ -178,6 +182,10 @@ function list() {
   side.replaceChildren();
   if (data.frames.length > 1) side.append(chooser);
   if (frame.caption) side.append(make("p", { textContent: frame.caption, id: "caption" }));
+  const hint = "Drag to turn, scroll to come nearer, double-click to go back to the camera's view." +
+    (frame.boxes.length ? " Click a name in the list to see its box alone." : "");
+  side.append(make("p", { className: "hint", textContent: hint }));
+  if (frame.boxes.length) side.append(checkbox("show-names", "names in the picture", view, "names"));
   for (const kind of ["true", "predicted"]) {
     const members = frame.boxes.map((box, number) => ({ ...box, number })).filter(box => box.kind === kind);
     if (!members.length) continue;
@@ -191,10 +199,6 @@ function list() {
     }
     side.append(rows);
   }
-  if (frame.boxes.length) side.append(checkbox("show-names", "names in the picture", view, "names"));
-  const hint = "Drag to turn, scroll to come nearer, double-click to go back to the camera's view." +
-    (frame.boxes.length ? " Click a name in the list to see its box alone." : "");
-  side.append(make("p", { className: "hint", textContent: hint }));
 }
 
 // A box to tick that sets `holder[key]`.

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from ...geometry.draw_boxes import write_sheet
 from ...io.files import new_file
 from ...io.imports import ROBOTS, import_optional
 from ...io.pictures import MAX_PIXELS
@@ -103,22 +105,19 @@ def side_by_side(episode: Mapping[str, npt.NDArray[np.uint8]]) -> Picture:
     return np.concatenate([episode[key] for key in sorted(episode) if key.startswith(IMAGES)], axis=2)
 
 
-def spread_moments(episode: Mapping[str, npt.NDArray[np.uint8]], columns: int = 8) -> Picture:
-    """Moments of an episode, evenly spread, one row per camera: (cameras · h, columns · w, 3)."""
-    rows = []
-    for key in sorted(episode):
-        if key.startswith(IMAGES):
-            frames = episode[key]
-            moments = np.linspace(0, len(frames) - 1, columns).round().astype(int)
-            rows.append(np.concatenate(list(frames[moments]), axis=1))
-    return np.concatenate(rows, axis=0)
+def write_contact_sheet(
+    episode: Mapping[str, npt.NDArray[np.uint8]], path: Path, fps: float = 10.0, columns: int = 8
+) -> Path:
+    """Write a picture of an episode: a row per camera, and a column per moment; moments are evenly spread."""
+    cameras = [key for key in sorted(episode) if key.startswith(IMAGES)]
+    moments = np.linspace(0, len(episode[cameras[0]]) - 1, columns).round().astype(int).tolist()
+    pictures = [[torch.from_numpy(np.asarray(episode[key][i])) for i in moments] for key in cameras]
+    names = [key.removeprefix(IMAGES) for key in cameras]
+    return write_sheet(pictures, columns=[f"{i / fps:.1f} s" for i in moments], rows=names, path=path, abreast=columns)
 
 
 def show_episode(data: "Dataset", number: int = 0) -> tuple[Path, Path]:
     """Writes a contact sheet and a video of an episode of a data set into its folder."""
-    from PIL import Image
-
     episode = data[number]
-    sheet = data.folder / "contact_sheet.png"
-    Image.fromarray(spread_moments(episode)).save(sheet)
-    return sheet, write_video(data.folder / "episode.mp4", list(side_by_side(episode)), data.fps)
+    picture = write_contact_sheet(episode, data.folder / "contact_sheet.png", data.fps)
+    return picture, write_video(data.folder / "episode.mp4", list(side_by_side(episode)), data.fps)
