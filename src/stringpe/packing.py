@@ -60,6 +60,9 @@ class Packing:
             listed = offsets.tolist()
             if listed[0] != 0 or listed[-1] != total or any(b <= a for a, b in pairwise(listed)):
                 raise ValueError(f"offsets must rise from 0 to the {total} tokens, got {_shorten(listed)}")
+            most = max(b - a for a, b in pairwise(listed))
+            if longest is not None and longest < most:
+                raise ValueError(f"longest={longest} is too small: the offsets hold a sequence of {most} tokens")
         packing = cls.__new__(cls)
         packing._lengths = None
         packing._offsets = {offsets.device: offsets.to(torch.int32)}

@@ -2,21 +2,28 @@
 
 import functools
 import hashlib
+import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ..io.files import cache_folder, write_tensors
+from ..recipes.schema import Data
 
 MOST = 8
 """Data sets (a split each) that a process keeps: the most recently used ones, whatever they are."""
 
+PLACES = ("train", "val", "train_boxes", "val_boxes")
+"""The settings of `Data` that name files or folders."""
+
 _sets: "OrderedDict[Hashable, Any]" = OrderedDict()
+_marks: dict[str, list[tuple[str, int, int]]] = {}  # of the files that a setting names, when it was last looked at
 _lock = threading.RLock()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,6 +54,32 @@ def forget_all() -> None:
     """Let go of every data set that this process keeps."""
     with _lock:
         _sets.clear()
+
+
+def forget_changed(data: Data) -> None:
+    """Let go of every data set that this process keeps if a file that `data` names has changed since this was last
+    called for it: what is read next is what lies there now."""
+    for where in {getattr(data, name) for name in PLACES}:
+        marks = file_marks([path for _, path, _ in named_files(where)])
+        with _lock:
+            if _marks.setdefault(where, marks) != marks:
+                _marks[where] = marks
+                _sets.clear()
+
+
+def named_files(where: str) -> Iterator[tuple[str, Path, bool]]:
+    """The local files that such a setting stands for: name, path, and whether the file lies in a folder that is named,
+    where the name is the path inside it. None for a hub, a pipe or an address."""
+    if where.startswith("pipe:") or "://" in where:
+        return
+    for part in filter(None, re.split(r",| \+ ", where)):
+        pattern = re.sub(r"\{[^}]*\}", "*", part)  # {000..127}
+        for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
+            if path.is_dir():
+                for inside in sorted(p for p in path.rglob("*") if p.is_file()):
+                    yield str(inside.relative_to(path)), inside, True
+            else:
+                yield path.name, path, False
 
 
 def digest(*parts: object) -> str:

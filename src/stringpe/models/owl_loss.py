@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import kernels
+from ..checks import check_floats, check_tensor
 from ..geometry.boxes import area, giou, intersection, to_corners
 from .owl import Detections
 
@@ -142,11 +143,15 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
     ignored. The result is −1 for padding, and for the objects that are left over where an image has more of them than
     predictions.
     """
-    if cost.ndim != 3 or valid.shape != (len(cost), cost.shape[-1]) or valid.dtype != torch.bool:
+    check_floats("cost", cost, ("b", None), ("n", None), ("m", None))
+    check_tensor("valid", valid)
+    if valid.shape != (len(cost), cost.shape[-1]) or valid.dtype != torch.bool or valid.device != cost.device:
         raise ValueError(
-            f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} and "
-            f"{valid.dtype} {tuple(valid.shape)}"
+            f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} on {cost.device} and "
+            f"{valid.dtype} {tuple(valid.shape)} on {valid.device}"
         )
+    if cost.is_meta:
+        raise ValueError("cost must hold numbers to match by, got a tensor on the meta device")
     if _matches_on_device(cost):
         return kernels.assign(cost.float(), valid)
     # All costs leave the GPU in one transfer. Padding is 0, so that a cost that is not finite belongs to an object.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from importlib import import_module
 
+from ..data.cache import forget_changed
 from ..data.sources import SERVES, check_source
 from ..io.registry import look_up
 from ..recipes.schema import Recipe
@@ -47,6 +48,7 @@ def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
     differ from their defaults. Of a recipe that was read from a run, only those that were changed since."""
     task = task_class(recipe.task)
     task.check(recipe, given)
+    forget_changed(recipe.data)
     return task(recipe)
 
 

@@ -116,6 +116,11 @@ class Task(ABC):
         check_named_options(recipe.model.encoding_options, "model.encoding_options")
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
+        if recipe.loop.batch_size % recipe.loop.accumulate:
+            raise ValueError(
+                f"{recipe.loop.batch_size} examples per step do not divide into loop.accumulate="
+                f"{recipe.loop.accumulate} parts: change it or loop.batch_size"
+            )
         with torch.random.fork_rng(devices=()):
             try:
                 cls.check_model(recipe)

@@ -1,8 +1,10 @@
 """Starting from what was trained before: `model.start` names a run of ours, a recipe to be trained first, or a
 checkpoint of transformers. Towers, tokeniser and learned tables of positions are carried over."""
 
+import contextlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,10 +69,27 @@ def start_recipe(recipe: Recipe) -> Recipe | None:
 
 def fill_in(text: str, recipe: Recipe, key: str) -> str:
     """The text of a recipe's `key`, with {encoding}, {seed} and {depth} replaced by the recipe's own."""
-    try:
-        return text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
+    parts = {"encoding": recipe.model.encoding, "seed": str(recipe.seed), "depth": recipe.model.depth}
+    if {"{", "}"} & {*re.sub("|".join(f"{{{name}}}" for name in parts), "", text)}:
+        raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}")
+    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], text)
+
+
+def start_files(recipe: Recipe) -> list[Path]:
+    """The files of weights, configurations and tokenisers that training begins with, of what lies there now. What a
+    recipe trains first counts as part of the recipe."""
+    tower = recipe.policy.encoder.partition(":")
+    start = "" if recipe.model.start.startswith("recipe:") else recipe.model.start
+    encoder = fill_in(tower[2] if tower[1] else tower[0], recipe, "policy.encoder")
+    found: list[Path] = []
+    for place in map(Path, filter(None, (fill_in(start, recipe, "model.start"), encoder, recipe.text.tokenizer))):
+        if place.is_dir():
+            with contextlib.suppress(ValueError):  # no run: a folder of transformers, or one that the task will refuse
+                place = checkpoints.model_folder(place)
+            found += sorted(path for kind in ("*.safetensors", "*.json") for path in place.glob(kind))
+        elif place.is_file():
+            found.append(place)
+    return found
 
 
 # Weights.

@@ -15,7 +15,16 @@ from ..tasks import check, check_data, create, task_class
 from ..tasks.warm_start import start_folder, start_recipe
 from .costs import peak_bytes, reset_peak
 from .log import check_tracker
-from .run_result import device_name, digests, read_result, versions, write_result
+from .run_result import (
+    check_files,
+    device_name,
+    digest_files,
+    digest_start,
+    digests,
+    read_result,
+    versions,
+    write_result,
+)
 
 
 def train(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -69,6 +78,8 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
     from .loop import Run
 
     reset_peak(accelerator.device)
+    sums = digests(recipe, "")  # of the data as it is before it is read
+    start = digest_start(recipe)
     task = create(recipe)
     if accelerator.is_main_process:
         write_json(out / "recipe.json", recipe.to_dict())
@@ -81,7 +92,9 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
         "versions": versions(),
     }
     if accelerator.is_main_process:
-        result["digest"] = digests(recipe, checkpoints.digest_weights(checkpoints.list_checkpoints(out)[-1]))
+        check_files(sums, digest_files(recipe.data), out)  # they may have changed while it was read
+        weights = checkpoints.digest_weights(checkpoints.list_checkpoints(out)[-1])
+        result["digest"] = sums | {"weights": weights} | ({"start": start} if start else {})
         write_result(recipe, out, result)
     accelerator.wait_for_everyone()
     return result

@@ -6,21 +6,20 @@ import hashlib
 import io
 import json
 import platform
-import re
-from collections.abc import Iterator, Mapping
-from glob import glob
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import __version__
+from ..data.cache import PLACES, named_files
 from ..io.files import read_record, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Data, Recipe
+from ..tasks.warm_start import start_files
 
 _END_BYTES = 1 << 16  # of a file, read at its start and at its end
-_PLACES = ("train", "val", "train_boxes", "val_boxes")  # settings that name files or folders
 _IRRELEVANT = ("cache", "workers")  # settings that change no number
 _RESULT = {"metric": str, "metrics": {str: float}, "parameters": int, "seconds": float}
 
@@ -40,6 +39,12 @@ def read_result(recipe: Recipe, out: Path, files: str | None = None) -> dict[str
     result: dict[str, Any] = read_record(out / "result.json", _RESULT, "restore it, or remove it to repeat the run")
     if result.get("digest"):
         check_files(result["digest"], digest_files(recipe.data) if files is None else files, out)
+        start = digest_start(recipe)
+        if start and result["digest"].get("start", start) != start:  # as with files that are gone: "" says nothing
+            raise ValueError(
+                f"{out} holds a run that started from other weights: the files that model.start, policy.encoder or "
+                f"text.tokenizer names have changed since. Choose another folder, or remove this one to repeat the run"
+            )
     return result
 
 
@@ -88,9 +93,9 @@ def device_name(device: torch.device) -> str:
 def digests(recipe: Recipe, weights: str) -> dict[str, str]:
     """Digests of what makes a number: the weights (given), the recipe and the data, and of the data's files, where it
     has any, alone."""
-    sums = {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
-    files = digest_files(recipe.data)
-    return sums | {"files": files} if files else sums
+    files = _list_files(recipe.data)
+    sums = {"weights": weights, "recipe": digest_recipe(recipe), "data": _digest_with_settings(recipe.data, files)}
+    return sums | {"files": _digest(files)} if any(files.values()) else sums
 
 
 def digest_recipe(recipe: Recipe) -> str:
@@ -102,8 +107,12 @@ def digest_data(data: Data) -> str:
     """A digest of the data that a recipe names, which is the same wherever equal data lies. It covers the settings, the
     name and size of every local file, and the first and last 64 KiB of files that are named themselves; files inside a
     named folder are not opened."""
-    settings = {name: value for name, value in vars(data).items() if name not in (*_PLACES, *_IRRELEVANT)}
-    return _digest({"settings": settings, "files": _list_files(data)})
+    return _digest_with_settings(data, _list_files(data))
+
+
+def _digest_with_settings(data: Data, files: Mapping[str, object]) -> str:
+    settings = {name: value for name, value in vars(data).items() if name not in (*PLACES, *_IRRELEVANT)}
+    return _digest({"settings": settings, "files": files})
 
 
 def digest_files(data: Data) -> str:
@@ -112,29 +121,27 @@ def digest_files(data: Data) -> str:
     return _digest(files) if any(files.values()) else ""
 
 
+def digest_start(recipe: Recipe) -> str:
+    """A digest of the files that training starts from, by name, size and their first and last 64 KiB; "" where there
+    are none."""
+    files = [[path.name, path.stat().st_size, _digest_ends(path)] for path in start_files(recipe)]
+    return _digest(files) if files else ""
+
+
 def _list_files(data: Data) -> dict[str, list[list[str | int]]]:
-    """What `_describe_files` says, by the setting that names the files."""
-    return {name: list(_describe_files(getattr(data, name))) for name in _PLACES}
+    """Name, size and perhaps a digest of every file that a setting names, by the setting."""
+    return {
+        place: [
+            [name, path.stat().st_size, *([] if inside else [_digest_ends(path)])]
+            for name, path, inside in named_files(getattr(data, place))
+        ]
+        for place in PLACES
+    }
 
 
 def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _describe_files(where: str) -> Iterator[list[str | int]]:
-    """Name, size and perhaps a digest of every file that a setting stands for; nothing for a hub, a pipe or an
-    address."""
-    if where.startswith("pipe:") or "://" in where:
-        return
-    for part in filter(None, re.split(r",| \+ ", where)):
-        pattern = re.sub(r"\{[^}]*\}", "*", part)  # {000..127}
-        for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
-            if path.is_dir():
-                for inside in sorted(p for p in path.rglob("*") if p.is_file()):
-                    yield [str(inside.relative_to(path)), inside.stat().st_size]
-            else:
-                yield [path.name, path.stat().st_size, _digest_ends(path)]
 
 
 def _digest_ends(path: Path) -> str:
