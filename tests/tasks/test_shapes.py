@@ -81,7 +81,7 @@ def test_what_is_shown_to_people(recipe):
         ("data.groups=41", "data.groups=41 of data.group_size=6 points need as many points per cloud"),
         ("augment.turn=sideways", "augment.turn is one of 'none', 'upright', 'any', 'half'"),
         ("data.pose=upside-down", "data.pose is one of 'stored', 'principal'"),
-        ("model.pool=map", r"pool of a point transformer is one of mean, mean\+max, got 'map'"),
+        ("model.pool=map", r"pool of a point transformer must be one of mean, mean\+max, got 'map'"),
         ("model.encoding=absolute", "points have no grid for a learned table"),
         ("model.patch_size=4", "model.patch_size=4 would change nothing"),
     ],

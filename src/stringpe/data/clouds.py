@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_finite, check_floats
+from ..checks import check_choice, check_count, check_finite, check_floats
 from ..models.points import group_points
 from ..recipes.schema import Data
 from .cache import digest, file_marks, load_or_make, remember
@@ -105,6 +105,10 @@ def principal_axes(points: Tensor) -> Tensor:
 def draw_rotations(count: int, kind: str, dice: torch.Generator) -> Tensor:
     """Rotations (count, 3, 3), evenly distributed: of all of SO(3) ("any"), about the z axis ("upright"), or none and
     the half turns about x, y and z ("half")."""
+    check_count("count", count, 0)
+    check_choice("kind", kind, ("any", "upright", "half"))
+    if not isinstance(dice, torch.Generator):
+        raise TypeError(f"dice must be a torch.Generator, got {dice!r:.40}")
     if kind == "half":
         signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
         return torch.diag_embed(signs[torch.randint(4, (count,), generator=dice)])

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from ..checks import check_choice
+
 STEMS = ("patch", "conv")
 
 
@@ -21,8 +23,7 @@ def build_stem(kind: str, dim: int, patch_size: int, *, depth: bool = False) -> 
     goes how far away things are: from tokens of four channels a linear map reads a patch's depth with an error of 52 cm
     (random surfaces at 1 to 5 m), from tokens to which a linear embedding of depth is added with one of 1 cm.
     """
-    if kind not in STEMS:
-        raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {kind!r}")
+    check_choice("stem", kind, STEMS)
     if kind == "patch":
         return nn.Conv2d(4 if depth else 3, dim, patch_size, patch_size), None
     return _convolutions(dim, patch_size), nn.Conv2d(1, dim, patch_size, patch_size) if depth else None
