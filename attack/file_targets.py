@@ -36,7 +36,7 @@ def targets(folder: Path) -> dict[str, Target]:
     torch.manual_seed(0)
     found = _runs(folder) | _captions_and_labels(folder) | _annotations(folder)
     found |= _robots(folder) | _archives(folder) | _settings(folder) | _models(folder)
-    return found | _clouds(folder) | _bench(folder) | _shipped_detector(folder)
+    return found | _clouds(folder) | _bench(folder) | _shipped_detector(folder) | _streams(folder) | _starts(folder)
 
 
 def _runs(folder: Path) -> dict[str, Target]:
@@ -368,4 +368,65 @@ def _shipped_detector(folder: Path) -> dict[str, Target]:
     return {
         f"shipped detector, {name}": Target(where / name, look, ways.get(name, damage), sound, (str(where),))
         for name in names
+    }
+
+
+def _streams(folder: Path) -> dict[str, Target]:
+    """A tar and its index, from which a stream goes on; and a video."""
+    import numpy as np
+
+    from stringpe.data.stream import Samples, Stream
+    from stringpe.data.tars import write_index
+    from stringpe.io.problems import Problems
+    from stringpe.robots.data.parquet import BrokenEpisode
+    from stringpe.robots.data.video import read_frames, write_video
+
+    tar = material.samples(folder / "streams")["labels"]
+    index = write_index(tar)
+
+    def go_on() -> Any:
+        stream = Stream(str(tar), lambda key, files: {}, list, seed=0, batch=4, workers=0, problems=Problems("samples"))  # type: ignore[arg-type]
+        samples = Samples(stream, 0, 1, skip=5)
+        found = [(key, dict(files)) for key, files in samples.epoch(0)]
+        if samples.problems:
+            warnings.warn(f"some cannot be used and are left out: {samples.problems[0]}", RuntimeWarning, 2)
+        return found
+
+    whole = dict(go_on())
+
+    def is_part(found: Any) -> bool:
+        return all(whole.get(key) == files for key, files in found)
+
+    film = write_video(folder / "streams" / "film.mp4", [np.full((16, 16, 3), 20 * i, np.uint8) for i in range(6)])
+
+    def play() -> Any:
+        try:
+            return [frame.shape for frame in read_frames(film, 0, 6, 10)]
+        except BrokenEpisode as error:
+            warnings.warn(f"1 cannot be used and are left out: {error}", RuntimeWarning, 2)
+            return []
+
+    return {
+        "index of a tar": Target(index, go_on, damage, is_part, (tar.name,)),
+        "tar with an index": Target(tar, go_on, damage, lambda found: len(found) <= 12, (index.name,)),
+        "video": Target(film, play, damage, lambda shapes: set(shapes) <= {(16, 16, 3)}),
+    }
+
+
+def _starts(folder: Path) -> dict[str, Target]:
+    """A run that another one starts from."""
+    from dataclasses import replace
+
+    from stringpe.io import checkpoint as checkpoints
+    from stringpe.tasks import create
+
+    before = folder / "runs" / "a policy"
+    recipe, _ = checkpoints.read_model(before)
+    asked = replace(recipe, model=replace(recipe.model, start=str(before)))
+    place = checkpoints.model_folder(before)
+    return {
+        f"start of a run, {name}": Target(
+            place / name, lambda: create(asked).model(), how, _finite_parameters, (str(before),)
+        )
+        for name, how in (("config.json", damage_json), ("model.safetensors", damage_tensors))
     }

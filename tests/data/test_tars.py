@@ -203,6 +203,25 @@ def test_an_index_that_is_not_that_of_its_tar_is_refused(tar, tmp_path):
             read_index(text, "i")
 
 
+def test_an_index_that_names_other_files_of_the_same_size_is_refused(tmp_path):
+    tar = shard(tmp_path / "train-0.tar", {f"{i}": {"txt": b"one", "cls": b"%d" % i} for i in range(4)})
+    text = write_index(tar).read_text()
+    for swapped in (text.replace("1.cls", "7.cls"), text.replace("0.cls", "x").replace("1.cls", "0.cls")):
+        with pytest.raises(StaleIndex), ShardReader(str(tar)) as parts:
+            [parts.read_sample(entry) for entry in read_index(swapped, "i")]
+    with pytest.raises(StaleIndex, match=r"a line that is not that of an index, 'txt 512 3 0.txt clz"):
+        read_index(text.replace("0.txt cls", "0.txt clz"), "i")
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "ä" * 30, "bär?", "a" * 99, "b" * 100, "folder/" * 20 + "x"])
+def test_an_index_may_name_files_that_a_header_cannot(tmp_path, name):
+    tar = shard(tmp_path / "train-0.tar", {name: {"txt": b"one", "cls": b"1"}})
+    write_index(tar)
+    (entry,) = find_entries(str(tar))
+    with ShardReader(str(tar)) as parts:
+        assert parts.read_sample(entry) == {"txt": b"one", "cls": b"1"}
+
+
 def test_what_has_no_offsets_has_no_index(tar, tmp_path):
     import tarfile
 
