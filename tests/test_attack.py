@@ -69,6 +69,30 @@ def test_an_audit_that_could_not_be_made_says_so(monkeypatch, capsys, stderr, wo
     assert capsys.readouterr().out == f"audit: pins.txt was not audited, {words}\n"
 
 
+@pytest.mark.parametrize(
+    ("packages", "words", "status"),
+    [
+        ([{"name": "a", "skip_reason": "not found"}], "p.txt was not audited, none of its 1 packages could be", 3),
+        ([], "p.txt was not audited, none of its 0 packages could be looked up", 3),
+        ([{"name": "a", "version": "1", "vulns": []}], "audit: 0 known vulnerabilities in 1 packages of p.txt", 0),
+        (
+            [{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "not found"}],
+            "0 known vulnerabilities in 1 packages of p.txt; 1 could not be looked up: b",
+            0,
+        ),
+        (
+            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": []}]}],
+            "a 1: CVE-1, mended in no version\naudit: 1 known vulnerabilities",
+            1,
+        ),
+    ],
+)
+def test_an_audit_counts_what_could_not_be_looked_up(packages, words, status):
+    text, found = audit.judge(packages, "p.txt")
+    assert words in text
+    assert found == status
+
+
 def test_the_tests_that_the_table_of_faults_names_exist():
     text = (RUN.parents[1] / "docs" / "reliability.md").read_text().partition("## Faults and their tests")[2]
     rows = [line for line in text.splitlines() if re.match(r"\| [NLSW]\d", line)]
