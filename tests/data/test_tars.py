@@ -1,5 +1,6 @@
 """Tars, zips and folders, whole and damaged."""
 
+import contextlib
 import gzip
 import http.server
 import io
@@ -288,3 +289,33 @@ def test_an_address_is_read_by_ranges_if_it_has_an_index(tar, served, whole):
         found = {i: parts.read_sample(entries[i]) for i in (5, 6, 2)}
     expected = dict(enumerate(files for _, files in read_through(tar)))
     assert found == {i: expected[i] for i in found}
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_archives_are_never_unpacked_to_disk(tmp_path, kind):
+    """Names that lead out of the folder, to the root, and through a link: nothing is written anywhere."""
+    names = ["../out.png", "/tmp/stringpe-out.png", "a/../../out.png", "link/out.png"]
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    path = inside / f"p.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for name in names:
+                packed.writestr(name, picture(9))
+    else:
+        with tarfile.open(path, "w:gz" if kind.endswith("gz") else "w") as packed:
+            link = tarfile.TarInfo("link")
+            link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+            packed.addfile(link)
+            for name in names:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(picture(9))
+                packed.addfile(entry, io.BytesIO(picture(9)))
+    files = PictureFiles(str(path))
+    for name in names:
+        with contextlib.suppress(BadSample):
+            assert files.decode(name).size == (20, 16)
+    if kind != "zip":
+        read_samples(path, Problems("samples", str(path)))
+    assert {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")} == {"inside", f"inside/p.{kind}"}
+    assert not Path("/tmp/stringpe-out.png").exists()

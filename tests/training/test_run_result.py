@@ -9,10 +9,12 @@ import pytest
 from cloud_files import KINDS, write_clouds
 from stringpe.data.cache import forget_all
 from stringpe.io import checkpoint as checkpoints
+from stringpe.io.files import write_json
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Optim, Recipe
 from stringpe.tasks.shapes import Shapes
 from stringpe.tasks.warm_start import start_files
 from stringpe.training import evaluate, train
+from stringpe.training.run_result import digest_start, read_result
 
 
 @pytest.fixture
@@ -92,6 +94,24 @@ def test_a_result_knows_the_tokeniser_that_it_started_with(toy, tmp_path):
     asked = replace(toy, text=replace(toy.text, tokenizer=str(place)))
     assert start_files(asked) == [place]
     assert start_files(toy) == start_files(replace(toy, model=replace(toy.model, start="recipe:scenes"))) == []
+
+
+def test_a_result_of_a_run_that_started_from_other_files_is_refused(toy, tmp_path):
+    place = tmp_path / "tokenizer.json"
+    place.write_text("{}")
+    asked = replace(toy, text=replace(toy.text, tokenizer=str(place)))
+    sums = {"start": digest_start(asked)}
+    write_json(tmp_path / "run" / "recipe.json", asked.to_dict())
+    write_json(
+        tmp_path / "run" / "result.json",
+        {"metric": "top1", "metrics": {"top1": 0.5}, "parameters": 1, "seconds": 1.0, "digest": sums},
+    )
+    assert read_result(asked, tmp_path / "run")["digest"] == sums
+    place.write_text("{ }")
+    with pytest.raises(ValueError, match=r"run holds a run that started from other weights: .*text.tokenizer names"):
+        read_result(asked, tmp_path / "run")
+    place.unlink()
+    assert read_result(asked, tmp_path / "run")["digest"] == sums  # nothing can be said of files that are gone
 
 
 @pytest.mark.parametrize("text", ["{encoding.x}", "{seed:>99999999999}", "{0}", "{", "{nothing}", "{seed!r}"])
