@@ -109,6 +109,9 @@ def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> None:
                 f"{where} has {name} of {tuple(tensor.shape)}, this model needs {tuple(new[name].shape)}: leave "
                 f"text.tokenizer empty, to use that run's"
             )
+    missing = [name for name in new if name.startswith("text.") and name not in texts] if texts else []
+    if missing:
+        raise ValueError(f"{where} has a text tower without {missing[0]}: restore it, or start from another run")
     assert isinstance(model.image, ViT)
     start_vit(model.image, weights, where)
     model.load_state_dict(texts, strict=False)
