@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 import stringpe
 from stringpe import compat, coords, testing, viewer
-from stringpe.data.clouds import principal_axes
+from stringpe.data.clouds import draw_rotations, principal_axes
 from stringpe.geometry import box3d
 from stringpe.models.owl3d import Detector3D
+from stringpe.models.owl_loss import match, match_repeatedly
 from stringpe.models.points import PointTransformer, group_points
 from stringpe.models.text import TextTower
 
@@ -20,7 +22,7 @@ Target = tuple[Callable[..., Any], dict[str, Any]]
 
 def targets() -> dict[str, Target]:
     """Public calls by name, with arguments that work."""
-    return _encodings() | _layers() | _packing_and_caches() | _models() | _geometry() | _pages()
+    return _encodings() | _layers() | _packing_and_caches() | _models() | _towers() | _geometry() | _pages()
 
 
 def _encodings() -> dict[str, Target]:
@@ -77,9 +79,27 @@ def _layers() -> dict[str, Target]:
             {"encoding": encoding, "qkv": "qkv", "num_heads": 2, "q_norm": "q_norm"},
         ),
         "projections": (positions, {"owner": stringpe.Attention(16, 2), "x": x, "coords": places}),
+        "projections of parts": (
+            _project_with,
+            {
+                "x": x,
+                "coords": places,
+                "qkv": nn.Linear(16, 48),
+                "q_norm": nn.RMSNorm(8),
+                "k_norm": nn.RMSNorm(8),
+            },
+        ),
         "stringpe.fold": (stringpe.fold, {"model": layer}),
         "stringpe.param_groups": (stringpe.param_groups, {"model": layer, "lr": 1e-3}),
     }
+
+
+def _project_with(x: Any, coords: Any, **parts: Any) -> Any:
+    """`Projections` of a module that holds these parts."""
+    owner = nn.Module()
+    for name, part in parts.items():
+        setattr(owner, name, part)
+    return stringpe.Projections(stringpe.cayley(head_dim=8, num_heads=2, coord_dim=2))(owner, x, coords)
 
 
 def _packing_and_caches() -> dict[str, Target]:
@@ -152,9 +172,77 @@ def _models() -> dict[str, Target]:
             detector,
             {"image": image, "depth": depth, "queries": torch.ones(2, 4, dtype=torch.long), "calibration": camera},
         ),
+        "text tower": (text, {"tokens": torch.ones(2, 4, dtype=torch.long)}),
+        "match": (match, {"cost": torch.randn(1, 4, 3), "valid": torch.ones(1, 3, dtype=torch.bool)}),
+        "match_repeatedly": (
+            match_repeatedly,
+            {"cost": torch.randn(1, 4, 3), "valid": torch.ones(1, 3, dtype=torch.bool), "times": 2},
+        ),
         "point transformer": (clouds, {"points": torch.randn(1, 4, 5, 3), "centres": torch.randn(1, 4, 3)}),
         "group_points": (group_points, {"points": points, "groups": 4, "size": 5}),
         "principal_axes": (principal_axes, {"points": points}),
+        "draw_rotations": (draw_rotations, {"count": 3, "kind": "any", "dice": torch.Generator()}),
+    }
+
+
+def _towers() -> dict[str, Target]:
+    """Classes of models, with sizes that work."""
+    return {
+        "ViT": (
+            stringpe.ViT,
+            {
+                "dim": 32,
+                "layers": 1,
+                "num_heads": 2,
+                "patch_size": 16,
+                "encoding": "rope",
+                "coord_dim": 2,
+                "depth": "none",
+                "num_classes": 3,
+                "pool": "mean",
+                "registers": 1,
+                "units": "index",
+                "image_size": 32,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "drop_path": 0.0,
+                "attention": "softmax",
+                "qk_norm": "rms",
+                "stem": "patch",
+            },
+        ),
+        "TextTower": (
+            TextTower,
+            {
+                "vocab": 20,
+                "dim": 16,
+                "layers": 1,
+                "num_heads": 2,
+                "context": 4,
+                "encoding": "sincos",
+                "pool": "map",
+                "width": 8,
+                "padding": 0,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "drop_path": 0.0,
+            },
+        ),
+        "PointTransformer": (
+            PointTransformer,
+            {
+                "dim": 16,
+                "layers": 1,
+                "num_heads": 2,
+                "num_classes": 3,
+                "encoding": "cayley",
+                "scale": 8.0,
+                "pool": "mean",
+                "mlp_ratio": 4.0,
+                "dropout": 0.0,
+                "drop_path": 0.0,
+            },
+        ),
     }
 
 
@@ -191,5 +279,9 @@ def _pages() -> dict[str, Target]:
         "viewer.show_rollout": (
             viewer.show_rollout,
             {"cameras": {"front": [rgb]}, "caption": "a try", "title": "Rollout"},
+        ),
+        "viewer.show_rollouts": (
+            viewer.show_rollouts,
+            {"rollouts": [viewer.Rollout({"front": [rgb]})], "title": "Rollouts"},
         ),
     }

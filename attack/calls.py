@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import warnings
@@ -13,6 +14,8 @@ import torch
 from call_targets import targets
 from tally import Tally
 from torch import Tensor
+
+import stringpe
 
 NAN = float("nan")
 SCALARS = (None, "x", "", -1, 0, 1.5, NAN, float("inf"), [], {}, object(), True, np.float64(3), 7)
@@ -63,7 +66,9 @@ def _count(value: Any) -> int:
 
 
 def _fresh(good: dict[str, Any]) -> dict[str, Any]:
-    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in good.items()}
+    """The same arguments, of which nothing is changed by a call: tensors and caches are copied."""
+    kinds = (Tensor, stringpe.KVCache, stringpe.LinearCache)
+    return {k: copy.deepcopy(v) if isinstance(v, kinds) else v for k, v in good.items()}
 
 
 def _call(

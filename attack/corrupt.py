@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from file_targets import Target, targets
+from file_targets import targets
+from mutate import Target
 from tally import Tally, time_limit
 
 from stringpe.data.cache import forget_all

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import material
+import robot_targets
 import torch
-from mutate import damage, damage_json, damage_lines, damage_tensors
+from mutate import Target, damage, damage_json, damage_lines, damage_tensors
 
 from stringpe.io.pictures import BadSample
-
-
-@dataclass(frozen=True)
-class Target:
-    """A file to damage and who reads it. read: gives what was read, or raises. sound: whether what was read can be
-    believed; the damage may not have touched what matters. called: other words that name the file in a refusal."""
-
-    file: Path
-    read: Callable[[], Any]
-    how: Callable[[bytes, random.Random], bytes] = damage
-    sound: Callable[[Any], bool] = lambda found: True
-    called: tuple[str, ...] = ()
 
 
 def targets(folder: Path) -> dict[str, Target]:
     """Every kind of file, whole, with its reader."""
     torch.manual_seed(0)
     found = _runs(folder) | _captions_and_labels(folder) | _annotations(folder)
-    found |= _robots(folder) | _archives(folder) | _settings(folder) | _models(folder)
-    return found | _clouds(folder) | _bench(folder) | _shipped_detector(folder)
+    found |= robot_targets.targets(folder) | _archives(folder) | _settings(folder) | _models(folder)
+    return found | _clouds(folder) | _bench(folder) | _shipped_detector(folder) | _streams(folder) | _starts(folder)
 
 
 def _runs(folder: Path) -> dict[str, Target]:
@@ -134,63 +120,6 @@ def _coco(found: Any) -> bool:
 def _omni3d(found: Any) -> bool:
     distinct = len({p.id for p in found.images}) == len(found.images)
     return distinct and all(bool(p.boxes.abs().le(1e4).all()) for p in found.images)
-
-
-def _robots(folder: Path) -> dict[str, Target]:
-    from stringpe.robots.data.dataset import Dataset
-    from stringpe.robots.data.hdf5 import read_hdf5
-    from stringpe.robots.data.pack import load
-
-    made = material.demonstrations(folder / "robots")
-
-    def read(data: Path) -> Any:
-        found = Dataset(data)
-        return found, [columns for _, columns in found.read_all(found.read)]
-
-    found: dict[str, Target] = {}
-    for name in ("data set", "data set of LeRobot", "data set of format 2"):
-        data = made[name]
-        files = [
-            data / "meta" / "info.json",
-            *sorted(data.glob("meta/tasks.*")),
-            *sorted(data.glob("meta/episodes/*/*")),
-        ]
-        for file in (*files, sorted((data / "data").rglob("*.parquet"))[0]):
-            how = {".json": damage_json, ".jsonl": damage_lines}.get(file.suffix, damage)
-            found[f"{name}, {file.relative_to(data)}"] = Target(file, partial(read, data), how, _episodes, (str(data),))
-    return found | {
-        "HDF5": Target(made["hdf5"], lambda: read_hdf5(made["hdf5"]), damage, _frames),
-        "pack": Target(made["pack"], lambda: load(made["pack"], depth=True), damage, _demos),
-        "trials.jsonl": Target(made["trials"], lambda: material.evaluate(made["trials"].parent), damage_lines, _same),
-        "evaluation.json": Target(
-            made["trials"].with_name("evaluation.json"),
-            lambda: material.evaluate(made["trials"].parent),
-            damage_json,
-            _same,
-            (str(made["trials"].parent),),
-        ),
-    }
-
-
-def _episodes(found: Any) -> bool:
-    import numpy as np
-
-    data, columns = found
-    return len(columns) + len(data.broken) <= 3 and all(np.isfinite(c["action"]).all() for c in columns)
-
-
-def _frames(found: Any) -> bool:
-    import numpy as np
-
-    return bool(np.isfinite(found["action"]).all() and np.isfinite(found["observation.state"]).all())
-
-
-def _demos(found: Any) -> bool:
-    return bool(found.action.isfinite().all()) and len(found.image) == len(found.seen)
-
-
-def _same(outcome: Any) -> bool:
-    return outcome == material.OUTCOME
 
 
 def _archives(folder: Path) -> dict[str, Target]:
@@ -368,4 +297,68 @@ def _shipped_detector(folder: Path) -> dict[str, Target]:
     return {
         f"shipped detector, {name}": Target(where / name, look, ways.get(name, damage), sound, (str(where),))
         for name in names
+    }
+
+
+def _streams(folder: Path) -> dict[str, Target]:
+    """A tar and its index, from which a stream goes on; and a video."""
+    import numpy as np
+
+    from stringpe.data.stream import Samples, Stream
+    from stringpe.data.tars import write_index
+    from stringpe.io.problems import Problems
+    from stringpe.recipes.schema import Data, Loop, Recipe
+    from stringpe.robots.data.parquet import BrokenEpisode
+    from stringpe.robots.data.video import read_frames, write_video
+
+    tar = material.samples(folder / "streams")["labels"]
+    index = write_index(tar)
+
+    def go_on() -> Any:
+        data = Data(source="stream", train=str(tar), train_size=12, workers=0)
+        recipe = Recipe(data=data, loop=Loop(batch_size=4))
+        stream = Stream(recipe, lambda key, files: {}, list, Problems("samples"))  # type: ignore[arg-type]
+        samples = Samples(stream, 0, 1, skip=5)
+        found = [(key, dict(files)) for key, files in samples.epoch(0)]
+        if samples.problems:
+            warnings.warn(f"some cannot be used and are left out: {samples.problems[0]}", RuntimeWarning, 2)
+        return found
+
+    whole = dict(go_on())
+
+    def is_part(found: Any) -> bool:
+        return all(whole.get(key) == files for key, files in found)
+
+    film = write_video(folder / "streams" / "film.mp4", [np.full((16, 16, 3), 20 * i, np.uint8) for i in range(6)])
+
+    def play() -> Any:
+        try:
+            return [frame.shape for frame in read_frames(film, 0, 6, 10)]
+        except BrokenEpisode as error:
+            warnings.warn(f"1 cannot be used and are left out: {error}", RuntimeWarning, 2)
+            return []
+
+    return {
+        "index of a tar": Target(index, go_on, damage, is_part, (tar.name,)),
+        "tar with an index": Target(tar, go_on, damage, lambda found: len(found) <= 12, (index.name,)),
+        "video": Target(film, play, damage, lambda shapes: set(shapes) <= {(16, 16, 3)}),
+    }
+
+
+def _starts(folder: Path) -> dict[str, Target]:
+    """A run that another one starts from."""
+    from dataclasses import replace
+
+    from stringpe.io import checkpoint as checkpoints
+    from stringpe.tasks import create
+
+    before = folder / "runs" / "a policy"
+    recipe, _ = checkpoints.read_model(before)
+    asked = replace(recipe, model=replace(recipe.model, start=str(before)))
+    place = checkpoints.model_folder(before)
+    return {
+        f"start of a run, {name}": Target(
+            place / name, lambda: create(asked).model(), how, _finite_parameters, (str(before),)
+        )
+        for name, how in (("config.json", damage_json), ("model.safetensors", damage_tensors))
     }

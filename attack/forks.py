@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 DRAFT = re.compile(r"^\..*\.\d+\.[0-9a-f]{8}")
 """Names of files that are being written; see `stringpe.io.files`."""
 
@@ -70,6 +72,10 @@ def _live(work: Callable[[], Any], log: Path) -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        # After a fork torch makes its pool of threads anew when it is first wanted, and two threads that want it at
+        # once end in "Invalid thread pool": so it is made here. The package spawns its processes, or has no threads
+        # in them.
+        torch.set_num_threads(torch.get_num_threads())
         work()
         status = 0
     except BaseException:

@@ -26,8 +26,9 @@ _IMPORTED = (  # here, so that no fork has to
     "stringpe.scenes", "stringpe.robots.data.demos", "stringpe.robots.data.hdf5", "stringpe.robots.data.pack", "h5py",
     "pyarrow.parquet", "stringpe.training.loop", "stringpe.training.comparison", "stringpe.training.report",
     "stringpe.training.simulation", "stringpe.data.depth_lifting", "stringpe.tasks.classification", "matplotlib.pyplot",
-    "actors", "stand_in", "training_toy", "captioned_files", "scipy.stats", "safetensors.torch", "PIL.Image",
-    "torch._dynamo", "torch.distributed.checkpoint.state_dict",
+    "actors", "stand_in", "training_toy", "cloud_files", "stringpe.tasks.relations", "stringpe.tasks.shapes",
+    "captioned_files", "scipy.stats", "safetensors.torch", "PIL.Image", "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
 )  # fmt: skip
 
 
@@ -129,6 +130,8 @@ def families(folder: Path) -> dict[str, Family]:
         "scenes": Family(_scenes, _files(("*.tar", "*.json", "*.png")), True),
         "demos": Family(_demos, _episodes, True),
         "train": Family(_train, _run, False),
+        "stacked": Family(_stacked, _run, False),
+        "clouds": Family(partial(_clouds, folder / "clouds.npz"), _run, False),
         "compare": Family(_compare, _comparison, False),
         "eval": Family(_simulate, _trials, False),
         "depth": Family(partial(_depth, folder / "pictures"), _files(("*.tar", "*.json")), True),
@@ -204,6 +207,34 @@ def _train(out: Path) -> None:
     train(_toy(), out, quiet=True)
 
 
+def _stacked(out: Path) -> None:
+    """Three seeds in one step."""
+    from stringpe import recipes
+    from stringpe.recipes.overrides import override
+    from stringpe.training import train
+
+    sizes = ["model.dim=8", "model.heads=2", "model.layers=1", "data.val_size=8", "optim.ema=0.9", "loop.batch_size=4"]
+    steps = ["loop.steps=12", "loop.save_every=2", "loop.log_every=1", "loop.eval_every=5", "optim.warmup_steps=2"]
+    train(override(recipes.load("relations"), [*sizes, *steps, "loop.seeds=3"]), out, quiet=True)
+
+
+def _clouds(file: Path, out: Path) -> None:
+    """A model of point clouds, with the groups of its points in a cache beside it."""
+    from stringpe.recipes.schema import Data, Loop, Model, Optim, Recipe
+    from stringpe.training import train
+
+    sizes = {"num_classes": 3, "groups": 4, "group_size": 5, "cache": str(out / "cache")}
+    recipe = Recipe(
+        name="clouds",
+        task="shapes",
+        model=Model(dim=8, layers=1, heads=1, encoding="cayley", pool="mean"),
+        data=Data(source="clouds", train=str(file), **sizes),  # type: ignore[arg-type]
+        optim=Optim(lr=1e-2, ema=0.9),
+        loop=Loop(batch_size=8, steps=10, save_every=2, log_every=1, eval_every=5),
+    )
+    train(recipe, out, quiet=True)
+
+
 def _run(folder: Path) -> Mapping[str, str]:
     """Weights, optimiser and curve of a run; not the saved states of random generators, which a fork inherits."""
     found = _files(("metrics.jsonl", "*.safetensors", "optimizer.json"))(folder)
@@ -261,7 +292,9 @@ def _make_material(folder: Path) -> None:
     from stand_in import demonstration
 
     from captioned_files import picture
+    from cloud_files import write_clouds
 
+    write_clouds(folder / "clouds.npz", train=24, test=6)
     for name in ("pictures", "hdf5"):
         (folder / name).mkdir()
     for i in range(48):

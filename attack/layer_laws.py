@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import combinations, permutations
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from stringpe.compat import PointROPE, RoPE2D
 from stringpe.coords import Calibration, backproject, patch_points
 from stringpe.data.clouds import principal_axes
 from stringpe.models.owl3d import Detector3D
+from stringpe.models.owl_loss import match
 from stringpe.models.points import group_points
 from stringpe.models.text import TextTower
 
@@ -210,6 +212,46 @@ def clouds(dice: random.Random) -> Laws:
     yield "clouds, frame", (own - theirs).norm(dim=-1) / own.norm(dim=-1).amax()
 
 
+def matched(dice: random.Random) -> Laws:
+    """Matching costs as little as the best of all matchings, and leaves padding out."""
+    n, m = dice.randint(1, 5), dice.randint(0, 4)
+    cost, valid = torch.randn(8, n, m) * 10.0 ** dice.randint(-3, 3), torch.rand(8, m) < 0.8
+    if dice.random() < 0.3:
+        cost = cost.round()  # ties
+    found = match(cost, valid)
+    yield "matching, padding", ((found >= 0) & ~valid).double()
+    errors = []
+    for table, mask, row in zip(cost.double(), valid, found, strict=True):
+        objects = mask.nonzero()[:, 0].tolist()
+        taken = [(int(row[j]), j) for j in objects if row[j] >= 0]
+        wanted = min(n, len(objects))
+        free = len({i for i, _ in taken}) == len(taken) == wanted
+        ways = ([*zip(rows, some, strict=True)] for some in combinations(objects, wanted)
+                for rows in permutations(range(n), wanted))  # fmt: skip
+        best = min((sum(float(table[i, j]) for i, j in way) for way in ways), default=0.0)
+        excess = abs(sum(float(table[i, j]) for i, j in taken) - best) / (1 + abs(best))
+        errors.append(excess if free else 1.0)
+    yield "matching, cost", torch.tensor(errors)
+
+
+def changed_norms(dice: random.Random) -> Laws:
+    """What a hook adds to the norms of queries and keys comes before the rotation."""
+    layer, encoding = draw_layer(dice)
+    own = OwnAttention(layer, encoding)
+    x, coords = torch.randn(2, 6, layer.dim), torch.randn(2, 6, encoding.coord_dim)
+    added = torch.randn(layer.head_dim)
+    for norm in (layer.q_norm, layer.k_norm):
+        norm.register_forward_hook(lambda module, given, out: out + added)
+    sizes = [layer.num_heads * layer.head_dim] + [layer.num_kv_heads * layer.head_dim] * 2
+    parts = (t.unflatten(-1, (-1, layer.head_dim)).transpose(1, 2) for t in layer.qkv(x).split(sizes, -1))
+    q, k, v = parts
+    q, k = encoding(layer.q_norm(q), layer.k_norm(k), coords)
+    heads = scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+    wanted = layer.out(heads.transpose(1, 2).flatten(2))
+    yield "norms with hooks", relative(layer(x, coords), wanted)
+    yield "norms with hooks, projections", relative(own(x, coords), wanted)
+
+
 LAWS: tuple[Callable[[random.Random], Laws], ...] = (
-    packed, cached, adapted, projected, dropped_in, seen_by_cameras, boxes_at_points, clouds,
+    packed, cached, adapted, projected, changed_norms, dropped_in, seen_by_cameras, boxes_at_points, clouds, matched,
 )  # fmt: skip

@@ -38,9 +38,10 @@ def classifier() -> Any:
 
 
 def runs(folder: Path) -> dict[str, Path]:
-    """A trained classifier, a model of pictures and texts, and a policy."""
+    """A trained classifier, a model of pictures and texts, a policy, three seeds in one, and a model of clouds."""
     from policy_toy import RECIPE
 
+    from cloud_files import KINDS, write_clouds
     from stringpe.recipes.schema import Data, Loop, Loss, Model, Recipe, Text
     from stringpe.training import train
 
@@ -60,7 +61,21 @@ def runs(folder: Path) -> dict[str, Path]:
         data=replace(RECIPE.data, train=str(episodes), cache=str(folder / "cache")),
         loop=replace(RECIPE.loop, steps=1, batch_size=4),
     )
+    points = Recipe(
+        task="relations",
+        model=Model(dim=8, layers=1, heads=2),
+        data=Data(source="points", val_size=4),
+        loop=Loop(batch_size=4, steps=2, seeds=3),
+    )
+    file = write_clouds(folder / "clouds.npz", train=8, test=4)
+    clouds = Recipe(
+        task="shapes",
+        model=Model(dim=8, layers=1, heads=1, pool="mean"),
+        data=Data(source="clouds", train=str(file), num_classes=KINDS, groups=4, group_size=5, cache=str(folder)),
+        loop=Loop(batch_size=4, steps=2),
+    )
     recipes = {"a classifier": classifier(), "retrieval": retrieval, "a policy": policy}
+    recipes |= {"stacked seeds": points, "clouds": clouds}
     for name, recipe in recipes.items():
         train(recipe, folder / name, quiet=True)
     return {name: folder / name for name in recipes}

@@ -1,11 +1,14 @@
 """Damage: bytes cut, flipped, doubled and garbled; JSON with parts replaced, removed and doubled; tensors of other
-values, types and shapes in a file that is sound."""
+values, types and shapes in a file that is sound. And `Target`, what is damaged."""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,3 +109,15 @@ def damage_tensors(content: bytes, dice: random.Random) -> bytes:
     if changed is not None:
         tensors[dice.choice((name, name, name, "", "added", "../x"))] = changed.contiguous()
     return save(tensors)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to damage and who reads it. read: gives what was read, or raises. sound: whether what was read can be
+    believed; the damage may not have touched what matters. called: other words that name the file in a refusal."""
+
+    file: Path
+    read: Callable[[], Any]
+    how: Callable[[bytes, random.Random], bytes] = damage
+    sound: Callable[[Any], bool] = lambda found: True
+    called: tuple[str, ...] = ()

@@ -69,15 +69,57 @@ def test_an_audit_that_could_not_be_made_says_so(monkeypatch, capsys, stderr, wo
     assert capsys.readouterr().out == f"audit: pins.txt was not audited, {words}\n"
 
 
-def test_the_tests_that_the_table_of_faults_names_exist():
-    text = (RUN.parents[1] / "docs" / "reliability.md").read_text().partition("## Faults and their tests")[2]
-    rows = [line for line in text.splitlines() if re.match(r"\| [NLSW]\d", line)]
-    assert {row.split("|")[1].split()[0] for row in rows} >= {
-        *(f"N{i}" for i in range(1, 15)), *(f"L{i}" for i in range(1, 7)), *(f"S{i}" for i in range(1, 4))
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("packages", "words", "status"),
+    [
+        ([{"name": "a", "skip_reason": "not found"}], "p.txt was not audited, none of its 1 packages could be", 3),
+        ([], "p.txt was not audited, none of its 0 packages could be looked up", 3),
+        ([{"name": "a", "version": "1", "vulns": []}], "audit: 0 known vulnerabilities in 1 packages of p.txt", 0),
+        (
+            [{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "not found"}],
+            "0 known vulnerabilities in 1 packages of p.txt; 1 could not be looked up: b",
+            0,
+        ),
+        (
+            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": []}]}],
+            "a 1: CVE-1, mended in no version\naudit: 1 known vulnerabilities",
+            1,
+        ),
+    ],
+)
+def test_an_audit_counts_what_could_not_be_looked_up(packages, words, status):
+    text, found = audit.judge(packages, "p.txt")
+    assert words in text
+    assert found == status
+
+
+def rows_of(page, heading):
+    """The rows of the tables below a heading of a page, without their heads."""
+    text = (RUN.parents[1] / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("| ") and "`" in line]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("docs/reliability.md", "Faults and their tests"),
+        ("docs/reliability.md", "Later faults and their tests"),
+        ("SECURITY.md", "Tests that try to break the promises"),
+    ],
+)
+def test_the_tests_that_a_table_names_exist(page, heading):
+    rows = rows_of(page, heading)
+    assert rows
     for row in rows:
         named = re.findall(r"`(\S+\.py)::(test_\w+)`", row)
         assert named, row
         for file, test in named:
             tree = ast.parse((RUN.parents[1] / "tests" / file).read_text())
             assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (file, test)
+
+
+def test_every_fault_of_the_first_attack_has_a_row():
+    rows = rows_of("docs/reliability.md", "Faults and their tests")
+    assert {row.split("|")[1].split()[0] for row in rows} >= {
+        *(f"N{i}" for i in range(1, 15)), *(f"L{i}" for i in range(1, 7)), *(f"S{i}" for i in range(1, 4))
+    }  # fmt: skip

@@ -236,7 +236,7 @@ class TestBadInput:
         [
             ({"dim": 65}, "dim=65 does not divide into 4 heads"),
             ({"num_kv_heads": 3}, "num_heads=4 is not a multiple of num_kv_heads=3"),
-            ({"qk_norm": "batch"}, "qk_norm must be None or one of .* got 'batch'"),
+            ({"qk_norm": "batch"}, "qk_norm, if not None, must be one of .* got 'batch'"),
             ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
             ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
             ({"num_heads": -4}, "num_heads must be at least 1, got -4"),
@@ -336,3 +336,12 @@ def test_an_encoding_that_comes_later_is_folded_only_where_it_may():
     out = attn(x, coords)
     attn.fold = False
     torch.testing.assert_close(out, attn(x, coords), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_mask_on_another_device_is_refused(linear):
+    kind = stringpe.LinearAttention if linear else stringpe.Attention
+    x, coords = torch.randn(1, 3, 16), torch.randn(3, 2)
+    attn = kind(16, 2, encoding=stringpe.cayley(head_dim=8, num_heads=2, coord_dim=2))
+    with pytest.raises(ValueError, match=r"mask must be on the device of x, cpu, got one on meta"):
+        attn(x, coords, mask=torch.ones(1, 3, dtype=torch.bool, device="meta"))

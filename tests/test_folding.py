@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
@@ -168,3 +169,75 @@ def test_peft_adapts_a_vit():
     merged = adapted.merge_and_unload()
     torch.testing.assert_close(merged(image), out, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(stringpe.fold(merged)(image), out, atol=1e-5, rtol=1e-4)
+
+
+class Shifted(nn.RMSNorm):
+    """A norm of one's own."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.linspace(-1, 1, x.shape[-1])
+
+
+def shift(norm, how):
+    """Add a constant to what a norm gives, which rotations do not commute with."""
+    constant = torch.linspace(-1, 1, norm.normalized_shape[-1])
+    if how == "hook":
+        norm.register_forward_hook(lambda module, args, out: out + constant)
+    elif how == "replaced forward":
+        norm.forward = lambda x, plain=norm.forward: plain(x) + constant
+    else:
+        norm.__class__ = Shifted
+
+
+@pytest.mark.parametrize("how", ["hook", "replaced forward", "class"])
+@pytest.mark.parametrize("encoding", ["rope", "cayley"])
+def test_norms_that_are_more_than_norms_come_before_the_rotation(encoding, how):
+    torch.manual_seed(0)
+    attn = stringpe.Attention(
+        16, 2, encoding=stringpe.create(encoding, head_dim=8, num_heads=2, coord_dim=2), qk_norm="rms"
+    )
+    x, coords = torch.randn(2, 5, 16), torch.randn(5, 2)
+    for norm in (attn.q_norm, attn.k_norm):
+        shift(norm, how)
+    q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in perturbed(attn, 0.3).qkv(x).chunk(3, -1))
+    q, k = attn.encoding(attn.q_norm(q), attn.k_norm(k), coords)
+    wanted = attn.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attn(x, coords), wanted, atol=1e-5, rtol=1e-5)
+    if encoding == "cayley":
+        with pytest.raises(ValueError, match=r"the q/k norm .*commute with P"):
+            stringpe.fold(attn)
+
+
+class Two(nn.Module):
+    """Two layers, one after the other."""
+
+    def __init__(self, one, other):
+        super().__init__()
+        self.one, self.other = one, other
+
+    def forward(self, x, coords):
+        return self.other(x + self.one(x, coords), coords)
+
+
+@pytest.mark.parametrize("shared", ["layer", "weight", "bias", "part"])
+def test_fold_refuses_weights_that_something_else_uses(shared):
+    model = Two(layer("cayley"), layer("rope"))
+    if shared == "layer":
+        model.other.qkv = model.one.qkv
+    elif shared == "part":
+        model.other.extra = nn.Linear(16, 16)
+        model.other.extra.weight = nn.Parameter(model.one.qkv.weight.detach()[:16])
+    else:
+        setattr(model.other.qkv, shared, getattr(model.one.qkv, shared))
+    with pytest.raises(
+        ValueError, match=r"cannot fold one: its projection is used elsewhere in the model, too \(one.qkv"
+    ):
+        stringpe.fold(model)
+
+
+def test_a_layer_that_is_called_twice_folds_once():
+    one = layer("cayley")
+    x, coords = inputs()
+    model = Two(one, one)
+    before = model(x, coords)
+    torch.testing.assert_close(stringpe.fold(model)(x, coords), before, atol=1e-5, rtol=1e-5)

@@ -156,3 +156,30 @@ def test_mistakes_are_named():
     own.qkv = nn.Linear(DIM, 2 * DIM).double()
     with pytest.raises(ValueError, match=f"qkv of Someone must have {3 * DIM} outputs.*; got {2 * DIM}"):
         own(x, coords)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"q_norm": nn.LayerNorm(6)}, "has a norm of queries or of keys alone: qkv must be modules, and q_norm and"),
+        ({"q_norm": "rms", "k_norm": "rms"}, "has a str: qkv must be modules"),
+        ({"qkv": "linear"}, "has a str: qkv must be modules"),
+        ({"qkv": torch.zeros(3 * DIM, DIM)}, "has a Tensor: qkv must be modules"),
+        ({"qkv": nn.Sequential(nn.Linear(DIM, 7))}, rf"qkv of \w+ must give \(b, n, {3 * DIM}\), got \(2, 7, 7\)"),
+        ({"qkv": nn.LSTM(DIM, DIM)}, "must give .*, got tuple"),
+    ],
+)
+def test_parts_that_cannot_project_are_named(parts, words):
+    encoding = stringpe.cayley(head_dim=DIM // HEADS, num_heads=HEADS, coord_dim=2)
+    owner = nn.Module()
+    for name, part in ({"qkv": nn.Linear(DIM, 3 * DIM)} | parts).items():
+        setattr(owner, name, part)
+    with pytest.raises(ValueError, match=words):
+        stringpe.Projections(encoding)(owner, *(t.float() for t in tokens()))
+
+
+@pytest.mark.parametrize("names", ["", ("", "", ""), ("q", "q", "v"), ("q", "k", 3)])
+def test_names_of_projections_are_words_and_differ(names):
+    encoding = stringpe.cayley(head_dim=6, num_heads=HEADS, coord_dim=2)
+    with pytest.raises(ValueError, match="qkv names one layer for all, or three different ones"):
+        stringpe.Projections(encoding, qkv=names)

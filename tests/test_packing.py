@@ -240,3 +240,9 @@ def test_lengths_of_numpy_are_whole_numbers_too():
     for wrong in (3, None, "abc", torch.tensor(4)):
         with pytest.raises(TypeError, match="lengths must be a sequence"):
             Packing(wrong)
+
+
+def test_a_longest_sequence_that_is_too_short_is_refused():
+    assert Packing.from_offsets(torch.tensor([0, 2, 5]), total=5, longest=4).longest == 4  # a bound
+    with pytest.raises(ValueError, match="longest=2 is too small: the offsets hold a sequence of 3 tokens"):
+        Packing.from_offsets(torch.tensor([0, 2, 5]), total=5, longest=2)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .basis import Identity
-from .checks import check_attention_sizes, check_flag, check_tensor
+from .checks import check_attention_sizes, check_choice, check_flag, check_tensor
 from .encoding import Encoding, PositionEncoding
 from .folding import HALF, Rows, check_precision, fold_together, form_all, linear_obstacle, norm_obstacle
 from .kv_cache import KVCache, LinearCache
@@ -299,7 +299,7 @@ class Attention(MultiHead):
             return self.merge(attend_packed(q, k, v, *packings, scale=scale, causal=causal, dropout=dropout))
         n, m = q.shape[2], k.shape[2] + (0 if cache is None else len(cache))
         if mask is not None:
-            mask = broadcast_mask(mask, q.shape[0], self.num_heads, n, m)
+            mask = broadcast_mask(mask, q.shape[0], self.num_heads, n, m, q.device)
         if cache is not None:  # last: a call that is refused leaves the cache as it was
             k, v = cache.append(k, v)
         if causal and (mask is not None or n != m):  # query i is token m − n + i, one of the last n of m
@@ -393,8 +393,7 @@ def _check_encoding(encoding: object, head_dim: int, num_kv_heads: int) -> None:
 def _qk_norm(kind: str | None, head_dim: int) -> nn.Module:
     if kind is None:
         return nn.Identity()
+    check_choice("qk_norm, if not None,", kind, QK_NORMS)
     if kind == "layer":
         return nn.LayerNorm(head_dim)
-    if kind in QK_NORMS:
-        return nn.RMSNorm(head_dim, elementwise_affine=kind == "rms_gain")
-    raise ValueError(f"qk_norm must be None or one of {QK_NORMS}, got {kind!r}")
+    return nn.RMSNorm(head_dim, elementwise_affine=kind == "rms_gain")

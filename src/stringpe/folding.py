@@ -7,6 +7,7 @@ It needs a projection that is nothing but a matrix (`linear_obstacle`) and an en
 than arithmetic.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -98,12 +99,8 @@ def linear_obstacle(projection: nn.Module) -> str | None:
     (LoRA, quantised layers, parametrisations), a hook, a replaced forward, or a weight that is not a plain tensor."""
     if type(projection) is not nn.Linear:
         return f"a {type(projection).__name__}"
-    if projection._forward_hooks or projection._forward_pre_hooks:
-        return "an nn.Linear with forward hooks"
-    if projection._backward_hooks or projection._backward_pre_hooks:
-        return "an nn.Linear with backward hooks"
-    if "forward" in projection.__dict__:
-        return "an nn.Linear whose forward was replaced"
+    if change := _change_of_forward(projection):
+        return f"an nn.Linear {change}"
     if hasattr(projection.weight, "__tensor_flatten__"):
         return f"an nn.Linear whose weight is a {type(projection.weight).__name__}"
     return None
@@ -112,14 +109,53 @@ def linear_obstacle(projection: nn.Module) -> str | None:
 def norm_obstacle(norm: nn.Module | None, name: str, orthogonal: bool = True) -> str | None:
     """Why P cannot pass a norm of queries or keys, as a clause: only a gain-free RMS norm commutes with P, and only
     with an orthogonal one."""
-    if norm is None or isinstance(norm, nn.Identity):
+    if norm is None:
         return None
     where, kind = "between projection and encoding stands", type(norm).__name__
-    if not isinstance(norm, nn.RMSNorm) or getattr(norm, "weight", None) is not None:
+    if change := _change_of_forward(norm):
+        return f"{where} {name} {kind} {change}, which need not commute with P"
+    if type(norm) is nn.Identity:
+        return None
+    if type(norm) is not nn.RMSNorm or getattr(norm, "weight", None) is not None:
         return f"{where} {name} {kind} with its centring or gain, which does not commute with P"
     if not orthogonal:
         return f"{where} {name} {kind}, which does not commute with a basis that is not orthogonal"
     return None
+
+
+def sharing_obstacle(model: nn.Module, rows: Sequence[Rows]) -> str | None:
+    """Why rows of a layer in this model cannot be changed, as a clause: something else in it uses the same memory.
+    None if nothing does."""
+    modules = list(model.named_modules())  # each of them once
+    uses = Counter(id(child) for _, module in modules for child in module._modules.values() if child is not None)
+    places = [
+        (f"{name}.{key}", uses[id(module)], parameter)
+        for name, module in modules
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+    for part in (tensor for pair in rows for tensor in pair if tensor is not None):
+        found = [(name, count) for name, count, parameter in places if _overlap(part, parameter)]
+        if len(found) > 1 or any(count > 1 for _, count in found):
+            names = " and ".join(name for name, _ in found)
+            return f"its projection is used elsewhere in the model, too ({names}), which folding would change: copy it"
+    return None
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors lie in the same memory, wholly or in part."""
+    if a.device.type == "meta" or a.device != b.device:
+        return a is b
+    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
+
+
+def _change_of_forward(module: nn.Module) -> str | None:
+    """What has been added to a module that changes what a call does, as a clause: hooks, or another forward."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "with forward hooks"
+    if module._backward_hooks or module._backward_pre_hooks:
+        return "with backward hooks"
+    return "whose forward was replaced" if "forward" in module.__dict__ else None
 
 
 def check_precision(encoding: Encoding) -> None:

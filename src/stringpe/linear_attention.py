@@ -111,7 +111,7 @@ class LinearAttention(MultiHead):
             option = "causal" if causal else "cache"
             raise ValueError(f"{option} is for self attention with features='relu': drop {option} or change it")
         q, k, v = self.project(x, context)
-        mask = None if mask is None else key_mask(mask, k.shape[0], k.shape[2])
+        mask = None if mask is None else key_mask(mask, k.shape[0], k.shape[2], k.device)
         places = (coords, coords if context is None else context_coords)
         if self.encode == "before":
             q, k = self._rotate(q, k, *places, whole=True)

@@ -119,17 +119,27 @@ class HeldProjections:
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values, (b, n, h·d) each, through the module's layers as they are."""
         if self.part(self.names.apart[0]) is not None:
-            return tuple(self.part(name)(x) for name in self.names.apart)
+            pairs = zip(self.names.apart, self.sizes, strict=True)
+            return tuple(self._call(name, x, size) for name, size in pairs)
         if self.part(self.names.packed) is None:
             return tuple(F.linear(x, *part) for part in self.rows())
-        projected: Tensor = self.part(self.names.packed)(x)
+        projected = self._call(self.names.packed, x, sum(self.sizes))
         if self.part("q_bias") is not None:  # the biases are separate parameters
             projected = projected + torch.cat([self.part(name) for name in ("q_bias", "k_bias", "v_bias")])
         return projected.split(self.sizes, dim=-1)
 
+    def _call(self, name: str, x: Tensor, size: int) -> Tensor:
+        """What a projection gives for tokens x, once it is known to have as many channels as the heads need."""
+        found: Tensor = self.part(name)(x)
+        if not isinstance(found, Tensor) or found.shape != (*x.shape[:-1], size):
+            what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"{name} of {type(self.owner).__name__} must give (b, n, {size}), got {what}")
+        return found
+
     def check_tokens(self, x: Tensor) -> None:
         """Refuse tokens of another width or type than the query projection takes, where it is a plain nn.Linear."""
-        first = self.part(self.names.packed) or self.part(self.names.apart[0])
+        packed = self.part(self.names.packed)
+        first = self.part(self.names.apart[0]) if packed is None else packed
         if linear_obstacle(first):
             return
         if x.shape[-1] != first.in_features or product_dtype(x) != product_dtype(first.weight):
@@ -189,8 +199,11 @@ class Projections(nn.Module):
                 f"encoding must have a basis and frequencies, as stringpe.create('cayley', …) has, got {encoding!r}"
             )
         apart = ("", "", "") if isinstance(qkv, str) else tuple(qkv) if isinstance(qkv, (list, tuple)) else ()
-        if len(apart) != 3 or not all(isinstance(name, str) for name in apart):
-            raise ValueError(f"qkv names one layer for all, or three for queries, keys and values; got {qkv!r}")
+        names = [qkv] if isinstance(qkv, str) else apart
+        if len(apart) != 3 or not all(isinstance(name, str) and name for name in names) or len({*names}) != len(names):
+            raise ValueError(
+                f"qkv names one layer for all, or three different ones for queries, keys and values; got {qkv!r}"
+            )
         self.num_heads = encoding.num_heads if num_heads is None else num_heads
         check_count("num_heads", self.num_heads)
         if self.num_heads % encoding.num_heads:
@@ -219,6 +232,15 @@ class Projections(nn.Module):
                 f"{type(owner).__name__} has no {', '.join(missing)}: pass the module that holds the projections as "
                 f"first argument, and their names as qkv="
             )
+        norms = [getattr(owner, name, None) for name in (self.names.q_norm, self.names.k_norm)]
+        layers = [*(getattr(owner, name) for name in named), *(norm for norm in norms if norm is not None)]
+        odd = [layer for layer in layers if not isinstance(layer, nn.Module)]
+        if odd or (norms[0] is None) != (norms[1] is None):
+            what = f"a {type(odd[0]).__name__}" if odd else "a norm of queries or of keys alone"
+            raise ValueError(
+                f"{type(owner).__name__} has {what}: {', '.join(named)} must be modules, and {self.names.q_norm} and "
+                f"{self.names.k_norm} two modules or neither"
+            )
         held = HeldProjections(owner, self.encoding, self.num_heads, self.names)
         wanted = (sum(held.sizes),) if self.names.packed else tuple(held.sizes)
         widths = tuple(getattr(getattr(owner, name), "out_features", None) for name in named)
@@ -244,6 +266,10 @@ class OwnedLayer:
     def fold_obstacle(self) -> str | None:
         """Why P cannot move into the weights, as a clause; None if it can."""
         return self.projections.find_projections(self.owner).obstacle()
+
+    def query_key_rows(self) -> Sequence[Rows]:
+        """The rows that `fold_basis` writes to."""
+        return self.projections.find_projections(self.owner).rows()[:2]
 
     def fold_basis(self, plain: Encoding) -> None:
         """Write P into the query and key rows permanently, and use `plain`, the encoding without P, from then on."""

@@ -56,10 +56,15 @@ class Packing:
                 f"offsets must be whole numbers (sequences + 1,), from 0 to the number of tokens, got "
                 f"{tuple(offsets.shape)} {offsets.dtype}"
             )
+        if offsets.is_meta and longest is None:
+            raise ValueError("offsets on the meta device have no lengths: pass longest=, or offsets with known numbers")
         if offsets.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the host would have to wait
             listed = offsets.tolist()
             if listed[0] != 0 or listed[-1] != total or any(b <= a for a, b in pairwise(listed)):
                 raise ValueError(f"offsets must rise from 0 to the {total} tokens, got {_shorten(listed)}")
+            most = max(b - a for a, b in pairwise(listed))
+            if longest is not None and longest < most:
+                raise ValueError(f"longest={longest} is too small: the offsets hold a sequence of {most} tokens")
         packing = cls.__new__(cls)
         packing._lengths = None
         packing._offsets = {offsets.device: offsets.to(torch.int32)}
@@ -206,7 +211,7 @@ def check_packing(
     return queries, keys
 
 
-def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
+def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int, device: torch.device) -> Tensor:
     """A boolean mask, True where a query may look at a key, with dimensions that broadcast to (b, h, n, m). It may be
     (b, m), for padded keys; (n, m); (b, n, m); or have four dimensions."""
     check_tensor("mask", mask)
@@ -215,6 +220,7 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
             f"mask must be boolean, True where a query may look at a key, got {mask.dtype}: use mask.bool() for zeros "
             f"and ones (a mask of numbers would be added to the scores)"
         )
+    _check_device(mask, device)
     shape = tuple(mask.shape)
     if mask.ndim == 2 and shape == (n, m) == (b, m):
         raise ValueError(
@@ -234,12 +240,18 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int) -> Tensor:
     return full
 
 
-def key_mask(mask: Tensor, b: int, m: int) -> Tensor:
+def _check_device(mask: Tensor, device: torch.device) -> None:
+    if mask.device != device:  # torch itself would go on with a mask on the meta device, which has no values
+        raise ValueError(f"mask must be on the device of x, {device}, got one on {mask.device}: use mask.to(x.device)")
+
+
+def key_mask(mask: Tensor, b: int, m: int, device: torch.device) -> Tensor:
     """A boolean mask of keys as (b, m), from (b, m) or (b, 1, 1, m). Linear attention sums the keys once for all
     queries, so all queries have the same mask."""
     check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be boolean, True for keys to look at, got {mask.dtype}: use mask.bool()")
+    _check_device(mask, device)
     flat = mask[:, 0, 0] if mask.ndim == 4 and mask.shape[1:3] == (1, 1) else mask
     if flat.ndim != 2 or flat.shape[0] not in (b, 1) or flat.shape[1] != m:
         raise ValueError(

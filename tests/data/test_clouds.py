@@ -120,3 +120,48 @@ def test_names_of_classes_are_those_of_the_file_or_numbers(data, tmp_path):
         class_names(pickled)
     with pytest.raises(ValueError, match="there is no file"):
         class_names(replace(data, train=str(tmp_path / "nowhere.npz")))
+
+
+POINTS = np.random.default_rng(1).normal(size=(48, 40, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda x: x.astype(np.float64) + 1e9,
+        lambda x: (x * 1e6).astype(np.int64) + 10**12,
+        lambda x: x.astype(np.float64) * 1e300,
+        lambda x: x * np.float32(1e-30),
+    ],
+)
+def test_clouds_keep_their_shape_wherever_they_lie_and_in_any_unit(data, tmp_path, place):
+    wanted = load_clouds(replace(data, train=str(write_clouds(tmp_path / "plain.npz", train_points=POINTS))), "train")
+    moved = str(write_clouds(tmp_path / "moved.npz", train_points=place(POINTS)))
+    found = load_clouds(replace(data, train=moved), "train")
+    torch.testing.assert_close(found["points"], wanted["points"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"train_label": np.linspace(0, 2, 48)}, "train_label integers; .* has float32 and float64"),
+        ({"train_label": np.array(["0"] * 48)}, "train_label integers; .* has float32 and <U1"),
+        ({"train_points": POINTS + 1j}, "floats or integers .* has complex"),
+        ({"train_points": POINTS.astype(str)}, "floats or integers .* has <U32"),
+        ({"train_points": POINTS * [[[0]]]}, r"cloud 0 of train_points of .*odd.npz has all its points at one place"),
+        ({"classes": np.array("abc")}, r"odd.npz .* classes must be a list of names"),
+    ],
+)
+def test_numbers_that_are_no_clouds_are_refused(data, tmp_path, more, words):
+    asked = replace(data, train=str(write_clouds(tmp_path / "odd.npz", **more)))
+    with pytest.raises(ValueError, match=words):
+        load_clouds(asked, "train"), class_names(asked)
+
+
+def test_one_array_or_one_that_unpacks_to_too_much_is_refused(data, tmp_path, monkeypatch):
+    np.save(tmp_path / "one.npy", POINTS)
+    with pytest.raises(ValueError, match=r"one.npy is not a file of point clouds: it holds one array"):
+        load_clouds(replace(data, train=str(tmp_path / "one.npy")), "train")
+    monkeypatch.setattr("stringpe.data.clouds._MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"shapes.npz .* unpacks to \d+ bytes, more than the 1000 that are read"):
+        load_clouds(data, "train")

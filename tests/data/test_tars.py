@@ -1,5 +1,6 @@
 """Tars, zips and folders, whole and damaged."""
 
+import contextlib
 import gzip
 import http.server
 import io
@@ -203,6 +204,25 @@ def test_an_index_that_is_not_that_of_its_tar_is_refused(tar, tmp_path):
             read_index(text, "i")
 
 
+def test_an_index_that_names_other_files_of_the_same_size_is_refused(tmp_path):
+    tar = shard(tmp_path / "train-0.tar", {f"{i}": {"txt": b"one", "cls": b"%d" % i} for i in range(4)})
+    text = write_index(tar).read_text()
+    for swapped in (text.replace("1.cls", "7.cls"), text.replace("0.cls", "x").replace("1.cls", "0.cls")):
+        with pytest.raises(StaleIndex), ShardReader(str(tar)) as parts:
+            [parts.read_sample(entry) for entry in read_index(swapped, "i")]
+    with pytest.raises(StaleIndex, match=r"a line that is not that of an index, 'txt 512 3 0.txt clz"):
+        read_index(text.replace("0.txt cls", "0.txt clz"), "i")
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "ä" * 30, "bär?", "a" * 99, "b" * 100, "folder/" * 20 + "x"])
+def test_an_index_may_name_files_that_a_header_cannot(tmp_path, name):
+    tar = shard(tmp_path / "train-0.tar", {name: {"txt": b"one", "cls": b"1"}})
+    write_index(tar)
+    (entry,) = find_entries(str(tar))
+    with ShardReader(str(tar)) as parts:
+        assert parts.read_sample(entry) == {"txt": b"one", "cls": b"1"}
+
+
 def test_what_has_no_offsets_has_no_index(tar, tmp_path):
     import tarfile
 
@@ -269,3 +289,33 @@ def test_an_address_is_read_by_ranges_if_it_has_an_index(tar, served, whole):
         found = {i: parts.read_sample(entries[i]) for i in (5, 6, 2)}
     expected = dict(enumerate(files for _, files in read_through(tar)))
     assert found == {i: expected[i] for i in found}
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_archives_are_never_unpacked_to_disk(tmp_path, kind):
+    """Names that lead out of the folder, to the root, and through a link: nothing is written anywhere."""
+    names = ["../out.png", "/tmp/stringpe-out.png", "a/../../out.png", "link/out.png"]
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    path = inside / f"p.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for name in names:
+                packed.writestr(name, picture(9))
+    else:
+        with tarfile.open(path, "w:gz" if kind.endswith("gz") else "w") as packed:
+            link = tarfile.TarInfo("link")
+            link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+            packed.addfile(link)
+            for name in names:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(picture(9))
+                packed.addfile(entry, io.BytesIO(picture(9)))
+    files = PictureFiles(str(path))
+    for name in names:
+        with contextlib.suppress(BadSample):
+            assert files.decode(name).size == (20, 16)
+    if kind != "zip":
+        read_samples(path, Problems("samples", str(path)))
+    assert {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")} == {"inside", f"inside/p.{kind}"}
+    assert not Path("/tmp/stringpe-out.png").exists()

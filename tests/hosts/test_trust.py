@@ -1,5 +1,6 @@
 """What SECURITY.md promises of model folders, one test per promise, each trying to break it."""
 
+import contextlib
 import json
 import pickle
 import sys
@@ -194,6 +195,22 @@ def test_reading_writes_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     from_pretrained(path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_reading_asks_nobody(folder, monkeypatch):
+    """Not even about a name that a hub knows."""
+    import socket
+
+    def refuse(*given, **named):
+        raise AssertionError(f"a folder was read, and {given[:1]} was called over the network")
+
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    path = folder(hub={"repo_id": "google/owlvit-base-patch32"}, _name_or_path="google/owlvit-base-patch32")
+    with contextlib.suppress(ValueError):  # refused in words is as good
+        from_pretrained(path)
+    from_pretrained(folder())
 
 
 def test_saving_refuses_what_loading_would_refuse(tmp_path):

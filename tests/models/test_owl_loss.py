@@ -201,6 +201,17 @@ def test_costs_that_are_not_finite_are_refused(bad):
         match(cost, torch.ones(3, 3, dtype=torch.bool))
 
 
+def test_costs_that_are_no_numbers_to_match_by_are_refused():
+    cost, valid = torch.zeros(1, 2, 2), torch.ones(1, 2, dtype=torch.bool)
+    for wrong in (cost.tolist(), cost.long(), cost.to(torch.complex64), cost[0]):
+        with pytest.raises((TypeError, ValueError), match="cost must be"):
+            match(wrong, valid)
+    with pytest.raises(TypeError, match="valid must be a torch tensor, got list"):
+        match(cost, valid.tolist())
+    with pytest.raises(ValueError, match="got a tensor on the meta device"):
+        match(cost.to("meta"), valid.to("meta"))
+
+
 def test_take_gives_the_rows_that_were_matched():
     x = torch.arange(24).view(2, 4, 3)
     assert take(x, torch.tensor([[3, -1], [0, 2]])).tolist() == [[[9, 10, 11], [0, 1, 2]], [[12, 13, 14], [18, 19, 20]]]

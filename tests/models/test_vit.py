@@ -268,7 +268,16 @@ class TestBadInput:
 
     @pytest.mark.parametrize("size", [{"layers": 0}, {"patch_size": 0}, {"registers": -1}, {"dim": 0}])
     def test_sizes(self, size):
-        self.refuses("a ViT needs positive sizes, got", **size)
+        ((name, number),) = size.items()
+        self.refuses(f"{name} must be at least {number + 1}, got {number}", **size)
+
+    @pytest.mark.parametrize("ratio", [0, -1, 1e-9, "4", float("nan")])
+    def test_the_mlp_has_channels(self, ratio):
+        self.refuses("mlp_ratio must", mlp_ratio=ratio)
+
+    @pytest.mark.parametrize("size", [0, None, "224", 1.5, (32,), (32, 32, 3), (32, -1)])
+    def test_image_sizes(self, size):
+        self.refuses("image_size must be", image_size=size)
 
     @pytest.mark.parametrize("name", ["vit_huge_patch14", "base", "vit_base_patch0", "resnet50"])
     def test_names(self, name):

@@ -106,6 +106,25 @@ def test_a_captured_step_reads_from_tensors_of_its_own():
     assert step.batch["x"].tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    "other", [{"x": torch.ones(1)}, {"x": torch.ones(2).double()}, {"x": torch.ones(2), "y": torch.ones(2)}, {}]
+)
+def test_a_batch_of_another_form_ends_the_capturing(other):
+    """It would be broadcast or converted into the tensors that stay, or leave the last batch in them."""
+    trainer, seen = Trainer(), []
+    step = CapturedStep(lambda batch: seen.append(dict(batch)), CPU, graph=replayed)
+    for _ in range(5):
+        step({"x": torch.zeros(2)})
+    with pytest.warns(RuntimeWarning, match="no longer captured and runs as it is written: a batch holds"):
+        step(other)
+    assert seen[-1] is not step.batch
+    assert all(torch.equal(seen[-1][name], other[name]) for name in other)
+    assert seen[-1].keys() == other.keys()
+    step.step = trainer.step
+    step({"x": torch.ones(2)})
+    assert trainer.weight.tolist() == [1.0, 1.0]
+
+
 def test_a_step_that_cannot_be_captured_goes_on_as_it_is_written():
     plain, other = Trainer(), Trainer()
 

@@ -125,6 +125,20 @@ def test_a_row_that_cannot_be_built_is_refused_before_anything_is_made(toy, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("row", ["rope", "rope:loop.seeds=3"])
+def test_the_number_of_seeds_is_said_in_one_place(tmp_path, row):
+    recipe = override(recipes.load("relations"), ["loop.seeds=3"] if row == "rope" else [])
+    with pytest.raises(ValueError, match=r"loop.seeds=3: a comparison trains .* together by itself.*with --seeds"):
+        compare(recipe, [row, "none"], 2, tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_of_a_step_are_checked_before_anything_is_made(changed, tmp_path):
+    with pytest.raises(ValueError, match=r"16 examples per step do not divide into loop.accumulate=3 parts"):
+        compare(changed(loop={"accumulate": 3}), ["rope"], 1, tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_rates_are_chosen_row_by_row_on_a_seed_of_their_own(toy, tmp_path):
     tuning = Tuning((1e-5, 1e-2), 0.5)
     found = compare(toy, ["rope", "none"], seeds=1, out=tmp_path, jobs=2, tuning=tuning, quiet=True)

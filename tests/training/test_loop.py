@@ -204,7 +204,7 @@ def test_a_run_says_how_far_it_is(changed, tmp_path, capsys):
 
 
 def test_batches_that_do_not_divide_are_refused(changed, tmp_path):
-    with pytest.raises(ValueError, match=r"16 examples per process do not divide into loop.accumulate=3"):
+    with pytest.raises(ValueError, match=r"16 examples per step do not divide into loop.accumulate=3"):
         train(changed(loop={"accumulate": 3}), tmp_path)
     with pytest.raises(ValueError, match=r"loop.precision is one of 'no', 'bf16', got 'fp8'"):
         train(changed(loop={"precision": "fp8"}), tmp_path)

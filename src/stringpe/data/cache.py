@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ..io.files import cache_folder, read_tensors, write_tensors
+from ..recipes.schema import Data
+from .fingerprints import PLACES, named_files
 
 MOST = 8
 """Data sets (a split each) that a process keeps: the most recently used ones, whatever they are."""
 
 _sets: "OrderedDict[Hashable, Any]" = OrderedDict()
+_marks: dict[str, list[tuple[str, int, int]]] = {}  # of the files that a setting names, when it was last looked at
 _lock = threading.RLock()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,6 +50,17 @@ def forget_all() -> None:
     """Let go of every data set that this process keeps."""
     with _lock:
         _sets.clear()
+
+
+def forget_changed(data: Data) -> None:
+    """Let go of every data set that this process keeps if a file that `data` names has changed since this was last
+    called for it: what is read next is what lies there now."""
+    for where in {getattr(data, name) for name in PLACES}:
+        marks = file_marks([path for _, path, _ in named_files(where)])
+        with _lock:
+            if _marks.setdefault(where, marks) != marks:
+                _marks[where] = marks
+                _sets.clear()
 
 
 def digest(*parts: object) -> str:

@@ -12,20 +12,24 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_finite, check_floats
+from ..checks import check_choice, check_count, check_finite, check_floats
 from ..models.points import group_points
 from ..recipes.schema import Data
 from .cache import digest, file_marks, load_or_make, remember
 from .sources import split_limit
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _SPLITS = {"train": "train", "val": "test"}  # the name of a split in the file
 _CHUNK = 256  # clouds that are grouped at a time
+_MOST_BYTES = 16 << 30  # of a file, unpacked
 _DAMAGE = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, NotImplementedError, RuntimeError),
     *(MemoryError, OverflowError, SyntaxError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
@@ -64,7 +68,10 @@ def load_clouds(data: Data, split: str) -> Clouds:
 def class_names(data: Data) -> list[str]:
     """The names of the classes, as the file has them, or numbers."""
     with _open(Path(data.train)) as file:
-        names = [str(name) for name in file["classes"].tolist()] if "classes" in file.files else None
+        listed = file["classes"] if "classes" in file.files else None
+        if listed is not None and listed.ndim != 1:
+            raise ValueError(f"classes must be a list of names, and is an array of shape {listed.shape}")
+        names = None if listed is None else [str(name) for name in listed.tolist()]
     if names is None:
         return [f"class {i}" for i in range(data.num_classes)]
     if len(names) < data.num_classes:
@@ -100,6 +107,10 @@ def principal_axes(points: Tensor) -> Tensor:
 def draw_rotations(count: int, kind: str, dice: torch.Generator) -> Tensor:
     """Rotations (count, 3, 3), evenly distributed: of all of SO(3) ("any"), about the z axis ("upright"), or none and
     the half turns about x, y and z ("half")."""
+    check_count("count", count, 0)
+    check_choice("kind", kind, ("any", "upright", "half"))
+    if not isinstance(dice, torch.Generator):
+        raise TypeError(f"dice must be a torch.Generator, got {dice!r:.40}")
     if kind == "half":
         signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
         return torch.diag_embed(signs[torch.randint(4, (count,), generator=dice)])
@@ -122,8 +133,16 @@ def _open(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}: set data.train to an .npz with train_points and train_label")
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            yield file
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, not several by name, as numpy.savez writes them")
+            with file:
+                assert file.zip is not None
+                size: int = sum(entry.file_size for entry in file.zip.infolist())
+                if size > _MOST_BYTES:
+                    raise ValueError(f"it unpacks to {size} bytes, more than the {_MOST_BYTES} that are read")
+                yield file
     except _DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a file of point clouds: {reason}") from None
@@ -135,19 +154,40 @@ def _read(path: Path, split: str, classes: int) -> tuple[Tensor, Tensor]:
         missing = [name for name in (f"{split}_points", f"{split}_label") if name not in file.files]
         if missing:
             raise ValueError(f"it has {', '.join(file.files)}, but not {' and '.join(missing)}")
-        points = torch.from_numpy(file[f"{split}_points"].astype(np.float32))
-        label = torch.from_numpy(file[f"{split}_label"].astype(np.int64))
-    if points.ndim != 3 or points.shape[-1] != 3 or label.shape != points.shape[:1] or not len(points):
+        points, label = file[f"{split}_points"], file[f"{split}_label"]
+    if points.ndim != 3 or points.shape[-1] != 3 or label.shape != points.shape[:1] or not points.size:
         raise ValueError(
-            f"{split}_points must be (n, p, 3) and {split}_label (n,), with n above 0; {path} has "
-            f"{tuple(points.shape)} and {tuple(label.shape)}"
+            f"{split}_points must be (n, p, 3) and {split}_label (n,), with n and p above 0; {path} has "
+            f"{points.shape} and {label.shape}"
         )
-    if not points.isfinite().all():
-        raise ValueError(f"{split}_points of {path} holds numbers that are not finite")
+    if points.dtype.kind not in "iuf" or label.dtype.kind not in "iu":
+        raise ValueError(
+            f"{split}_points must be floats or integers and {split}_label integers; {path} has {points.dtype} and "
+            f"{label.dtype}"
+        )
     if label.min() < 0 or label.max() >= classes:
         raise ValueError(f"{path} has labels from {label.min()} to {label.max()}: set data.num_classes, now {classes}")
-    points = points - points.mean(1, keepdim=True)
-    return points / points.norm(dim=-1).amax(1).clamp(min=1e-12)[:, None, None], label
+    return _normalise(points, f"{split}_points of {path}"), torch.from_numpy(label.astype(np.int64))
+
+
+def _normalise(points: "NDArray[Any]", what: str) -> Tensor:
+    """The clouds (n, p, 3), each centred and divided by its largest distance from the centre. In float64: in whatever
+    unit and wherever they lie, rounding is relative to the clouds and not to their places."""
+    parts = []
+    for first in range(0, len(points), _CHUNK):
+        x = torch.from_numpy(points[first : first + _CHUNK].astype(np.float64))
+        if not x.isfinite().all():
+            raise ValueError(f"{what} holds numbers that are not finite")
+        x = x - x.mean(1, keepdim=True)
+        x = x / x.abs().amax((1, 2), keepdim=True)  # before squares, which could overflow or vanish
+        x = x / x.norm(dim=-1).amax(1)[:, None, None]
+        if not x.isfinite().all():
+            number = first + int((~x.isfinite()).flatten(1).any(1).nonzero()[0, 0])
+            raise ValueError(
+                f"cloud {number} of {what} has all its points at one place, or too far apart: leave it out"
+            )
+        parts.append(x.float())
+    return torch.cat(parts)
 
 
 def _group(points: Tensor, groups: int, size: int) -> Clouds:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,17 @@ from typing import Any
 from ..recipes.schema import Data
 
 _END_BYTES = 1 << 16  # of a file, read at its start and at its end
-_PLACES = ("train", "val", "train_boxes", "val_boxes")  # settings that name files or folders
 _IRRELEVANT = ("cache", "workers")  # settings that change no number
+
+PLACES = ("train", "val", "train_boxes", "val_boxes")
+"""The settings of `Data` that name files or folders."""
 
 
 def digest_data(data: Data) -> str:
     """A digest of the data that a recipe names, which is the same wherever equal data lies. It covers the settings, the
     name and size of every local file, and the first and last 64 KiB of files that are named themselves; files inside a
     named folder are not opened."""
-    settings = {name: value for name, value in vars(data).items() if name not in (*_PLACES, *_IRRELEVANT)}
+    settings = {name: value for name, value in vars(data).items() if name not in (*PLACES, *_IRRELEVANT)}
     return digest_json({"settings": settings, "files": _list_files(data)})
 
 
@@ -29,9 +31,21 @@ def digest_files(data: Data) -> str:
     return digest_json(files) if any(files.values()) else ""
 
 
+def digest_paths(paths: Sequence[Path]) -> str:
+    """A digest of files by name, size and their first and last 64 KiB; "" where there are none."""
+    files = [[path.name, path.stat().st_size, _digest_ends(path)] for path in paths]
+    return digest_json(files) if files else ""
+
+
 def _list_files(data: Data) -> dict[str, list[list[str | int]]]:
-    """What `_describe_files` says, by the setting that names the files."""
-    return {name: list(_describe_files(getattr(data, name))) for name in _PLACES}
+    """Name, size and perhaps a digest of every file that a setting names, by the setting."""
+    return {
+        place: [
+            [name, path.stat().st_size, *([] if inside else [_digest_ends(path)])]
+            for name, path, inside in named_files(getattr(data, place))
+        ]
+        for place in PLACES
+    }
 
 
 def digest_json(value: object) -> str:
@@ -40,9 +54,9 @@ def digest_json(value: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _describe_files(where: str) -> Iterator[list[str | int]]:
-    """Name, size and perhaps a digest of every file that a setting stands for; nothing for a hub, a pipe or an
-    address."""
+def named_files(where: str) -> Iterator[tuple[str, Path, bool]]:
+    """The local files that such a setting stands for: name, path, and whether the file lies in a folder that is named,
+    where the name is the path inside it. None for a hub, a pipe or an address."""
     if where.startswith("pipe:") or "://" in where:
         return
     for part in filter(None, re.split(r",| \+ ", where)):
@@ -50,9 +64,9 @@ def _describe_files(where: str) -> Iterator[list[str | int]]:
         for path in [Path(part)] if Path(part).exists() else map(Path, sorted(glob(pattern))):
             if path.is_dir():
                 for inside in sorted(p for p in path.rglob("*") if p.is_file()):
-                    yield [str(inside.relative_to(path)), inside.stat().st_size]
+                    yield str(inside.relative_to(path)), inside, True
             else:
-                yield [path.name, path.stat().st_size, _digest_ends(path)]
+                yield path.name, path, False
 
 
 def _digest_ends(path: Path) -> str:

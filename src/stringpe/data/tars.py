@@ -37,6 +37,7 @@ DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struc
 VERSION = "v1.2"
 _GAP = 1 << 16  # bytes that are read and thrown away rather than requested again
 _BLOCK = tarfile.BLOCKSIZE
+_LONGEST_NAME = 100  # of what a header holds in one piece
 _REMEDY = "make it again with stringpe data index"
 
 
@@ -241,7 +242,8 @@ def read_index(text: str, name: str) -> list[TarEntry]:
             spans = tuple(Span(kind, int(offset), int(size), path) for kind, offset, size, path in parts)
         except ValueError:
             spans = ()
-        if not spans or len(words) % 4 or any(not 0 <= s.size <= MAX_BYTES or s.offset < _BLOCK for s in spans):
+        sound = all(0 <= s.size <= MAX_BYTES and s.offset >= _BLOCK and s.name.endswith(f".{s.kind}") for s in spans)
+        if not spans or len(words) % 4 or not sound:
             raise StaleIndex(f"{name} has a line that is not that of an index, {line[:60]!r}: {_REMEDY}")
         entries.append(TarEntry(split_name(spans[0].name)[0], spans))
     if len(entries) != count:
@@ -291,15 +293,17 @@ class ShardReader:
         return found
 
     def _read_file(self, span: Span) -> bytes:
-        """The bytes of a file, if the header in front of them is its own."""
+        """The bytes of a file, if the header in front of them is its own: files of a tar often have the same size, so
+        its name counts, too."""
         content = self.read(span.offset - _BLOCK, _BLOCK + span.size)
         if len(content) < _BLOCK + span.size:
             raise tarfile.ReadError(f"{span.name} is cut short")
         try:
-            size = tarfile.TarInfo.frombuf(content[:_BLOCK], "utf-8", "surrogateescape").size
+            header = tarfile.TarInfo.frombuf(content[:_BLOCK], "utf-8", "surrogateescape")
+            own = header.size == span.size and _names_fit(header.name, span.name)
         except tarfile.HeaderError:
-            size = -1
-        if size != span.size:
+            own = False
+        if not own:
             raise StaleIndex(
                 f"{index_path(self.shard)} does not describe {self.shard}, where {span.name} does not begin at byte "
                 f"{span.offset}: {_REMEDY}"
@@ -330,6 +334,13 @@ class ShardReader:
             self.position = offset if response.status == 206 else 0  # a server may send all of it
         assert self._file is not None
         _read_all(self._file, offset - self.position)
+
+
+def _names_fit(header: str, name: str) -> bool:
+    """Whether a file's header and an index can name the same file. Headers hold short names of plain letters as they
+    are; of others they may hold a part, or question marks, and tar writes them into an index with backslashes."""
+    plain = header.isascii() and header.isprintable() and not {"?", "\\"} & {*header} and len(header) < _LONGEST_NAME
+    return header == name or not plain
 
 
 def _read_all(file: IO[bytes], size: int) -> bytes:

@@ -3,7 +3,7 @@
 All three change a model in place and return it. Its weights stay where they are, under their names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,10 +16,11 @@ from ..catalogue import create, find, names
 from ..checks import check_module
 from ..composed_frequencies import Gated, with_depth
 from ..encoding import Encoding
+from ..folding import Rows, sharing_obstacle
 from ..frequencies import GivenFrequencies, Spectrum
 from ..models.depth import DepthLift
 from ..models.vit import ViT
-from ..own_projections import owned_layers
+from ..own_projections import OwnedLayer, owned_layers
 from .description import Grid, Rope, find_rotaries, read_rotary
 from .host_attention import ATTENTION_KINDS, HostAttention
 from .token_coords import CoordsForAngles, DropPatches, TokenCoords
@@ -258,8 +259,8 @@ def fold(model: Model) -> Model:
 
     P goes into W_q and W_k (and their biases); frequencies stay. A basis that is the identity is folded already.
     ValueError, before anything is changed, for a model without any attention layer that has an encoding with a basis,
-    one whose encodings are called by unknown code, and one where a nonlinearity, a gain or an adapter (LoRA) stands
-    between projection and encoding.
+    one whose encodings are called by unknown code, one where a nonlinearity, a gain or an adapter (LoRA) stands between
+    projection and encoding, and one that uses a projection in two places.
     """
     check_module("model", model)
     holders: list[tuple[str, Any]] = [
@@ -271,7 +272,7 @@ def fold(model: Model) -> Model:
     _check_reach(model, [layer.encoding for _, layer in holders])
     layers = [(name, layer) for name, layer in holders if not isinstance(layer.encoding.basis, Identity)]
     for name, layer in layers:
-        if obstacle := layer.fold_obstacle():
+        if obstacle := layer.fold_obstacle() or sharing_obstacle(model, _rows(layer)):
             raise ValueError(f"cannot fold {name or type(model).__name__}: {obstacle}")
     folded: dict[int, Encoding] = {}  # layers that shared an encoding go on sharing it
     for _, layer in layers:
@@ -283,6 +284,11 @@ def fold(model: Model) -> Model:
     if any(isinstance(layer, HostAttention) for _, layer in layers):
         record(model, "fold", {})
     return model
+
+
+def _rows(layer: MultiHead | HostAttention | OwnedLayer) -> Sequence[Rows]:
+    """The rows of queries and keys that folding changes."""
+    return layer.rows()[:1] if isinstance(layer, MultiHead) else layer.query_key_rows()
 
 
 def _check_reach(model: nn.Module, reached: list[Encoding]) -> None:

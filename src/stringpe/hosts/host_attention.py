@@ -1,5 +1,6 @@
 """The self-attention of a host's layer with an encoding, on the host's own weights."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..encoding import Encoding
-from ..folding import check_precision
+from ..folding import Rows, check_precision
 from ..linear_attention import linear_mix, positive_features, random_directions
 from ..own_projections import HeldProjections, ProjectionNames
 from ..packing import Packing, attend_packed
@@ -134,6 +135,10 @@ class HostAttention(nn.Module):
         if self.keep is not None:
             return "after the encoding comes the model's own map of positions, which is not a rotation and sees P"
         return self._held.obstacle()
+
+    def query_key_rows(self) -> Sequence[Rows]:
+        """The rows that `fold_basis` writes to."""
+        return self._held.rows()[:2]
 
     def fold_basis(self, plain: Encoding) -> None:
         """Write P into the query and key rows permanently, and use `plain`, the encoding without P, from then on."""

@@ -67,7 +67,7 @@ def invert(a: Tensor) -> Tensor:
 def assign(cost: Tensor, valid: Tensor) -> Tensor:
     """The prediction of every object (b, m) with the smallest sum of costs (b, n, m), float32, as int64; −1 where valid
     (b, m) is false, and for objects left over where an image has more of them than predictions. Costs that are not
-    finite count as very large."""
+    finite, or of 1e8 and more in size, count as 1e8."""
     from . import assignment
 
     matched: Tensor = assignment.assign(cost, valid)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, prepare_together
 from ..catalogue import create, kind_of, names
+from ..checks import check_count, check_number
 from ..encoding import AbsoluteEmbedding, PositionEncoding
 from ..linear_attention import LinearAttention
 from ..packing import Packing
@@ -94,10 +95,19 @@ class MapPool(nn.Module):
         return (x + self.mlp(self.norm(x)))[:, 0]
 
 
+def check_tower(dim: int, layers: int, num_heads: int, mlp_ratio: float, dropout: float, drop_path: float) -> None:
+    """Refuse sizes and rates that no stack of blocks can have."""
+    for name, size in (("dim", dim), ("layers", layers), ("num_heads", num_heads)):
+        check_count(name, size)
+    if check_number("mlp_ratio", mlp_ratio) * dim < 1:
+        raise ValueError(f"mlp_ratio must give the MLP at least one channel, got {mlp_ratio} of dim={dim}")
+    check_rates(dropout, drop_path)
+
+
 def check_rates(dropout: float, drop_path: float) -> None:
     """Refuse rates outside of [0, 1)."""
     for name, rate in (("dropout", dropout), ("drop_path", drop_path)):
-        if not 0 <= rate < 1:
+        if not 0 <= check_number(name, rate) < 1:
             raise ValueError(f"{name} is a rate of at least 0 and below 1, got {rate}")
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import kernels
+from ..checks import check_count, check_floats, check_tensor
 from ..geometry.boxes import area, giou, intersection, to_corners
 from .owl import Detections
 
@@ -79,6 +80,8 @@ def detection_loss(
 def match_repeatedly(cost: Tensor, valid: Tensor, times: int) -> Tensor:
     """The predictions (b, times · m) of every object: the first of each object, then the second of each, and so on. It
     is `match` with every object repeated. Where an image has too few predictions, repetitions go unmatched first."""
+    _check_costs(cost, valid)
+    check_count("times", times)
     extra = torch.arange(times, device=cost.device).clamp(max=1).repeat_interleave(cost.shape[2])
     return match(cost.repeat(1, 1, times) + _REPEATED * extra, valid.repeat(1, times))
 
@@ -142,16 +145,24 @@ def match(cost: Tensor, valid: Tensor) -> Tensor:
     ignored. The result is −1 for padding, and for the objects that are left over where an image has more of them than
     predictions.
     """
-    if cost.ndim != 3 or valid.shape != (len(cost), cost.shape[-1]) or valid.dtype != torch.bool:
-        raise ValueError(
-            f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} and "
-            f"{valid.dtype} {tuple(valid.shape)}"
-        )
+    _check_costs(cost, valid)
     if _matches_on_device(cost):
         return kernels.assign(cost.float(), valid)
     # All costs leave the GPU in one transfer. Padding is 0, so that a cost that is not finite belongs to an object.
     table = cost.masked_fill(~valid[:, None], 0).float().cpu()
     return _match_on_host(table, valid.cpu()).to(cost.device)
+
+
+def _check_costs(cost: Tensor, valid: Tensor) -> None:
+    check_floats("cost", cost, ("b", None), ("n", None), ("m", None))
+    check_tensor("valid", valid)
+    if valid.shape != (len(cost), cost.shape[-1]) or valid.dtype != torch.bool or valid.device != cost.device:
+        raise ValueError(
+            f"cost must be (b, n, m) and valid bool (b, m), got {tuple(cost.shape)} on {cost.device} and "
+            f"{valid.dtype} {tuple(valid.shape)} on {valid.device}"
+        )
+    if cost.is_meta:
+        raise ValueError("cost must hold numbers to match by, got a tensor on the meta device")
 
 
 def _matches_on_device(cost: Tensor) -> bool:

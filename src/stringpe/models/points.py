@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_count, check_floats
+from ..checks import check_choice, check_count, check_floats, check_number
 from ..encoding import PositionEncoding
-from .blocks import ATTENTIONS, build_absolute, build_encodings, check_encoding, run_blocks, stack_blocks
+from ..rotate import product_dtype
+from .blocks import ATTENTIONS, build_absolute, build_encodings, check_encoding, check_tower, run_blocks, stack_blocks
 from .initialise import draw_classifier, initialise
 
 POOLS = ("mean", "mean+max")
@@ -55,6 +56,10 @@ class PointTransformer(nn.Module):
             raise ValueError("points have no grid for a learned table: use encoding='sincos' for absolute embeddings")
         check_choice("attention", attention, tuple(ATTENTIONS))
         check_choice("pool of a point transformer", pool, POOLS)
+        check_tower(dim, layers, num_heads, mlp_ratio, dropout, drop_path)
+        check_count("num_classes", num_classes)
+        if check_number("scale", scale) <= 0:
+            raise ValueError(f"scale must be above 0, got {scale}: it multiplies coordinates")
         self.scale, self.pool = scale, pool
         self.inner = nn.Sequential(nn.Linear(3, dim), nn.GELU(), nn.Linear(dim, dim))
         self.outer = nn.Sequential(nn.GELU(), nn.Linear(dim, dim))
@@ -81,8 +86,12 @@ class PointTransformer(nn.Module):
         if centres.shape[:2] != points.shape[:2]:
             shapes = f"{tuple(points.shape)} and {tuple(centres.shape)}"
             raise ValueError(f"points must be (b, g, k, 3) and centres (b, g, 3), got {shapes}")
+        offsets, weight = (points - centres[:, :, None]) * self.scale, self.head.weight
+        if product_dtype(offsets) != product_dtype(weight):
+            raise ValueError(
+                f"points and centres are {offsets.dtype}, the model is {weight.dtype}: convert one of them"
+            )
         coords = centres.to(torch.promote_types(centres.dtype, torch.float32)) * self.scale
-        offsets = (points - centres[:, :, None]) * self.scale
         x = self.outer(self.inner(offsets).amax(2))  # (b, g, dim)
         if self.absolute is not None:
             x = x + self.absolute(coords).to(x.dtype)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Attention
-from ..checks import check_choice
+from ..checks import can_read, check_choice, check_count, check_tensor
 from ..encoding import PositionEncoding
-from .blocks import MapPool, build_absolute, build_encodings, check_encoding, run_blocks, stack_blocks
+from .blocks import MapPool, build_absolute, build_encodings, check_encoding, check_tower, run_blocks, stack_blocks
 from .initialise import draw_by_fan_in, initialise
 
 POOLS = ("map", "last", "mean")
@@ -58,6 +58,8 @@ class TextTower(nn.Module):
     ):
         super().__init__()
         _check(encoding, pool, vocab, padding, context)
+        check_tower(dim, layers, num_heads, mlp_ratio, dropout, drop_path)
+        check_count("width", width, 0)
         self.dim, self.width, self.vocab, self.context = dim, width or dim, vocab, context
         self.pool, self.padding = pool, padding
         self.embedding = nn.Embedding(vocab, dim)
@@ -105,19 +107,29 @@ class TextTower(nn.Module):
         return x[torch.arange(len(x), device=x.device), last]
 
     def _check_input(self, tokens: Tensor) -> None:
-        if tokens.ndim != 2 or tokens.dtype.is_floating_point or not 1 <= tokens.shape[1] <= self.context:
+        check_tensor("tokens", tokens)
+        if (
+            tokens.ndim != 2
+            or tokens.dtype not in (torch.int32, torch.int64)
+            or not 1 <= tokens.shape[1] <= self.context
+        ):
             raise ValueError(
                 f"tokens must be (b, n) integers with n from 1 to the context of {self.context}, got "
                 f"{tuple(tokens.shape)} {tokens.dtype}: encode texts with context={self.context}"
+            )
+        if can_read(tokens) and tokens.numel() and not (tokens.amin() >= 0 and tokens.amax() < self.vocab):
+            raise ValueError(
+                f"tokens must be numbers from 0 to {self.vocab - 1}, got {int(tokens.amin())} to {int(tokens.amax())}: "
+                f"use the tokeniser that the model was trained with"
             )
 
 
 def _check(encoding: str | PositionEncoding, pool: str, vocab: int, padding: int, context: int) -> None:
     check_encoding(encoding)
     check_choice("pool", pool, POOLS)
+    for what, number, least in (("vocab", vocab, 1), ("padding", padding, 0), ("context", context, 1)):
+        check_count(what, number, least)
     if isinstance(encoding, PositionEncoding) and encoding.coord_dim != 1:
         raise ValueError(f"text has one coordinate, the encoding has {encoding.coord_dim}: build it with coord_dim=1")
-    if not 0 <= padding < vocab or context < 1:
-        raise ValueError(
-            f"padding must be a token number below vocab={vocab} and context at least 1, got {padding} and {context}"
-        )
+    if padding >= vocab:
+        raise ValueError(f"padding must be a token number below vocab={vocab}, got {padding}")

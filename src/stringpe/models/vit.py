@@ -25,6 +25,7 @@ from .blocks import (
     build_absolute,
     build_encodings,
     check_encoding,
+    check_tower,
     run_blocks,
     stack_blocks,
 )
@@ -117,7 +118,9 @@ class ViT(nn.Module):
         coord_dim, depth = resolve_coordinates(encoding, coord_dim, depth, frame)
         if "normals" in depth and pool == "cls":
             raise ValueError("depth='normals' fuses patch tokens, which pool='cls' ignores: use pool='mean' or 'map'")
-        check_sizes(dim=dim, layers=layers, num_heads=num_heads, patch_size=patch_size, registers=registers)
+        check_tower(dim, layers, num_heads, mlp_ratio, dropout, drop_path)
+        for what, number, least in (("patch_size", patch_size, 1), ("registers", registers, 0)):
+            check_count(what, number, least)
         check_count("num_classes", num_classes, 0)
         self.dim, self.patch_size, self.coord_dim = dim, patch_size, coord_dim
         self.depth, self.frame, self.pool, self.units, self.head_bias = depth, frame, pool, units, head_bias
@@ -129,7 +132,7 @@ class ViT(nn.Module):
         self.fuse = nn.Linear(2 * dim, dim) if "normals" in depth else None
         self.kind = nn.Parameter(torch.empty(2, 1, dim)) if "normals" in depth else None
         self.prefix = nn.Parameter(torch.empty(1, self.front, dim)) if self.front else None
-        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        size = _check_image_size(image_size)
         self.table_size = (size[0] // patch_size, size[1] // patch_size)
         self.absolute = build_absolute(encoding, dim, self.table_size, coord_dim)
         sizes = {"head_dim": dim // num_heads, "num_heads": num_heads, "coord_dim": coord_dim}
@@ -371,9 +374,11 @@ def check_choices(encoding: str | PositionEncoding, pool: str, units: str, atten
         check_choice(what, value, allowed)
 
 
-def check_sizes(*, registers: int, **sizes: int) -> None:
-    """Refuse sizes below 1, and fewer registers than none."""
-    wrong = [f"{name}={value}" for name, value in sizes.items() if value < 1]
-    wrong += [f"registers={registers}"] if registers < 0 else []
-    if wrong:
-        raise ValueError(f"a ViT needs positive sizes, got {', '.join(wrong)}")
+def _check_image_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of an image size, which may be a number for both."""
+    pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2:
+        raise ValueError(f"image_size must be a number or (height, width), got {size!r}")
+    for number in pair:
+        check_count("image_size", number)
+    return pair

@@ -121,6 +121,11 @@ class Task(ABC):
             raise ValueError(f"loss.kind of the task {recipe.task} is {' or '.join(cls.losses)}, got {kind!r}")
         if recipe.loop.seeds > 1 and not cls.stacks_seeds:
             raise ValueError(f"loop.seeds={recipe.loop.seeds}: the task {recipe.task} trains one seed per run")
+        if recipe.loop.batch_size % recipe.loop.accumulate:
+            raise ValueError(
+                f"{recipe.loop.batch_size} examples per step do not divide into loop.accumulate="
+                f"{recipe.loop.accumulate} parts: change it or loop.batch_size"
+            )
         with torch.random.fork_rng(devices=()):
             try:
                 cls.check_task(recipe)

@@ -1,8 +1,10 @@
 """Starting from what was trained before: `model.start` names a run of ours, a recipe to be trained first, or a
 checkpoint of transformers. Towers, tokeniser and learned tables of positions are carried over."""
 
+import contextlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,10 +70,27 @@ def start_recipe(recipe: Recipe) -> Recipe | None:
 
 def fill_in(text: str, recipe: Recipe, key: str) -> str:
     """The text of a recipe's `key`, with {encoding}, {seed} and {depth} replaced by the recipe's own."""
-    try:
-        return text.format(encoding=recipe.model.encoding, seed=recipe.seed, depth=recipe.model.depth)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}") from error
+    parts = {"encoding": recipe.model.encoding, "seed": str(recipe.seed), "depth": recipe.model.depth}
+    if {"{", "}"} & {*re.sub("|".join(f"{{{name}}}" for name in parts), "", text)}:
+        raise ValueError(f"{key} can hold {{encoding}}, {{seed}} and {{depth}}, got {text!r}")
+    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], text)
+
+
+def start_files(recipe: Recipe) -> list[Path]:
+    """The files of weights, configurations and tokenisers that training begins with, of what lies there now. What a
+    recipe trains first counts as part of the recipe."""
+    tower = recipe.policy.encoder.partition(":")
+    start = "" if recipe.model.start.startswith("recipe:") else recipe.model.start
+    encoder = fill_in(tower[2] if tower[1] else tower[0], recipe, "policy.encoder")
+    found: list[Path] = []
+    for place in map(Path, filter(None, (fill_in(start, recipe, "model.start"), encoder, recipe.text.tokenizer))):
+        if place.is_dir():
+            with contextlib.suppress(ValueError):  # no run: a folder of transformers, or one that the task will refuse
+                place = checkpoints.model_folder(place)
+            found += sorted(path for kind in ("*.safetensors", "*.json") for path in place.glob(kind))
+        elif place.is_file():
+            found.append(place)
+    return found
 
 
 # Weights.
@@ -91,6 +110,9 @@ def start_towers(model: nn.Module, recipe: Recipe, folder: Path) -> None:
                 f"{where} has {name} of {tuple(tensor.shape)}, this model needs {tuple(new[name].shape)}: leave "
                 f"text.tokenizer empty, to use that run's"
             )
+    missing = [name for name in new if name.startswith("text.") and name not in texts] if texts else []
+    if missing:
+        raise ValueError(f"{where} has a text tower without {missing[0]}: restore it, or start from another run")
     assert isinstance(model.image, ViT)
     start_vit(model.image, weights, where)
     model.load_state_dict(texts, strict=False)

@@ -58,7 +58,14 @@ class CapturedStep:
         self.replay: Callable[[], None] | None = None
 
     def __call__(self, batch: Batch) -> None:
-        """One step on `batch`; all batches have the shapes of the first."""
+        """One step on `batch`. A batch with other names, shapes or types than the first has ends the capturing: what
+        was captured would read it broadcast, converted or in part."""
+        if self.calls >= 0 and self.batch and _forms(batch) != _forms(self.batch):
+            self.calls = -1
+            warnings.warn(
+                f"the step is no longer captured and runs as it is written: a batch holds {_forms(batch)}, the first "
+                f"one {_forms(self.batch)}", RuntimeWarning, 2,
+            )  # fmt: skip
         if self.calls < 0:
             self.step(batch)
             return
@@ -101,6 +108,11 @@ class CapturedStep:
         if waits:
             self.calls = -1
             warnings.warn("the step waits for the device, so it is not captured", RuntimeWarning, 3)
+
+
+def _forms(batch: Batch) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of every tensor of a batch, by name."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.items()}
 
 
 def _runs_and_waits(run: Callable[[], None]) -> bool:

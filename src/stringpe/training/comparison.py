@@ -99,9 +99,7 @@ def compare(
     rows, seeds, out = expand_rows(encodings or design.rows), seeds or design.seeds, Path(out)
     for name in metrics:
         _check_metric(recipe, name)
-    for run in plan_runs(recipe, rows, seeds, out)[: len(rows)]:
-        check(run.recipe)  # a mistake in a row is reported before anything runs
-        check_data(run.recipe)
+    _check_rows(plan_runs(recipe, rows, seeds, out)[: len(rows)])
     check_tracker(recipe.loop.tracker)
     baseline = baseline or ("absolute" if "absolute" in rows else rows[0])
     if baseline not in rows:
@@ -122,6 +120,18 @@ def compare(
     if not quiet:
         print(f"{comparison.text}\n{time.monotonic() - began:.0f} s; report: {comparison.report}")
     return comparison
+
+
+def _check_rows(runs: Sequence[PlannedRun]) -> None:
+    """Report a mistake in a row before anything runs. runs: one of each row."""
+    for run in runs:
+        if run.recipe.loop.seeds > 1:
+            raise ValueError(
+                f"loop.seeds={run.recipe.loop.seeds}: a comparison trains the seeds of a row together by itself, where "
+                f"the task can; say how many with --seeds"
+            )
+        check(run.recipe)
+        check_data(run.recipe)
 
 
 def _check_metric(recipe: Recipe, name: str) -> None:

@@ -28,6 +28,7 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     """
     folder = checkpoints.model_folder(Path(path))  # the newest now; a run that goes on writes newer ones meanwhile
     task, model = open_run(folder, changes or ())
+    sums = digests(task.recipe, checkpoints.digest_weights(folder))
     if out is not None:
         task.results = Path(out) / "results.json"
     accelerator = create_accelerator(task.recipe)
@@ -38,8 +39,9 @@ def evaluate(path: str | Path, changes: Sequence[str] | None = None, out: str | 
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise ValueError(f"{name} of {path} is {value}: the model's outputs are not finite on this data")
-    weights = checkpoints.digest_weights(folder)
-    result: dict[str, Any] = {**metrics, "metric": task.metric, "digest": digests(task.recipe, weights)}
+    if digests(task.recipe, sums["weights"]) != sums:
+        raise ValueError(f"the files that data.train or data.val of {path} names changed meanwhile: evaluate it again")
+    result: dict[str, Any] = {**metrics, "metric": task.metric, "digest": sums}
     share = None
     if task.counted:
         count = metrics["count"]

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.fingerprints import check_files, digest_data, digest_files, digest_json
+from ..data.fingerprints import check_files, digest_data, digest_files, digest_json, digest_paths
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_record, write_json, write_text
 from ..recipes.overrides import differences, from_dict
 from ..recipes.schema import Recipe
 from ..tasks import check, check_data, create, task_class
-from ..tasks.warm_start import start_folder, start_recipe
+from ..tasks.warm_start import start_files, start_folder, start_recipe
 from .costs import peak_bytes, reset_peak
 from .log import check_tracker
 
@@ -80,6 +80,8 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
     from .loop import Run
 
     reset_peak(accelerator.device)
+    sums = digests(recipe, "")  # of the data as it is before it is read
+    start = digest_start(recipe)
     task = create(recipe)
     if accelerator.is_main_process:
         write_json(out / "recipe.json", recipe.to_dict())
@@ -92,7 +94,9 @@ def _train(recipe: Recipe, out: Path, accelerator: Any, quiet: bool) -> dict[str
         "versions": versions(),
     }
     if accelerator.is_main_process:
-        result["digest"] = digests(recipe, checkpoints.digest_weights(checkpoints.list_checkpoints(out)[-1]))
+        check_files(sums, digest_files(recipe.data), out)  # they may have changed while it was read
+        weights = checkpoints.digest_weights(checkpoints.list_checkpoints(out)[-1])
+        result["digest"] = sums | {"weights": weights} | ({"start": start} if start else {})
         write_result(recipe, out, result)
     accelerator.wait_for_everyone()
     return result
@@ -121,6 +125,12 @@ def read_result(recipe: Recipe, out: Path, files: str | None = None) -> dict[str
     result: dict[str, Any] = read_record(out / "result.json", _RESULT, "restore it, or remove it to repeat the run")
     if result.get("digest"):
         check_files(result["digest"], digest_files(recipe.data) if files is None else files, out)
+        start = digest_start(recipe)
+        if start and result["digest"].get("start", start) != start:  # as with files that are gone: "" says nothing
+            raise ValueError(
+                f"{out} holds a run that started from other weights: the files that model.start, policy.encoder or "
+                f"text.tokenizer names have changed since. Choose another folder, or remove this one to repeat the run"
+            )
     return result
 
 
@@ -167,3 +177,8 @@ def digests(recipe: Recipe, weights: str) -> dict[str, str]:
 def digest_recipe(recipe: Recipe) -> str:
     """A digest of all settings of a run, 32 hexadecimal digits."""
     return digest_json(recipe.to_dict())
+
+
+def digest_start(recipe: Recipe) -> str:
+    """A digest of the files that training starts from; "" where there are none."""
+    return digest_paths(start_files(recipe))

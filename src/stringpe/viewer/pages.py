@@ -189,8 +189,12 @@ def show_rollout(cameras: Mapping[str, Sequence[Tensor]], caption: str = "", *, 
 
 def show_rollouts(rollouts: Sequence[Rollout], *, title: str = "Rollouts") -> str:
     """A page with several rollouts, played one at a time, their cameras side by side."""
+    _check_list("rollouts", rollouts)
     if not rollouts:
         raise ValueError("a page needs at least one rollout")
+    wrong = next((rollout for rollout in rollouts if not isinstance(rollout, Rollout)), None)
+    if wrong is not None:
+        raise TypeError(f"a page plays viewer.Rollout objects, got {wrong!r:.40}")
     data = [
         {
             "caption": rollout.caption,
