@@ -14,7 +14,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "reading.md"
 WALKS = {
     "From an image to logits": ("checks.py", "kernels/"),
     "From an encoding to a rotation": ("checks.py", "kernels/"),
-    "From a command to a table": ("training/log.py", "training/costs.py", "training/state.py", "training/capture.py"),
+    "From a command to a table": (
+        "training/log.py",
+        "training/costs.py",
+        "training/state.py",
+        "training/capture.py",
+        "tasks/warm_start.py",
+    ),
 }
 """By section, what the page says is entered and needs no reading."""
 LAYERS = {"From a command to a table": ("cli/", "recipes/", "tasks/", "training/")}

@@ -30,11 +30,14 @@ _CHECKS = {
     "check_named_options",
     "_leaves",
     "start_recipe",
+    "start_files",
+    "fill_in",
+    "forget_changed",
     "check_source",
     "refuse_unread",
     "keys_read",
 }
-"""Copies, comparisons, digests, checks, and the search for a run to start from look at every recipe."""
+"""Copies, comparisons, digests, checks, and the search for what a run starts from look at every recipe."""
 _SEEDS = "loop.seeds"  # looked at by the loop of every task, and refused where it is not 1 and not declared
 
 
