@@ -5,7 +5,7 @@
 
 Data: 2,000 + 100 frames at 64 px, rendered on the first run and kept in the user's cache folder.
 Time: 153 s on one CPU thread, on a machine with other work.
-Expected (Cayley, seeds 0 to 2, torch 2.13.0): mean 3D IoU 81.2, 83.1 and 82.6 %, AP3D at 0.5 of 88.7, 92.7 and 95.2 %.
+Expected (Cayley, seeds 0 to 2, torch 2.13.0): mean 3D IoU 83.2, 83.3 and 80.9 %, AP3D at 0.5 of 90.2, 91.9 and 85.9 %.
 With absolute centres, as in the paper, IoU is 65.2, 64.3 and 58.2 %, and AP3D 21.4, 32.2 and 17.5 %
 (docs/detection3d.md). The model of seed 0 is in models/detection3d-demo.
 """
