@@ -111,7 +111,7 @@ def test_what_is_wrong_in_a_set_is_counted_and_named_and_ends_no_run(tmp_path, r
     text = str(told[0].message)
     assert "annotation" in text
     assert "image 100 (0.png)" in text
-    assert "1.depth.png: there is no such file" in text
+    assert "1.depth.png: file not found" in text
     assert len(task.train_set) == 4
     assert task.counters() == {"problems": 3.0}
 

@@ -3,6 +3,7 @@ import torch
 
 from stringpe.data import cache
 from stringpe.data.cache import digest, file_marks, forget_all, load_or_make, remember
+from stringpe.recipes.schema import Data
 
 
 def test_equal_arguments_give_what_they_gave_and_the_oldest_set_goes_first():
@@ -32,6 +33,27 @@ def test_equal_arguments_give_what_they_gave_and_the_oldest_set_goes_first():
     forget_all()
     load("a")
     assert calls.count("a") == 2
+
+
+def test_a_set_is_loaded_again_once_a_file_that_it_names_has_changed(tmp_path):
+    calls, data = [], Data(train=str(tmp_path))
+
+    @remember
+    def load(data):
+        calls.append(data)
+        return [data]
+
+    forget_all()
+    (tmp_path / "a").write_text("1")
+    first = load(data)
+    assert load(data) is first
+    (tmp_path / "a").write_text("22")
+    second = load(data)
+    assert second is not first
+    assert load(data) is second
+    (tmp_path / "b").write_text("3")
+    assert load(data) is not second
+    assert len(calls) == 3
 
 
 def test_what_fails_is_not_remembered():

@@ -239,7 +239,7 @@ def test_streams_that_cannot_work_are_refused(shard, tmp_path):
         next(LabelledBatches(asked).train(0, Place(0, 2)))
     with pytest.raises(ValueError, match=r"set data.train_size"):
         LabelledBatches(with_data(asked, train_size=0))
-    with pytest.raises(ValueError, match=r"there is no shard .*missing\.tar"):
+    with pytest.raises(ValueError, match=r"the shard .*missing\.tar was not found"):
         LabelledBatches(with_data(asked, train=str(tmp_path / "missing.tar")))
 
 

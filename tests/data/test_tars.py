@@ -135,7 +135,7 @@ def test_pictures_from_folders_tars_and_zips(tmp_path):
     for where in (tmp_path, tmp_path / "p.tar", tmp_path / "p.tar.gz", tmp_path / "p.zip"):
         files = PictureFiles(str(where))
         assert files.decode("train2017/a.png").getpixel((0, 0)) == (10, 245, 7)
-        with pytest.raises(BadSample, match=r"c.png: there is no such file"):
+        with pytest.raises(BadSample, match=r"c.png: file not found"):
             files.decode("train2017/c.png")
         with pytest.raises(BadSample, match=r"bad.png: "):
             files.decode("bad.png")

@@ -115,7 +115,7 @@ def test_a_batch_of_another_form_ends_the_capturing(other):
     step = CapturedStep(lambda batch: seen.append(dict(batch)), CPU, graph=replayed)
     for _ in range(5):
         step({"x": torch.zeros(2)})
-    with pytest.warns(RuntimeWarning, match="no longer captured and runs as it is written: a batch holds"):
+    with pytest.warns(RuntimeWarning, match="run one by one, because this batch has another form than the first"):
         step(other)
     assert seen[-1] is not step.batch
     assert all(torch.equal(seen[-1][name], other[name]) for name in other)
@@ -135,7 +135,7 @@ def test_a_step_that_cannot_be_captured_goes_on_as_it_is_written():
     batches = [{"x": torch.tensor([float(i), 1.0])} for i in range(8)]
     for batch in batches:
         plain.step(batch)
-    with pytest.warns(RuntimeWarning, match="runs as it is written: operation not permitted when stream is capturing$"):
+    with pytest.warns(RuntimeWarning, match="runs uncaptured: operation not permitted when stream is capturing$"):
         list(map(step, batches))
     assert torch.equal(plain.weight, other.weight)
 
@@ -162,7 +162,7 @@ def test_gradients_that_a_failed_capture_leaves_are_forgotten(changed, tmp_path)
         for run, (i, batch) in itertools.product(runs, enumerate(batches)):
             run.step(i, batch)
 
-    with pytest.warns(RuntimeWarning, match="runs as it is written: capturable is False"):
+    with pytest.warns(RuntimeWarning, match="runs uncaptured: capturable is False"):
         train_both()
     wanted, found = (run.bare.state_dict() for run in runs)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)

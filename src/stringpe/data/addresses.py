@@ -61,9 +61,7 @@ def find_shards(pattern: str) -> list[Path]:
         raise ValueError(f"{remote[0]} is not a file: only data.train of data.source=stream may be an address")
     missing = [name for name in names if not Path(name).is_file()]
     if missing or not names:
-        raise ValueError(
-            f"there are no such shards: {', '.join(missing[:3]) or pattern}: check data.train and data.val"
-        )
+        raise ValueError(f"shards not found: {', '.join(missing[:3]) or pattern}. Check data.train and data.val")
     return [Path(name) for name in names]
 
 
@@ -74,7 +72,7 @@ def find_stream_shards(pattern: str) -> list[str]:
         if is_command(name):
             refuse_pipe(name)
         elif is_local(name) and not Path(name).is_file():
-            raise ValueError(f"there is no shard {name}: check data.train")
+            raise ValueError(f"the shard {name} was not found: check data.train")
     if not names:
         raise ValueError(f"data.train={pattern!r} names no shards")
     return names

@@ -15,11 +15,13 @@ from ..io.files import cache_folder, read_tensors, write_tensors
 from ..recipes.schema import Data
 from .fingerprints import PLACES, named_files
 
+Marks = list[tuple[str, int, int]]
+"""Place, size and date of files."""
+
 MOST = 8
 """Data sets (a split each) that a process keeps: the most recently used ones, whatever they are."""
 
-_sets: "OrderedDict[Hashable, Any]" = OrderedDict()
-_marks: dict[str, list[tuple[str, int, int]]] = {}  # of the files that a setting names, when it was last looked at
+_sets: "OrderedDict[Hashable, tuple[Marks, Any]]" = OrderedDict()
 _lock = threading.RLock()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -27,18 +29,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def remember(function: Function) -> Function:
     """Decorate a function that loads a data set: called again with equal arguments, it returns what it returned, as
-    long as that is among the `MOST` sets used last. All decorated functions share this one cache."""
+    long as that is among the `MOST` sets used last, and no file that a `Data` among the arguments names has changed.
+    All decorated functions share this one cache."""
 
     @functools.wraps(function)
     def wrapper(*arguments: Hashable) -> Any:
         key = (function.__module__, function.__qualname__, arguments)
+        marks = [mark for data in arguments if isinstance(data, Data) for mark in mark_data(data)]
         with _lock:
-            if key in _sets:
+            if key in _sets and _sets[key][0] == marks:
                 _sets.move_to_end(key)
-                return _sets[key]
+                return _sets[key][1]
         found = function(*arguments)
         with _lock:
-            _sets[key] = found
+            _sets[key] = marks, found
             while len(_sets) > MOST:
                 _sets.popitem(last=False)
         return found
@@ -52,15 +56,9 @@ def forget_all() -> None:
         _sets.clear()
 
 
-def forget_changed(data: Data) -> None:
-    """Let go of every data set that this process keeps if a file that `data` names has changed since this was last
-    called for it: what is read next is what lies there now."""
-    for where in {getattr(data, name) for name in PLACES}:
-        marks = file_marks([path for _, path, _ in named_files(where)])
-        with _lock:
-            if _marks.setdefault(where, marks) != marks:
-                _marks[where] = marks
-                _sets.clear()
+def mark_data(data: Data) -> Marks:
+    """The marks of all local files that a recipe's data names."""
+    return file_marks([path for place in PLACES for _, path, _ in named_files(getattr(data, place))])
 
 
 def digest(*parts: object) -> str:
@@ -71,7 +69,7 @@ def digest(*parts: object) -> str:
     return mark.hexdigest()
 
 
-def file_marks(paths: list[Path]) -> list[tuple[str, int, int]]:
+def file_marks(paths: list[Path]) -> Marks:
     """Place, size and date of files, by which a change of any of them is noticed without reading it."""
     return [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 

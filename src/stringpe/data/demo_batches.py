@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..io.files import cache_folder
-from ..recipes.schema import Augment, Recipe
+from ..recipes.schema import Augment, Data, Recipe
 from ..robots.data.dataset import Dataset
 from ..robots.data.pack import Demos, join, load, pack
 from .cache import digest, file_marks, remember
@@ -19,8 +19,7 @@ def load_demos(recipe: Recipe, where: str) -> Demos:
     paths = [part.strip() for part in where.split(",") if part.strip()]
     calibration = recipe.policy.frame == "world"
     depth = calibration or recipe.model.depth != "none"
-    d = recipe.data
-    return _load(tuple(paths), cameras(recipe), depth, calibration, d.image_size, recipe.policy.stride, d.cache)
+    return _load(recipe.data, tuple(paths), cameras(recipe), depth, calibration, recipe.policy.stride)
 
 
 def cameras(recipe: Recipe) -> tuple[str, ...]:
@@ -30,22 +29,16 @@ def cameras(recipe: Recipe) -> tuple[str, ...]:
 
 @remember
 def _load(
-    paths: tuple[str, ...],
-    names: tuple[str, ...],
-    depth: bool,
-    calibration: bool,
-    size: int,
-    stride: int,
-    cache: str,
+    data: Data, paths: tuple[str, ...], names: tuple[str, ...], depth: bool, calibration: bool, stride: int
 ) -> Demos:
     parts = []
     for path in paths:
         file = Path(path)
         if file.is_dir():
-            file = _pack_once(file, names, size, stride, cache)
+            file = _pack_once(file, names, data.image_size, stride, data.cache)
         elif not file.exists():
             raise ValueError(f"there is no data set at {path}: record one with stringpe data demos")
-        parts.append(load(file, cameras=names, depth=depth, calibration=calibration, size=size))
+        parts.append(load(file, cameras=names, depth=depth, calibration=calibration, size=data.image_size))
     return join(parts)
 
 

@@ -21,8 +21,15 @@ def digest_data(data: Data) -> str:
     """A digest of the data that a recipe names, which is the same wherever equal data lies. It covers the settings, the
     name and size of every local file, and the first and last 64 KiB of files that are named themselves; files inside a
     named folder are not opened."""
+    return digest_data_and_files(data)["data"]
+
+
+def digest_data_and_files(data: Data) -> dict[str, str]:
+    """`digest_data` as "data" and, where there are local files, `digest_files` as "files". Files are listed once."""
     settings = {name: value for name, value in vars(data).items() if name not in (*PLACES, *_IRRELEVANT)}
-    return digest_json({"settings": settings, "files": _list_files(data)})
+    files = _list_files(data)
+    sums = {"data": digest_json({"settings": settings, "files": files})}
+    return sums | {"files": digest_json(files)} if any(files.values()) else sums
 
 
 def digest_files(data: Data) -> str:

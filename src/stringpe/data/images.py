@@ -121,7 +121,7 @@ class PictureFiles:
         try:
             return self._read(name)
         except (KeyError, FileNotFoundError) as error:
-            raise BadSample(f"{self.where}/{name}: there is no such file") from error
+            raise BadSample(f"{self.where}/{name}: file not found") from error
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
             raise BadSample(f"{self.where}/{name}: {error}") from error
 

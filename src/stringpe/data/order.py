@@ -98,7 +98,7 @@ class Launch:
 
 def read_launch() -> Launch:
     """What the launcher says: accelerate and torchrun by RANK, WORLD_SIZE and LOCAL_RANK; SLURM by the task of an array
-    and the process within it (srun). One process where there is no launcher."""
+    and the process within it (srun). Without a launcher, this process is the only one."""
 
     def number(name: str, default: int) -> int:
         text = os.environ.get(name, "")

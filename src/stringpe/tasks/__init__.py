@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from importlib import import_module
 
-from ..data.cache import forget_changed
 from ..data.sources import SERVES, check_source
 from ..io.registry import look_up
 from ..recipes.schema import Recipe
@@ -49,7 +48,6 @@ def create(recipe: Recipe, given: Iterable[str] | None = None) -> Task:
     task = task_class(recipe.task)
     task.check(recipe, given)
     check_data(recipe)
-    forget_changed(recipe.data)
     return task(recipe)
 
 

@@ -143,8 +143,8 @@ class Task(ABC):
 
     @classmethod
     def meaning(cls, metric: str) -> str:
-        """What a number of `evaluate` is, by its name, or "" if there is no such number. A number of one group of
-        cases, "iou_trays", is explained by the name of the whole."""
+        """What a number of `evaluate` is, by its name, or "" for a name that the task does not use. A number of one
+        group of cases, "iou_trays", is explained by the name of the whole."""
         whole, _, group = metric.partition("_")
         if metric in cls.meanings or whole not in cls.meanings:
             return cls.meanings.get(metric, "")

@@ -137,7 +137,7 @@ def predict(
 def open_picture(path: Path) -> "Image":
     """A picture as RGB, the right way up."""
     if not path.is_file():
-        raise ValueError(f"there is no picture {path}")
+        raise ValueError(f"the picture {path} was not found")
     try:
         return decode_picture(path.read_bytes(), str(path), upright=True)
     except (OSError, BadSample) as error:

@@ -18,6 +18,8 @@ from ..data.order import Batch
 
 Step = Callable[[Batch], None]
 Graph = Callable[[Callable[[], None]], Callable[[], None]]
+Form = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and type of every tensor of a batch, by name."""
 
 _MOST_FORMS = 256  # of one layer, compiled in the same process
 _WARM_UP = 3  # steps that run as they are written before one is captured
@@ -55,16 +57,17 @@ class CapturedStep:
         self.graph = graph or partial(cuda_graph, stream=self.side)
         self.calls = 0
         self.batch: Batch = {}
+        self.form: Form = {}
         self.replay: Callable[[], None] | None = None
 
     def __call__(self, batch: Batch) -> None:
         """One step on `batch`. A batch with other names, shapes or types than the first has ends the capturing: what
         was captured would read it broadcast, converted or in part."""
-        if self.calls >= 0 and self.batch and _forms(batch) != _forms(self.batch):
+        if self.calls >= 0 and self.batch and (form := _read_form(batch)) != self.form:
             self.calls = -1
             warnings.warn(
-                f"the step is no longer captured and runs as it is written: a batch holds {_forms(batch)}, the first "
-                f"one {_forms(self.batch)}", RuntimeWarning, 2,
+                f"from now on steps are not replayed from a graph but run one by one, because this batch has another "
+                f"form than the first: {form} and not {self.form}", RuntimeWarning, 2,
             )  # fmt: skip
         if self.calls < 0:
             self.step(batch)
@@ -72,6 +75,7 @@ class CapturedStep:
         # The first steps, too, read the tensors that stay: layers are then compiled for these, before the capture.
         if not self.batch:
             self.batch = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
+            self.form = _read_form(batch)
         for name, tensor in batch.items():
             self.batch[name].copy_(tensor)
         self.calls += 1
@@ -86,7 +90,7 @@ class CapturedStep:
             except RuntimeError as error:
                 self.calls = -1
                 reason = str(error).strip().partition("\n")[0]
-                warnings.warn(f"the step is not captured and runs as it is written: {reason}", RuntimeWarning, 2)
+                warnings.warn(f"the step is not captured as a graph and runs uncaptured: {reason}", RuntimeWarning, 2)
                 self.step(batch)
                 return
         self.replay()
@@ -110,8 +114,8 @@ class CapturedStep:
             warnings.warn("the step waits for the device, so it is not captured", RuntimeWarning, 3)
 
 
-def _forms(batch: Batch) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and type of every tensor of a batch, by name."""
+def _read_form(batch: Batch) -> Form:
+    """The form of a batch."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.items()}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.fingerprints import check_files, digest_data, digest_files, digest_json, digest_paths
+from ..data.fingerprints import check_files, digest_data_and_files, digest_files, digest_json, digest_paths
 from ..io import checkpoint as checkpoints
 from ..io.files import hold_lock, read_record, write_json, write_text
 from ..recipes.overrides import differences, from_dict
@@ -169,9 +169,7 @@ def device_name(device: torch.device) -> str:
 def digests(recipe: Recipe, weights: str) -> dict[str, str]:
     """Digests of what makes a number: the weights (given), the recipe and the data, and of the data's files, where it
     has any, alone."""
-    sums = {"weights": weights, "recipe": digest_recipe(recipe), "data": digest_data(recipe.data)}
-    files = digest_files(recipe.data)
-    return sums | {"files": files} if files else sums
+    return {"weights": weights, "recipe": digest_recipe(recipe)} | digest_data_and_files(recipe.data)
 
 
 def digest_recipe(recipe: Recipe) -> str:
