@@ -27,25 +27,17 @@ ENDED=$(( $(date +%s) + LIMIT ))
 
 STEPS="D S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
-stringpe_() {  # run a command of stringpe, or show it; stop when the time is over
+run_() {  # run a command, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
-        echo "stringpe $*"
+        echo "$*"
     elif [ "$LIMIT" = 0 ]; then
-        stringpe "$@"
+        "$@"
     else
-        timeout --signal=TERM --kill-after=20 $(( ENDED - $(date +%s) )) stringpe "$@"
+        timeout --signal=TERM --kill-after=20 $(( ENDED - $(date +%s) )) "$@"
     fi
 }
 
-python_() {  # the same for a script of this folder
-    if [ "$SHOW" = 1 ]; then
-        echo "python $*"
-    elif [ "$LIMIT" = 0 ]; then
-        python "$@"
-    else
-        timeout --signal=TERM --kill-after=20 $(( ENDED - $(date +%s) )) python "$@"
-    fi
-}
+stringpe_() { run_ stringpe "$@"; }
 
 compare() {  # recipe, folder, jobs, words of its own
     local recipe=$1 folder=$2 jobs=${JOBS:-$3}
@@ -56,12 +48,12 @@ compare() {  # recipe, folder, jobs, words of its own
 run_step() {
     case $1 in
     # Whether a GPU's shortcuts cost accuracy: boxes in 3D learned slowly on 2026-11-19, classification from a plain ViT.
-    D) python_ benchmarks/learning.py scenes_detection3d data.cache=$CACHE $BOXES data.train_size=20000 model.encoding=cayley \
+    D) run_ python benchmarks/learning.py scenes_detection3d data.cache=$CACHE $BOXES data.train_size=20000 model.encoding=cayley \
             loop.steps=1000 --ways plain kernels captured all
-        python_ benchmarks/learning.py tiny_imagenet100 $TINY $SOUND model.encoding=cayley --ways compiled all
-        python_ benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --ours absolute --dim 256 --layers 8 \
+        run_ python benchmarks/learning.py tiny_imagenet100 $TINY $SOUND model.encoding=cayley --ways compiled all
+        run_ python benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --ours absolute --dim 256 --layers 8 \
             --heads 4 --batch 1024 --steps 1757 --warmup 150 --mixup 0.8
-        python_ benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --dim 256 --layers 8 --heads 4 \
+        run_ python benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --dim 256 --layers 8 --heads 4 \
             --batch 1024 --steps 1757 --warmup 150 --mixup 0.8 ;;
     # The start of linear layers and of the patch embedding.
     S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY $SOUND --seeds 2 --baseline cayley --encodings absolute cayley \

@@ -14,7 +14,7 @@ from stringpe import recipes, tasks
 from stringpe.cli import main as cli
 from stringpe.cli.parse import split_docstring
 from stringpe.data.sources import SERVES
-from stringpe.recipes.schema import Data, Recipe, is_read
+from stringpe.recipes.schema import Data, Policy, Recipe, is_read
 
 HERE = Path(__file__).parent
 HEAD = "<!-- Made by docs/reference/generate.py from the code. -->\n\n"
@@ -49,9 +49,10 @@ def recipe_page() -> str:
 
 
 def read_keys(task: str) -> tuple[str, ...]:
-    """Patterns of all keys that a task reads, with one data source or another."""
-    kind = tasks.task_class(task)
-    sources = [kind.keys(Recipe(task=task, data=Data(source=source))) for source in SERVES[task]]
+    """Patterns of all keys that a task reads, with one data source and kind of policy or another."""
+    kind, policies = tasks.task_class(task), [Policy(kind=name) for name in ("diffusion", "energy")]
+    recipes_of = [Recipe(task=task, data=Data(source=s), policy=policy) for s in SERVES[task] for policy in policies]
+    sources = [kind.keys(recipe) for recipe in recipes_of]
     return tuple(dict.fromkeys(key for some in sources for key in some))
 
 

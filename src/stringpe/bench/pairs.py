@@ -25,7 +25,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class PairRow:
-    """What was timed, in turns with what; its milliseconds, with the ratio to the other."""
+    """Milliseconds of ours, `what`, timed in turns with the alternative, `base`, and the ratio of the two."""
 
     what: str
     base: str
@@ -109,7 +109,7 @@ def packing_rows(device: torch.device, seconds: float) -> Iterator[PairRow | Lef
 
 
 def pad(images: list[Tensor], patch: int) -> tuple[Tensor, Tensor]:
-    """Images (b, 3, H, W), padded to the largest height and width, and which of their patches are picture: (b, n)."""
+    """Images (b, 3, H, W), padded to the largest height and width; and which patches are not padding: (b, n)."""
     height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
     padded = torch.zeros(len(images), 3, height, width, device=images[0].device)
     mask = torch.zeros(len(images), height // patch, width // patch, dtype=torch.bool, device=images[0].device)

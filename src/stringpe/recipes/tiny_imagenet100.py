@@ -7,8 +7,8 @@
 
 Data: WebDataset layout, NNNNNN.webp + NNNNNN.cls, decoded once (kept in data.cache) and augmented on the device.
 Layers are compiled; without a C++ compiler on the machine, add loop.compile=false.
-Time: 247 s on one H200 for 15 runs side by side. A step of a single run takes 35 ms, of which its kernels take 12: the
-GPU waits for its host.
+Time: 247 s on one H200 for 15 runs side by side, before steps were captured as graphs. A step of a single run takes
+13 ms (results/2026-11-19-first-runs).
 Expected (three seeds, ± half of the 95 % interval): absolute 26.01 ± 0.10, RoPE 29.15 ± 1.69, RoPE-Mixed 29.47 ± 1.88,
 Circulant 29.12 ± 2.02, Cayley 29.79 ± 3.27 % top-1. Where each row takes the best of the rates 1e-3 to 4e-3 in short
 runs, absolute and RoPE lose two to three points. What this shows and what it does not:

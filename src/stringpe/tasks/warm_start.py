@@ -77,15 +77,15 @@ def fill_in(text: str, recipe: Recipe, key: str) -> str:
 
 
 def start_files(recipe: Recipe) -> list[Path]:
-    """The files of weights, configurations and tokenisers that training begins with, of what lies there now. What a
-    recipe trains first counts as part of the recipe."""
+    """The files of weights, configurations and tokenisers that training begins with, as far as they exist. A run that
+    the recipe trains first is left out, since the recipe itself says what it is."""
     tower = recipe.policy.encoder.partition(":")
     start = "" if recipe.model.start.startswith("recipe:") else recipe.model.start
     encoder = fill_in(tower[2] if tower[1] else tower[0], recipe, "policy.encoder")
     found: list[Path] = []
     for place in map(Path, filter(None, (fill_in(start, recipe, "model.start"), encoder, recipe.text.tokenizer))):
         if place.is_dir():
-            with contextlib.suppress(ValueError):  # no run: a folder of transformers, or one that the task will refuse
+            with contextlib.suppress(ValueError):  # not a run: a folder of transformers, or one that is refused later
                 place = checkpoints.model_folder(place)
             found += sorted(path for kind in ("*.safetensors", "*.json") for path in place.glob(kind))
         elif place.is_file():
