@@ -70,14 +70,15 @@ def train_one_way(recipe: Recipe, parts: tuple[str, ...]) -> tuple[str, ...]:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         run = Run(recipe, task, Path(folder), create_accelerator(recipe), quiet=True)
         batches = prefetch(task.batches(0, Place(device=run.place.device)), run.place.device)
-        found, began = [], time.perf_counter()
+        means, before, done, began = [], 0.0, 0, time.perf_counter()
         for step, batch in enumerate(itertools.islice(batches, run.total)):
             run.step(step, batch)
-            found.append(run.window[0].clone())
-        sums = torch.stack(found).cpu()
+            if (step + 1) * PARTS // run.total > step * PARTS // run.total:  # a tenth ends here
+                so_far = float(run.window[0])
+                means.append(f"{(so_far - before) / (step + 1 - done):.3f}")
+                print(f"steps {done + 1} to {step + 1}: loss {means[-1]}", flush=True)
+                before, done = so_far, step + 1
         milliseconds = 1e3 * (time.perf_counter() - began) / run.total
-        losses = sums.diff(prepend=sums.new_zeros(1)).double()
-        means = [f"{part.mean():.3f}" for part in losses.chunk(PARTS)]
         metric = run.evaluate()[task.metric]
     torch._dynamo.reset()
     return (*means, f"{100 * metric:.2f}", f"{milliseconds:.1f}")

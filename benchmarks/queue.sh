@@ -15,17 +15,13 @@ set -euo pipefail
 DATA=${DATA:-data} OUT=${OUT:-runs} CACHE=${CACHE:-$OUT/cache} LIMIT=${LIMIT:-580}
 SHOW=0
 TINY="data.train=$DATA/tiny-imagenet-100-train.tar.gz data.val=$DATA/tiny-imagenet-100-val.tar.gz data.cache=$CACHE"
-# The settings at which the start was measured: 8 layers x 256, shifts in place of strong crops.
-SOUND="model.dim=256 model.layers=8 model.heads=4 optim.lr=1.5e-3 optim.weight_decay=0.05 loop.epochs=60"
-SOUND="$SOUND augment.crop=1 augment.shift=8 augment.colour=0 augment.mixup=0.8"
 ROWS="absolute sincos rope rope:base=100 rope:base=100,learnable=true rope_mixed circulant cayley"
 MORE="cayley:frequencies=axial,share_basis=true harope simplex liere"
-BOXES="model.dim=384 model.layers=8 model.heads=6 loop.batch_size=256 optim.lr=7e-4 data.train_size=100000"
 FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
 SIX="BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate"
 ENDED=$(( $(date +%s) + LIMIT ))
 
-STEPS="D S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
+STEPS="S-tiny S-boxes L E9 E2 E5 E4 E4-sizes E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
 run_() {  # run a command, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
@@ -47,28 +43,18 @@ compare() {  # recipe, folder, jobs, words of its own
 
 run_step() {
     case $1 in
-    # Whether a GPU's shortcuts cost accuracy: boxes in 3D learned slowly on 2026-11-19, classification from a plain ViT.
-    D) run_ python benchmarks/learning.py scenes_detection3d data.cache=$CACHE $BOXES data.train_size=20000 model.encoding=cayley \
-            loop.steps=1000 --ways plain kernels captured all
-        run_ python benchmarks/learning.py tiny_imagenet100 $TINY $SOUND model.encoding=cayley --ways compiled all
-        run_ python benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --ours absolute --dim 256 --layers 8 \
-            --heads 4 --batch 1024 --steps 1757 --warmup 150 --mixup 0.8
-        run_ python benchmarks/plain_vit.py "$DATA"/tiny-imagenet-100-{train,val}.tar.gz --dim 256 --layers 8 --heads 4 \
-            --batch 1024 --steps 1757 --warmup 150 --mixup 0.8 ;;
-    # The start of linear layers and of the patch embedding.
-    S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY $SOUND --seeds 2 --baseline cayley --encodings absolute cayley \
-        absolute:model.init=xavier cayley:model.init=xavier absolute:model.init=uniform cayley:model.init=uniform \
-        absolute:model.init=depth_scaled cayley:model.init=depth_scaled cayley:model.init=width_scaled \
-        cayley:model.patch_gain=0.3 cayley:model.patch_gain=1 ;;
-    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 2 \
-        --baseline cayley --encodings cayley cayley:model.init=depth_scaled cayley:model.init=width_scaled absolute ;;
+    # The start of linear layers and of the patch embedding, in half as many epochs and steps as the recipes have.
+    S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY loop.epochs=30 --seeds 2 --baseline cayley --encodings absolute cayley \
+        {absolute,cayley}:model.init={xavier,uniform,depth_scaled,width_scaled} {absolute,cayley}:model.patch_gain=0.577 ;;
+    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE loop.steps=2000 --seeds 2 --baseline cayley \
+        --encodings absolute cayley cayley:model.init={xavier,uniform,depth_scaled} cayley:model.patch_gain=1 ;;
     # The loop beside a plain one: no other process on the card.
     L) stringpe_ bench train --out "$OUT/bench-train" ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
     E3) for kind in relu linear; do
-            compare tiny_imagenet100 $kind 12 $TINY $SOUND model.attention=$kind --seeds 5 --encodings $ROWS
+            compare tiny_imagenet100 $kind 12 $TINY model.attention=$kind --seeds 5 --encodings $ROWS
         done ;;
-    E4) compare tiny_imagenet100 tiny 16 $TINY $SOUND --seeds 8 --encodings $ROWS $MORE ;;
+    E4) compare tiny_imagenet100 tiny 16 $TINY --seeds 8 --encodings $ROWS $MORE ;;
     E4-sizes) for run in "$OUT"/tiny/runs/*/seed*; do
             for side in 96 128; do
                 [ -e "$run/at$side/metrics.json" ] || stringpe_ eval "$run" data.image_size=$side --out "$run/at$side"
@@ -77,15 +63,15 @@ run_step() {
     E5) compare scenes_objects_far objects 11 data.cache=$CACHE --seeds 5 --baseline absolute \
         --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
         cayley:model.depth=channel cayley:model.depth=lift ;;
-    E6) compare scenes_detection3d boxes 6 data.cache=$CACHE $BOXES loop.steps=4000 --seeds 4 --encodings absolute \
+    E6) compare scenes_detection3d boxes 6 data.cache=$CACHE --seeds 4 --encodings absolute \
         sincos rope:base=100,learnable=true rope_mixed circulant cayley absolute:model.depth=none cayley:model.depth=none \
         cayley:model.box_centre=point ;;
-    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE $BOXES model.encoding=cayley model.box_centre=point loop.steps=24000 \
+    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE model.encoding=cayley model.box_centre=point loop.steps=24000 \
         loop.save_every=1000 --out "$OUT/boxes-long" ;;
     # Towers for VOC2007, then detection from them at two rates of the encodings.
     V-towers) for rate in 0.1 1; do
-            compare tiny_imagenet100 voc-towers-$rate 15 $TINY optim.encoding_lr_scale=$rate loop.epochs=60 \
-                augment.crop=1 augment.shift=8 --seeds 3 --encodings absolute rope rope_mixed circulant cayley
+            compare tiny_imagenet100 voc-towers-$rate 15 $TINY optim.encoding_lr_scale=$rate --seeds 3 \
+                --encodings absolute rope rope_mixed circulant cayley
         done ;;
     V) for rate in 0.1 1; do
             compare voc2007 voc-$rate 15 data.train=$DATA/voc2007-train.tar data.val=$DATA/voc2007-val.tar \

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from policy_toy import ENERGY
 from policy_toy import RECIPE as REACH
-from stand_in import demonstration
 from training_toy import TOY
 
 from captioned_files import depth as depth_map
@@ -105,6 +104,8 @@ def boxed3d(folder):
 
 
 def demonstrated(folder):
+    from stand_in import demonstration  # needs gymnasium, which no other family does
+
     with Writer(folder / "reach", fps=10) as writer:
         for seed in range(4):
             writer.add(demonstration(seed, depth=True), task="reach", seed=seed)

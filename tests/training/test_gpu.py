@@ -19,7 +19,11 @@ from stringpe.training.launch import create_accelerator
 from stringpe.training.loop import Run
 from task_recipes import FAMILIES
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    # Torch's compiler looks at `.grad` of tensors that have none, and ignores the warning that this gives.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 STEPS = 12
 NOISE = 2e-2  # of the loss: kernels that are compiled sum in another order, in bfloat16
 
