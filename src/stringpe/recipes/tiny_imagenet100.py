@@ -10,7 +10,7 @@ Layers are compiled; without a C++ compiler on the machine, add loop.compile=fal
 Augmentation: mirror images and shifts by 8 reflected pixels. At this length strong crops cost more than they give: a
 plain ViT reached 40.9 % with crops of at least 0.6 of the area, and 47.5 % with shifts.
 Time: about 30 s per run on one H200.
-Expected (top-1 on one H200): 47.8 % with absolute embeddings (one seed), 47.9 and 48.3 % with Cayley-STRING (two seeds);
+Expected top-1: 47.8 % with absolute embeddings (one seed), 47.9 and 48.3 % with Cayley-STRING (two seeds);
 with optim.encoding_lr_scale=4, 48.0 and 48.5 % (results/2026-11-19-start).
 """
 

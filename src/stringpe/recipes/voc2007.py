@@ -14,8 +14,8 @@ Time: 886 s on one H200 for 15 runs side by side. Most is learned late: AP is ne
 Expected (three seeds, ± half of the 95 % interval): AP 3.13 ± 0.96 absolute, 4.42 ± 0.89 RoPE, 2.32 ± 2.43 RoPE-Mixed,
 2.43 ± 2.12 Circulant, 2.23 ± 0.69 % Cayley; after 2,000 steps from random towers 1.3 to 1.5 %, one seed. What this
 shows and what it does not: results/2026-11-16-voc2007.
-These models had 6 layers × 192 and started from Xavier weights, not from today's initialisation (docs/models.md), so a run
-today gives other numbers.
+These models had 6 layers × 192 and started from Xavier weights, not from today's initialisation (docs/models.md), so a
+run today gives other numbers.
 """
 
 from .schema import Augment, Data, Loop, Loss, Optim, Recipe, Text
