@@ -1,6 +1,7 @@
 """The benchmarks run, and what they compare computes the same thing."""
 
 import json
+import re
 import weakref
 
 import pytest
@@ -295,18 +296,42 @@ def test_the_products_of_a_step_are_counted_once_and_ours_with_them():
     assert count_flops(Product(), {"x": x}, CPU) == 3 * 2 * 3 * 5 * 7
 
 
+def test_kernels_are_told_apart_by_their_names():
+    from stringpe.bench.train import sum_kinds
+
+    times = {
+        "nvjet_hsh_128x256_64x4": 4.0,
+        "void pytorch_flash::flash_fwd_kernel<...>": 2.0,
+        "backward_kernel": 1.0,
+        "triton_per_fused_native_layer_norm_3": 0.5,
+        "void at::native::multi_tensor_apply_kernel<..., FusedAdamMathFunctor>": 0.25,
+        "Memcpy DtoD (Device -> Device)": 0.125,
+        "void at::native::vectorized_elementwise_kernel<...>": 0.0625,
+        "sm90_xmma_gemm_bf16": 3.0,
+    }
+    kinds = sum_kinds(times)
+    assert kinds == {
+        "products": 7.0, "attention": 2.0, "rotation": 1.0, "compiled": 0.5, "optimiser": 0.25, "copies": 0.125,
+        "other": 0.0625,
+    }  # fmt: skip
+    assert next(iter(kinds)) == "products"
+
+
 def test_the_table_of_training_and_an_unknown_case(tmp_path, monkeypatch):
     from stringpe.bench import train
 
     row = train.TrainRow(
-        "tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42
-    )
+        "tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42,
+        kinds={"products": 1.25, "rotation": 0.25}, plain_kinds={"products": 1.125},
+    )  # fmt: skip
     monkeypatch.setattr(train, "rows", lambda device, names: iter([row]))
     bench.run(["train"], out=tmp_path, device="cpu")
     page = (tmp_path / "bench.md").read_text()
     assert "## Training" in page
     assert "1.500 |" in page
     assert "42.0 %" in page
+    assert re.search(r"tiny, our loop +\| +1.25 \| +0.25 \|", page), page
+    assert re.search(r"tiny, plain loop +\| +1.12 \| +0.00 \|", page), page
     monkeypatch.undo()
     with pytest.raises(ValueError, match="there is no training benchmark named 'tinny'"):
         next(train.rows(CPU, ("tinny",)))

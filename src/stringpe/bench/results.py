@@ -238,7 +238,22 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 "–" if share is None else f"{100 * share:.1f} %",
             )
         )
-    return [markdown_table(head, cells, left=2), ""]
+    return [markdown_table(head, cells, left=2), "", *_kinds_table(rows)]
+
+
+def _kinds_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Where the kernels' time goes, of the loop and of the plain loop; nothing without a GPU."""
+    measured = [
+        (f"{row['recipe']}, {loop}", row[key])
+        for row in rows
+        for loop, key in (("our loop", "kinds"), ("plain loop", "plain_kinds"))
+        if row.get(key)
+    ]
+    if not measured:
+        return []
+    kinds = sorted({kind for _, times in measured for kind in times}, key=lambda k: -measured[0][1].get(k, 0.0))
+    cells = [[name, *(f"{times.get(kind, 0.0):.2f}" for kind in kinds)] for name, times in measured]
+    return ["Milliseconds of kernels per step, by kind:", "", markdown_table(["", *kinds], cells), ""]
 
 
 def _pairs_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -6,8 +6,9 @@ and replayed as a graph where that can be done. Kernel time is what torch's prof
 """
 
 import itertools
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -44,13 +45,24 @@ SMALL = (
 """What a CPU measures: that everything runs, and no number that matters."""
 _PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40": 181e12, "L4": 121e12}  # bf16, dense, from data sheets
 _PROFILED = 5  # steps
+KINDS = {
+    "attention": r"flash|fmha|attention|sdpa|softmax_warp",
+    "rotation": r"^(forward_kernel|backward_kernel|kernel|_invert)",
+    "matching": r"^_assign",
+    "products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|gemv|conv",
+    "optimiser": r"multi_tensor|adam|lpnorm",
+    "compiled": r"^triton_",
+    "copies": r"memcpy|memset|copy_kernel",
+}
+"""Kinds of kernels by what their names contain; the first that fits counts, and "other" is what no name fits."""
 
 
 @dataclass(frozen=True)
 class TrainRow:
     """A recipe's training step: milliseconds of the loop (its ratio is to the plain loop) and of the plain loop, of
     the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
-    products reach (None where the peak is not known)."""
+    products reach (None where the peak is not known). kinds, plain_kinds: the kernels' milliseconds by `KINDS`, of the
+    loop and of the plain loop (None without a GPU)."""
 
     recipe: str
     encoding: str
@@ -61,6 +73,8 @@ class TrainRow:
     images_per_second: float
     flops: float
     utilisation: float | None
+    kinds: dict[str, float] | None = None
+    plain_kinds: dict[str, float] | None = None
 
 
 def rows(
@@ -97,16 +111,19 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
     assert loop.ratio is not None
     flops = count_flops(task, batch, accelerator.device)
     peak = _peak(accelerator.device)
+    kernels, plain_kernels = (time_kernels(step, accelerator.device) for step in (ours, replay))
     return TrainRow(
         recipe=name,
         encoding=recipe.model.encoding,
         batch=recipe.loop.batch_size,
         loop=loop,
         plain=loop.median / loop.ratio[1],
-        kernels=kernel_milliseconds(ours, accelerator.device),
+        kernels=None if kernels is None else sum(kernels.values()),
         images_per_second=1e3 * recipe.loop.batch_size / loop.median,
         flops=flops,
         utilisation=None if peak is None else flops / (loop.median / 1e3) / peak,
+        kinds=None if kernels is None else sum_kinds(kernels),
+        plain_kinds=None if plain_kernels is None else sum_kinds(plain_kernels),
     )
 
 
@@ -152,8 +169,8 @@ def count_flops(task: Task, batch: Batch, device: torch.device) -> float:
     return float(counter.get_total_flops())
 
 
-def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float | None:
-    """Milliseconds per step that kernels run on the GPU, by torch's profiler."""
+def time_kernels(step: Callable[[], Any], device: torch.device) -> dict[str, float] | None:
+    """Milliseconds per step of every kernel that runs on the GPU, by name, from torch's profiler."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -161,7 +178,16 @@ def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float
         for _ in range(_PROFILED):
             step()
         torch.cuda.synchronize(device)
-    return sum(event.self_device_time_total for event in profile.key_averages()) / 1e3 / _PROFILED
+    return {event.key: event.self_device_time_total / 1e3 / _PROFILED for event in profile.key_averages()}
+
+
+def sum_kinds(kernels: Mapping[str, float]) -> dict[str, float]:
+    """Times of kernels by kind, the longest first."""
+    sums: dict[str, float] = {}
+    for name, time in kernels.items():
+        kind = next((kind for kind, parts in KINDS.items() if re.search(parts, name, re.IGNORECASE)), "other")
+        sums[kind] = sums.get(kind, 0.0) + time
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def _peak(device: torch.device) -> float | None:
