@@ -1,0 +1,117 @@
+"""How many steps per second a GPU makes in all when runs of a recipe stand side by side, with and without NVIDIA's MPS.
+
+    python benchmarks/side_by_side.py tiny_imagenet100 data.source=synthetic data.in_memory=true --jobs 1 2 4 8
+
+Without MPS (the multi-process service) processes take turns on the GPU; with it their kernels run at the same time.
+Every process trains as `stringpe train` does, and is timed once all are warm. Prints a Markdown table.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+WARM = 30  # steps, with which layers are compiled and steps captured
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("recipe")
+    words.add_argument("changes", nargs="*", metavar="key=value")
+    words.add_argument("--jobs", nargs="+", type=int, default=[1, 2, 4, 8])
+    words.add_argument("--steps", type=int, default=100)
+    words.add_argument("--one", metavar="FOLDER", help=argparse.SUPPRESS)
+    given = words.parse_args()
+    if given.one:
+        train_one(given.recipe, given.changes, given.steps, Path(given.one))
+        return
+    from stringpe.io.table import markdown_table
+
+    rows = []
+    for mps in (False, True) if shutil.which("nvidia-cuda-mps-control") else (False,):
+        with start_mps() if mps else contextlib.nullcontext(dict(os.environ)) as environment:
+            for jobs in given.jobs:
+                rate = measure(given.recipe, given.changes, given.steps, jobs, environment)
+                rows.append(("with" if mps else "without", str(jobs), f"{rate:.1f}"))
+                print(" ".join(rows[-1]), flush=True)
+    print(markdown_table(("MPS", "runs side by side", "steps per second, in all"), rows))
+
+
+def measure(recipe: str, changes: list[str], steps: int, jobs: int, environment: dict[str, str]) -> float:
+    """Steps per second of all runs together."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, recipe, *changes, "--steps", str(steps), "--one", folder]
+        runs = [subprocess.Popen(command, env=environment) for _ in range(jobs)]
+        wait_for(folder, "warm", runs)
+        Path(folder, "go").touch()
+        began = time.perf_counter()
+        for run in runs:
+            if run.wait():
+                raise SystemExit(f"a run failed with status {run.returncode}")
+        last = max(float(path.read_text()) for path in Path(folder).glob("ended-*"))
+        return jobs * steps / (last - began)
+
+
+def train_one(recipe: str, changes: list[str], steps: int, folder: Path) -> None:
+    """Train until warm, wait for the others, and train on."""
+
+    from stringpe import recipes
+    from stringpe.data.order import Place
+    from stringpe.tasks import create
+    from stringpe.training.capture import prefetch
+    from stringpe.training.launch import create_accelerator
+    from stringpe.training.loop import Run
+
+    made = recipes.load(recipe, changes)
+    task = create(made)
+    run = Run(made, task, folder / f"run-{os.getpid()}", create_accelerator(made), quiet=True)
+    batches = enumerate(prefetch(task.batches(0, Place(device=run.place.device)), run.place.device))
+    for step, batch in itertools.islice(batches, WARM):
+        run.step(step, batch)
+    wait_for_device(run.place.device)
+    (folder / f"warm-{os.getpid()}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    for step, batch in itertools.islice(batches, steps):
+        run.step(step, batch)
+    wait_for_device(run.place.device)
+    (folder / f"ended-{os.getpid()}").write_text(str(time.perf_counter()))
+
+
+def wait_for_device(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def wait_for(folder: str, what: str, runs: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until every run has left a file with that name."""
+    while len(list(Path(folder).glob(f"{what}-*"))) < len(runs):
+        if any(run.poll() for run in runs):
+            raise SystemExit("a run failed before it was warm")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def start_mps() -> Iterator[dict[str, str]]:
+    """A service of this script's own; yields the environment in which processes find it."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True)
+        try:
+            yield environment
+        finally:
+            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=environment, check=False)
+
+
+if __name__ == "__main__":
+    main()
