@@ -1,9 +1,9 @@
-"""The order of examples, of one data set and of several that are mixed, and seeds derived from seeds."""
+"""The order of examples, of one data set and of several that are mixed."""
 
 import pytest
 import torch
 
-from stringpe.data.order import MixedOrder, Order, derive
+from stringpe.data.order import MixedOrder, Order
 
 
 def test_an_epoch_takes_every_example_once_even_where_batches_span_epochs():
@@ -25,12 +25,6 @@ def test_the_order_is_a_function_of_seed_and_step_and_processes_share_it():
 def test_an_empty_set_is_refused():
     with pytest.raises(ValueError, match="training set is empty"):
         Order(0, 8, 0)
-
-
-def test_derived_seeds_differ_and_fit():
-    seeds = {derive(s, what, i) for s in range(5) for what in ("a", "b") for i in range(20)}
-    assert len(seeds) == 200
-    assert all(0 <= s < 2**63 for s in seeds)
 
 
 def test_shares_are_met_at_every_step_and_sets_are_gone_through_in_full():

@@ -64,3 +64,5 @@ def test_nms_keeps_the_best_of_each_heap():
     a = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 9], [50, 50, 60, 60]])
     assert boxes.nms(a, torch.tensor([0.2, 0.9, 0.5, 0.1]), 0.5).tolist() == [1, 3]
     assert boxes.nms(a[:0], torch.zeros(0), 0.5).tolist() == []
+    assert boxes.nms(a, torch.tensor([0.2, 0.9, 0.5, 0.1]), 1).tolist() == [1, 2, 0, 3]
+    assert boxes.nms(a, torch.tensor([0.2, 0.9, 0.5, 0.1]), 0.5, torch.tensor([0, 0, 1, 1])).tolist() == [1, 2, 3]

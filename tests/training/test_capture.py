@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from stringpe import encoding
-from stringpe.data.order import Place, derive
+from stringpe.data.order import Place
 from stringpe.encoding import param_groups
 from stringpe.io import checkpoint as checkpoints
+from stringpe.seeds import derive
 from stringpe.tasks import create
 from stringpe.training import capture, train
 from stringpe.training.capture import CapturedStep, compile_layers, cuda_graph, prefetch

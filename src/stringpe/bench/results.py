@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..devices import find_device
 from ..io.files import read_record, write_json, write_text
 from ..io.progress import track
 from ..io.table import markdown_table
@@ -61,7 +62,7 @@ def run(
     unknown = [p for p in parts if p not in PARTS]
     if unknown:
         raise ValueError(f"there is no part {unknown[0]!r}: parts are {', '.join(PARTS)}")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = torch.device(device) if device else find_device()
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     folder = Path(out)
     kept = folder / "bench.json"

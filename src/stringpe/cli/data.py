@@ -46,11 +46,10 @@ def scenes(
         html: Also write scene.html, a page on which the first frames and their boxes can be turned.
         rrd: Also write scene.rrd, the same for rerun.
     """
-    import torch
-
     from .. import scenes
+    from ..devices import find_device
 
-    where = check_device(device) or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = check_device(device) or str(find_device())
     shards = scenes.write(
         out,
         count,

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..devices import find_device
 from ..io.files import claim_folder, read_record, remove_stale_drafts, write_json
 from ..io.pictures import MILLIMETRE, BadSample, encode_png, to_millimetres
 from ..io.progress import duration, progress
@@ -279,7 +280,7 @@ def run(
 ) -> None:
     """The command: this process's place comes from the environment, as launchers set it."""
     launch = read_launch()
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device or str(find_device())
     where = f"cuda:{launch.local % torch.cuda.device_count()}" if where == "cuda" else where
     settings = LiftSettings(tuple(filters), shard_size, batch)
     if classes is not None and classifier is None:

@@ -16,7 +16,8 @@ from ..geometry.boxes import area, to_centre
 from ..geometry.square import GREY
 from ..models.owl_loss import Truth
 from ..recipes.schema import Augment
-from .order import MixedOrder, Order, Place, generator
+from ..seeds import generator
+from .order import MixedOrder, Order, Place
 from .transforms import draw_crop, draw_flips
 
 _SEEN = 0.6  # of an object's area: if a crop leaves less of it, it counts as a crowd, neither target nor mistake

@@ -3,7 +3,6 @@
 The order of the data is a function of (seed, step) alone: to resume, a run needs only its step.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,16 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-
-def derive(*parts: int | str) -> int:
-    """One seed from several numbers and words; close inputs give unrelated seeds."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1  # fits an int64
-
-
-def generator(*parts: int | str) -> torch.Generator:
-    """A random generator on the CPU for one purpose, for example (seed, "flip", step)."""
-    return torch.Generator().manual_seed(derive(*parts))
+from ..seeds import derive, generator
 
 
 class Order:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..recipes.schema import Augment
+from ..seeds import derive
 from .images import to_image, to_tensor
-from .order import derive
 
 if TYPE_CHECKING:
     from PIL.Image import Image

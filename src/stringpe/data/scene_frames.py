@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__, scenes
+from ..devices import find_device
 from ..io.progress import progress
 from ..recipes.schema import Data
 from .cache import digest, load_or_make, remember
@@ -68,11 +69,6 @@ def render_split(data: Data, split: str, sample: Sampler | None = None) -> Itera
 def sample_rooms(world: int, numbers: range, device: torch.device, distance: str = "any") -> scenes.Scenes:
     """Rooms of the procedural world; distance: where cameras stand."""
     return scenes.sample(world, numbers, distance=distance, device=device)
-
-
-def find_device() -> torch.device:
-    """The device that renders."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def store_images(frames: scenes.Frames, which: Tensor) -> FrameColumns:

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from .. import scenes
+from ..devices import find_device
 from ..io.progress import progress
 from ..recipes.schema import Data
 from ..scenes.descriptions import noun
 from ..scenes.templates import ALL_KINDS
+from ..seeds import derive
 from .cache import remember
 from .captioned_batches import CaptionedImages
-from .order import derive
-from .scene_frames import CHUNK, FrameColumns, find_device, join_columns, render_once, store_images
+from .scene_frames import CHUNK, FrameColumns, join_columns, render_once, store_images
 from .sources import split_limit
 
 NEARER = scenes.RELATIONS.index("nearer than")

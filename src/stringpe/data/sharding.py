@@ -18,9 +18,10 @@ from ..io.files import claim_folder
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..io.progress import progress
+from ..seeds import generator
 from .captioned_images import FolderCaptions
 from .labelled_images import FolderSet
-from .order import Launch, generator
+from .order import Launch
 from .tars import count_samples, index_path, write_index, write_samples
 
 

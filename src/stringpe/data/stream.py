@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..io.pictures import BadSample
 from ..io.problems import Problems
 from ..recipes.schema import Data, Recipe
+from ..seeds import derive
 from .addresses import find_shards, find_stream_shards, is_local, open_shard
 from .loader import PATIENCE, Columns, Prepare, Row, deliver
-from .order import Batch, Place, derive
+from .order import Batch, Place
 from .tars import (
     DAMAGE,
     Member,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..recipes.schema import Data
-from .order import generator
+from ..seeds import generator
 
 
 def draw_spots(data: Data, split: str) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..recipes.schema import Augment
+from ..seeds import generator
 from .images import Ragged
-from .order import Place, generator
+from .order import Place
 
 _COLUMNS = 8  # area, aspect, x, y, mirror, brightness, contrast, saturation
 CROP_COLUMNS = 10

@@ -56,11 +56,17 @@ def giou(a: Tensor, b: Tensor) -> Tensor:
     return shared / union.clamp(min=tiny) - (hull - union) / hull.clamp(min=tiny)
 
 
-def nms(box: Tensor, score: Tensor, threshold: float) -> Tensor:
+def nms(box: Tensor, score: Tensor, threshold: float, label: Tensor | None = None) -> Tensor:
     """Non-maximum suppression: indices of the boxes (n, 4) to keep, best first. A box is dropped if its IoU with a
-    better one that is kept exceeds `threshold`."""
+    better one that is kept, of the same label (n,) if there are labels, exceeds `threshold`; 1
+    keeps all."""
     order = score.argsort(descending=True, stable=True)
-    overlaps = (iou(box[order][:, None], box[order][None]) > threshold).triu(1).cpu()
+    if threshold >= 1:
+        return order
+    overlaps = (iou(box[order][:, None], box[order][None]) > threshold).triu(1)
+    if label is not None:
+        overlaps &= label[order][:, None] == label[order][None]
+    overlaps = overlaps.cpu()
     dropped = torch.zeros(len(order), dtype=torch.bool)
     for i in range(len(order)):
         if not dropped[i]:

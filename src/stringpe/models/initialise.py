@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ..data.order import derive
 from ..encoding import PositionEncoding
+from ..seeds import derive
 
 if TYPE_CHECKING:
     from .vit import ViT

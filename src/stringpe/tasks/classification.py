@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.labelled_batches import LabelledBatches
-from ..data.order import Batch, Place, derive
+from ..data.order import Batch, Place
 from ..data.transforms import to_bytes
 from ..recipes.schema import Loss, Recipe
+from ..seeds import derive
 from .base import Parts, Sample, Task, average, sum_batches
 from .build import backbone, set_initial_weights
 

@@ -252,8 +252,7 @@ def mark_duplicates(rows: Tensor, threshold: float) -> Tensor:
         return rows
     rows = rows.clone()
     for row in rows:
-        offset = row[:, 1:2] * 4  # separates the classes: boxes lie in [0, 1], or not far from it
-        best = nms(to_corners(row[:, 3:]) + offset, row[:, 2], threshold)
+        best = nms(to_corners(row[:, 3:]), row[:, 2], threshold, row[:, 1])
         duplicate = torch.ones(len(row), dtype=torch.bool, device=row.device).index_fill(0, best, False)
         row[duplicate, 2] = -1.0
     return rows

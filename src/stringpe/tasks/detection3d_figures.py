@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import viewer
 from ..data.boxes3d import BoxedFrames, load_boxes3d
 from ..data.queries import prompt_tokens
+from ..devices import find_device
 from ..geometry.draw_boxes import BLUE, GREEN, outline_boxes3d, write_sheet
 from ..io import checkpoint as checkpoints
 from ..metrics.average_precision3d import ScoredBoxes, paired_iou
@@ -86,7 +87,7 @@ def predict_frames(
     assert parts.tokenizer is not None
     recipe = override(recipe, changes)
     val_set = load_boxes3d(recipe.data, "val", recipe.model.depth != "none")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = find_device()
     model = model.to(device)
     queries = prompt_tokens(parts.tokenizer, val_set.names, recipe.text.context).to(device)
     batch = val_set.batch(index, device)
@@ -146,7 +147,7 @@ def predict_val_frames(run: str | Path, changes: Sequence[str] = (), count: int 
         )
     val_set = task.val_set
     index = torch.tensor(spread_frames(val_set, count))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = find_device()
     batch = val_set.batch(index, device)
     with torch.no_grad():
         predictions = best_boxes(task.predict(model.to(device).eval(), batch))

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from .. import scenes
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
-from ..data.order import Batch, Order, Place, generator
+from ..data.order import Batch, Order, Place
 from ..data.scene_frames import FrameColumns, draw_places, load_frames, with_room
 from ..data.transforms import to_bytes, to_unit, uniforms
 from ..io.checkpoint import read_model
 from ..models.frozen import load_frozen
 from ..models.initialise import draw_classifier
 from ..recipes.schema import Recipe
+from ..seeds import generator
 from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
 from .build import backbone, frozen_backbone, set_initial_weights
 from .classification import Classification, cross_entropy, soft_targets, weighted_sums

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import robots
 from ..data.demo_batches import augment_cameras, augment_intrinsics, load_demos
 from ..data.loader import shares, training_requests
-from ..data.order import Batch, Order, Place, derive, generator
+from ..data.order import Batch, Order, Place
 from ..data.transforms import uniforms
 from ..io.checkpoint import read_model
 from ..io.registry import look_up
@@ -33,6 +33,7 @@ from ..robots.policies.energy_policy import EnergyPolicy
 from ..robots.policies.observer import ImageEncoder, hash_words
 from ..robots.policies.vision_tower import TOWER
 from ..robots.rollout import Planner, TrialSetting
+from ..seeds import derive, generator
 from .base import Parts, Sample, Task, average, sum_batches, with_one_layer
 from .build import backbone, set_initial_weights
 from .load import load_run

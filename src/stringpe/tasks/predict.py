@@ -15,6 +15,7 @@ from ..data import omni3d
 from ..data.depth_files import DEPTH, check_aspect, find_depth_step, read_depth
 from ..data.images import to_tensor
 from ..data.transforms import to_unit
+from ..devices import find_device
 from ..geometry import box3d
 from ..geometry.boxes import nms
 from ..geometry.draw_boxes import COLOURS, draw_detections, enlarge, write_label
@@ -100,7 +101,7 @@ def load_predictor(checkpoint: str | Path) -> Predictor:
     task = loaded.recipe.task
     if task not in _PREDICTORS:
         raise ValueError(f"{checkpoint} holds a run of {task}: predict takes runs of {', '.join(_PREDICTORS)}")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = find_device()
     return _PREDICTORS[task](loaded, device)
 
 
@@ -171,7 +172,7 @@ class Predictor2D(Predictor):
         confident = (score >= query.threshold).nonzero()[:, 0]
         corners = from_square(detections.boxes[0, confident], float(image.width), float(image.height))
         score, label = score[confident], label[confident]
-        best = self._drop_duplicates(corners, score, label, query.nms)[: query.top]
+        best = nms(corners, score, query.nms, label)[: query.top]
         return [
             {"text": names[int(label[i])], "score": float(score[i]), "box": corners[i].tolist()} for i in best.tolist()
         ]
@@ -203,13 +204,6 @@ class Predictor2D(Predictor):
             size = torch.tensor([[0.0, 0.0, *example.size]], device=self.device)
             corners = size / max(example.size)
         return self.model.image_queries(self._square(example), corners)
-
-    def _drop_duplicates(self, corners: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
-        """Indices of the boxes without those that overlap a better box of the same query, best first."""
-        if threshold >= 1:
-            return score.argsort(descending=True)
-        offset = (corners.amax() + 1 if len(corners) else 0) * label[:, None]  # separates the queries
-        return nms(corners + offset, score, threshold)
 
 
 class Predictor3D(Predictor):

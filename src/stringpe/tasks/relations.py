@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from ..baselines import SinCos
 from ..basis import Identity
 from ..catalogue import create
-from ..data.order import Batch, Place, derive, generator
+from ..data.order import Batch, Place
 from ..encoding import Encoding
 from ..folding import fold_projection, form_all
 from ..frequencies import random_frames
 from ..linear_attention import linear_mix, relu_features
 from ..recipes.schema import Model, Recipe
 from ..rotate import rotate_pair
+from ..seeds import derive, generator
 from .base import Parts, Sample, Task, sum_batches, with_one_layer
 
 POINTS, LABELS, AXES = 16, 8, 3

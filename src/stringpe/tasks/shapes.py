@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from ..data.clouds import Clouds, class_names, draw_rotations, load_clouds, stretch, turn
 from ..data.loader import Columns, Memory, shares, tensors, training_batches
-from ..data.order import Batch, Order, Place, generator
+from ..data.order import Batch, Order, Place
 from ..data.transforms import uniforms
 from ..models.initialise import Initialisation, initialise_by_name
 from ..models.points import PointTransformer
 from ..recipes.schema import Recipe
+from ..seeds import generator
 from .base import Parts, Sample, Task, average, sum_batches
 from .classification import Classification, cross_entropy, hits, soft_targets
 

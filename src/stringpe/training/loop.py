@@ -23,11 +23,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ..data.fingerprints import check_files, digest_files
-from ..data.order import Batch, Place, derive
+from ..data.order import Batch, Place
 from ..io import checkpoint as checkpoints
 from ..io.checkpoint import Checkpoint
 from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
+from ..seeds import derive
 from ..tasks.base import Task
 from .capture import CapturedStep, Step, compile_layers, prefetch
 from .costs import Clock
