@@ -308,10 +308,11 @@ def test_kernels_are_told_apart_by_their_names():
         "Memcpy DtoD (Device -> Device)": 0.125,
         "void at::native::vectorized_elementwise_kernel<...>": 0.0625,
         "sm90_xmma_gemm_bf16": 3.0,
+        "sm90_xmma_wgrad_implicit_gemm_bf16": 1.5,
     }
     kinds = sum_kinds(times)
     assert kinds == {
-        "products": 7.0, "attention": 2.0, "rotation": 1.0, "compiled": 0.5, "optimiser": 0.25, "copies": 0.125,
+        "products": 7.0, "attention": 2.0, "convolutions": 1.5, "rotation": 1.0, "compiled": 0.5, "optimiser": 0.25, "copies": 0.125,
         "other": 0.0625,
     }  # fmt: skip
     assert next(iter(kinds)) == "products"
