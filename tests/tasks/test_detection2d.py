@@ -52,6 +52,19 @@ def test_batches_depend_on_seed_and_step_alone(task):
     assert steps[0]["image"].abs().max() <= 1
 
 
+def test_a_step_can_be_captured_where_no_shape_ever_changes(recipe, monkeypatch):
+    def shapes(task):
+        steps = itertools.islice(task.batches(0, Place()), 8)
+        return {tuple((name, part.shape) for name, part in batch.items()) for batch in steps}
+
+    single, mosaics = Detection2D(override(recipe, ["augment.mosaic="])), Detection2D(recipe)
+    assert (single.capturable, len(shapes(single))) == (True, 1)
+    assert not mosaics.capturable
+    assert len(shapes(mosaics)) > 1
+    monkeypatch.setattr(detection2d, "_ENCODE_ALL", 5)
+    assert not Detection2D(override(recipe, ["augment.mosaic="])).capturable
+
+
 def test_loss_is_the_mean_of_parts_of_the_batch(task):
     """So that accumulating gradients changes nothing."""
     torch.manual_seed(0)

@@ -63,6 +63,9 @@ class Detection2D(TextTask):
         self.train_set = load_boxes2d(recipe.data, "train")
         mixed = recipe.data.source == "coco"
         self.mix = parse_mix(recipe.data.mix, len(self.train_set.sizes)) if mixed else []
+        # Mosaics hold another number of objects in every step, and prompts that are chosen another number of prompts.
+        encodes_all = len(self.train_set.coco.names) * len(CLIP_TEMPLATES) <= _ENCODE_ALL
+        self.capturable = encodes_all and len(self.shares) <= 1
 
     @property
     def examples(self) -> int:
