@@ -312,8 +312,8 @@ def test_kernels_are_told_apart_by_their_names():
     }
     kinds = sum_kinds(times)
     assert kinds == {
-        "products": 7.0, "attention": 2.0, "convolutions": 1.5, "rotation": 1.0, "compiled": 0.5, "optimiser": 0.25, "copies": 0.125,
-        "other": 0.0625,
+        "products": 7.0, "attention": 2.0, "convolutions": 1.5, "rotation": 1.0, "compiled": 0.5, "optimiser": 0.25,
+        "copies": 0.125, "other": 0.0625,
     }  # fmt: skip
     assert next(iter(kinds)) == "products"
 

@@ -63,7 +63,8 @@ def test_one_tile_without_augmentation_is_the_picture():
     assert torch.equal(image.round().to(torch.uint8), pixels[made.picture])
     assert torch.allclose(to_corners(truth.boxes)[:, 0], pictures.boxes[made.picture, 0], atol=1e-6)
     assert torch.equal(truth.labels[:, 0], made.picture)
-    assert truth.valid.shape[1] == 1  # padding is not carried along
+    assert truth.valid.shape[1] == pictures.valid.shape[1]
+    assert drawn([0.0, 1.0], Augment())[1].valid.shape[1] < 4 * pictures.valid.shape[1]  # most padding is left out
 
 
 def test_objects_that_a_crop_cuts_are_crowds_and_those_it_leaves_out_are_gone():

@@ -61,6 +61,7 @@ def test_a_step_can_be_captured_where_no_shape_ever_changes(recipe, monkeypatch)
     assert (single.capturable, len(shapes(single))) == (True, 1)
     assert not mosaics.capturable
     assert len(shapes(mosaics)) > 1
+    assert not Detection2D(override(recipe, ["augment.mosaic=", "data.negatives=1"])).capturable
     monkeypatch.setattr(detection2d, "_ENCODE_ALL", 5)
     assert not Detection2D(override(recipe, ["augment.mosaic="])).capturable
 

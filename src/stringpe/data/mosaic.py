@@ -156,7 +156,8 @@ def _objects(
 
 
 def _gather(tiles: Truth, plan: Plan, shape: tuple[int, int]) -> Truth:
-    """The objects of an image's tiles (u, m) in one row (b, …), without most of the padding; boxes as cxcywh."""
+    """The objects of an image's tiles (u, m) in one row (b, …), boxes as cxcywh. Most of the padding of several tiles
+    is left out; that of one tile is kept, so that the shape is the same in every step."""
 
     def rows(x: Tensor) -> Tensor:
         out = x.new_zeros(*shape, *x.shape[1:])
@@ -164,7 +165,8 @@ def _gather(tiles: Truth, plan: Plan, shape: tuple[int, int]) -> Truth:
         return out.flatten(1, 2)
 
     boxes, labels, valid, crowd = (rows(t) for t in tiles)
-    order = valid.int().argsort(dim=1, descending=True, stable=True)[:, : int(valid.sum(1).amax())]
+    most = int(valid.sum(1).amax()) if shape[1] > 1 else valid.shape[1]
+    order = valid.int().argsort(dim=1, descending=True, stable=True)[:, :most]
     boxes = boxes.gather(1, order[..., None].expand(-1, -1, 4))
     labels, valid, crowd = (t.gather(1, order) for t in (labels, valid, crowd))
     return Truth(to_centre(boxes), labels, valid, crowd)

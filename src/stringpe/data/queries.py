@@ -37,7 +37,8 @@ def draw_queries(truth: Truth, weight: Tensor, negatives: int, u: Tensor, known:
     places = torch.arange(count, device=u.device)
     mask = places < shown.sum(1, keepdim=True) + negatives
     number = torch.zeros_like(shown, dtype=torch.long).scatter_(1, classes, places.expand_as(classes))
-    return Queries(classes, mask, truth._replace(labels=number.gather(1, truth.labels)))
+    labels = number.gather(1, truth.labels).masked_fill(~truth.valid, 0)
+    return Queries(classes, mask, truth._replace(labels=labels))
 
 
 ROOM_TEMPLATES = (

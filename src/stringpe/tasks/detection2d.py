@@ -63,9 +63,10 @@ class Detection2D(TextTask):
         self.train_set = load_boxes2d(recipe.data, "train")
         mixed = recipe.data.source == "coco"
         self.mix = parse_mix(recipe.data.mix, len(self.train_set.sizes)) if mixed else []
-        # Mosaics hold another number of objects in every step, and prompts that are chosen another number of prompts.
-        encodes_all = len(self.train_set.coco.names) * len(CLIP_TEMPLATES) <= _ENCODE_ALL
-        self.capturable = encodes_all and len(self.shares) <= 1
+        # Mosaics hold another number of objects in every step; queries and prompts that are chosen, of those.
+        classes = len(self.train_set.coco.names)
+        asks_all = classes <= recipe.data.negatives and classes * len(CLIP_TEMPLATES) <= _ENCODE_ALL
+        self.capturable = asks_all and len(self.shares) == 1
 
     @property
     def examples(self) -> int:
