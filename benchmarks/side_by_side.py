@@ -62,7 +62,6 @@ def measure(recipe: str, changes: list[str], steps: int, jobs: int, environment:
 
 def train_one(recipe: str, changes: list[str], steps: int, folder: Path) -> None:
     """Train until warm, wait for the others, and train on."""
-
     from stringpe import recipes
     from stringpe.data.order import Place
     from stringpe.tasks import create

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stringpe.cli.main import run
-from stringpe.recipes import load, load_design
+from stringpe.recipes import load_design
 from stringpe.recipes.design import plan_runs
 from stringpe.tasks import check
 
@@ -67,7 +67,5 @@ def test_every_row_of_every_comparison_could_be_run(tmp_path, monkeypatch):
         if words[0] in ("compare", "train"):
             with pytest.raises(Checked):
                 run(words)
-        elif words[0].endswith("learning.py"):
-            check(load(words[1], words[2 : words.index("--ways")]))
     assert len(seen) > 100
     assert {"tiny_imagenet100", "scenes_frozen", "modelnet10", "voc2007", "kuka_small", "aloha_multi"} < set(seen)
