@@ -9,7 +9,8 @@
 # demonstrations (mug, pen, heights .safetensors: see the steps demos and demos-heights, which need a simulator and no
 # GPU). OUT gets one folder per experiment. CACHE keeps rendered frames and decoded images. Every command resumes:
 # finished runs are only read, and a run that was stopped goes on from its checkpoint. LIMIT ends a step after so many
-# seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side.
+# seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side. Where NVIDIA's MPS is
+# installed, runs share the GPU through it in place of taking turns; MPS=0 leaves it off.
 set -euo pipefail
 
 DATA=${DATA:-data} OUT=${OUT:-runs} CACHE=${CACHE:-$OUT/cache} LIMIT=${LIMIT:-580}
@@ -49,7 +50,7 @@ run_step() {
     S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE loop.steps=2000 --seeds 2 --baseline cayley \
         --encodings absolute cayley cayley:model.init={xavier,uniform,depth_scaled} cayley:model.patch_gain=1 ;;
     # The loop beside a plain one: no other process on the card.
-    L) stringpe_ bench train --out "$OUT/bench-train" ;;
+    L) (unset CUDA_MPS_PIPE_DIRECTORY; stringpe_ bench train --out "$OUT/bench-train") ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
     E3) for kind in relu linear; do
             compare tiny_imagenet100 $kind 12 $TINY model.attention=$kind --seeds 5 --encodings $ROWS
@@ -107,8 +108,21 @@ run_step() {
     esac
 }
 
+share_gpu() {  # through a service of this script's own, which ends with it
+    if [ "${MPS:-1}" = 0 ] || [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || ! command -v nvidia-cuda-mps-control >/dev/null; then
+        return
+    fi
+    CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
+    export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    if nvidia-cuda-mps-control -d; then
+        trap 'echo quit | nvidia-cuda-mps-control' EXIT
+    else
+        unset CUDA_MPS_PIPE_DIRECTORY  # runs take turns
+    fi
+}
+
 case ${1:-list} in
 list) tr ' ' '\n' <<<"$STEPS" ;;
 show) SHOW=1; shift; for step in ${*:-$STEPS}; do echo "# $step"; run_step "$step"; done ;;
-*) for step in "$@"; do run_step "$step"; done ;;
+*) share_gpu; for step in "$@"; do run_step "$step"; done ;;
 esac
