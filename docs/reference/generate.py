@@ -14,7 +14,8 @@ from stringpe import recipes, tasks
 from stringpe.cli import main as cli
 from stringpe.cli.parse import split_docstring
 from stringpe.data.sources import SERVES
-from stringpe.recipes.schema import Data, Policy, Recipe, is_read
+from stringpe.recipes.rules import is_read
+from stringpe.recipes.schema import Data, Policy, Recipe
 
 HERE = Path(__file__).parent
 HEAD = "<!-- Made by docs/reference/generate.py from the code. -->\n\n"

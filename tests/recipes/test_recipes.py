@@ -6,7 +6,8 @@ import pytest
 
 from stringpe import recipes, tasks
 from stringpe.recipes.overrides import differences, from_dict, keys, override
-from stringpe.recipes.schema import Recipe, check_keys, check_values
+from stringpe.recipes.rules import check_keys, check_values
+from stringpe.recipes.schema import Recipe
 
 
 def _ranges():

@@ -4,9 +4,17 @@ import torch.nn.functional as F
 
 from stringpe import tasks
 from stringpe.data.order import Place
-from stringpe.recipes.schema import Augment, Data, Loss, Model, Recipe
+from stringpe.recipes.schema import Augment, Data, Loop, Loss, Model, Recipe
 from stringpe.tasks.build import backbone
-from stringpe.tasks.classification import Classification, cross_entropy, hits, mixup, soft_targets, weighted_sums
+from stringpe.tasks.classification import (
+    Classification,
+    cross_entropy,
+    hits,
+    mixup,
+    resize,
+    soft_targets,
+    weighted_sums,
+)
 
 
 def test_losses_are_torchs():
@@ -60,6 +68,43 @@ def test_the_head_starts_at_its_bias():
     assert batch["target"].shape == (64, 5)
     assert (batch["target"].sum(-1) - 1).abs().max() < 1e-6
     assert [s.image.shape for s in task.samples(2)] == [(8, 8, 3)] * 2
+
+
+def with_sizes(sizes, **data):
+    data = {"image_size": 16, "num_classes": 3, "train_size": 8, "val_size": 10} | data
+    model = Model(dim=16, layers=1, heads=2, patch_size=4, encoding="rope")
+    return Recipe(model=model, data=Data(**data), loop=Loop(batch_size=4, eval_batch=4, eval_sizes=sizes))
+
+
+def test_a_model_is_also_tested_on_images_of_other_sizes():
+    plain, task = Classification(with_sizes("")), Classification(with_sizes("8, 32"))
+    torch.manual_seed(0)
+    model = task.model().eval()
+    seen = []
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
+    with torch.no_grad():
+        metrics = task.evaluate(model, Place())
+        assert metrics == plain.evaluate(model, Place()) | {name: metrics[name] for name in ("top1_8", "top1_32")}
+    assert {shape[2] for shape in seen} == {16, 8, 32}
+    assert max(shape[0] for shape in seen if shape[2] == 32) == 1  # four times the pixels
+    assert max(shape[0] for shape in seen if shape[2] == 8) == 10
+    assert Classification.meaning("top1_32").endswith("first answer is right, on images of 32 pixels per side")
+
+
+def test_resized_images_show_the_same():
+    image = torch.rand(2, 3, 16, 16)
+    assert resize(image, 0) is image
+    assert torch.allclose(resize(image, 32), F.interpolate(image, 32, mode="bilinear"), atol=1e-5)
+    flat = torch.full((1, 3, 16, 16), 0.3)
+    assert torch.allclose(resize(flat, 8), torch.full((1, 3, 8, 8), 0.3))
+    stripes = torch.arange(16.0).remainder(2).expand(1, 3, 16, 16)
+    assert (resize(stripes, 8)[..., 2:-2] - 0.5).abs().max() < 0.13  # point samples would be 0 or 1
+
+
+@pytest.mark.parametrize(("sizes", "error"), [("30", "multiples of model.patch_size=4, got 30"), ("big", "got 'big'")])
+def test_sizes_that_cannot_be_tested_are_refused(sizes, error):
+    with pytest.raises(ValueError, match=error):
+        Classification.check(with_sizes(sizes))
 
 
 def test_unknown_tasks_are_answered_with_the_nearest():

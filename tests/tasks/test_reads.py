@@ -11,7 +11,8 @@ from stringpe import recipes, tasks
 from stringpe.data import fingerprints, sources
 from stringpe.data.cache import forget_all
 from stringpe.recipes.overrides import keys, override
-from stringpe.recipes.schema import Recipe, is_read
+from stringpe.recipes.rules import is_read
+from stringpe.recipes.schema import Recipe
 from stringpe.training import train
 from task_recipes import FAMILIES
 

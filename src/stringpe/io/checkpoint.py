@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..recipes.overrides import from_dict
-from ..recipes.schema import Recipe, check_values
+from ..recipes.rules import check_values
+from ..recipes.schema import Recipe
 from .files import (
     find_not_finite,
     new_folder,

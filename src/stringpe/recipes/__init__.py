@@ -12,7 +12,7 @@ from .design import Design
 from .overrides import override
 from .schema import Recipe
 
-_MACHINERY = ("design", "overrides", "schema")
+_MACHINERY = ("design", "overrides", "rules", "schema")
 
 
 def names() -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..io.registry import find_near
-from .schema import OptionValue, Recipe, check_values
+from .rules import check_values
+from .schema import OptionValue, Recipe
 
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 _RETIRED = (

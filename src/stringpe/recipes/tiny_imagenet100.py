@@ -9,11 +9,13 @@ Data: WebDataset layout, NNNNNN.webp + NNNNNN.cls, decoded once (kept in data.ca
 Layers are compiled; without a C++ compiler on the machine, add loop.compile=false.
 Augmentation: mirror images and shifts by 8 reflected pixels. At this length strong crops cost more than they give: a
 plain ViT reached 40.9 % with crops of at least 0.6 of the area, and 47.5 % with shifts.
+Models are also tested on images enlarged to 96 and 128 px, without further training: columns of a comparison.
 Time: about 30 s per run on one H200.
 Expected top-1: 47.8 % with absolute embeddings (one seed), 47.9 and 48.3 % with Cayley-STRING (two seeds);
 with optim.encoding_lr_scale=4, 48.0 and 48.5 % (results/2026-11-19-start).
 """
 
+from .design import MORE, ROTARY, STRING, Column, Contrast, Design
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe
 
 RECIPE = Recipe(
@@ -32,7 +34,27 @@ RECIPE = Recipe(
         log_every=30,
         eval_every=300,
         eval_batch=1024,
+        eval_sizes="96 128",
         save_every=900,
         keep=1,
+    ),
+)
+
+TRAINED, LARGER, TWICE = "64 px", "96 px", "128 px"
+
+DESIGN = Design(
+    columns=(
+        Column(TRAINED, "images of the size of training"),
+        Column(LARGER, "the same models on images enlarged to 96 px, without further training", metric="top1_96"),
+        Column(TWICE, "the same models on images enlarged to 128 px", metric="top1_128"),
+    ),
+    contrasts=(
+        Contrast(ROTARY.name, ROTARY.plus, ROTARY.minus, {TRAINED: MORE, LARGER: MORE, TWICE: MORE}),
+        STRING,
+        Contrast("RoPE-Mixed − RoPE", ("rope_mixed",), ("rope",), {TWICE: MORE}),
+    ),
+    about=(
+        "Every model names the class of images of 64 px. Enlarged images have more patches: learned tables are "
+        "interpolated, and rotary encodings see larger distances than in training."
     ),
 )

@@ -18,7 +18,8 @@ from ..encoding import param_groups
 from ..io.checkpoint import TOKENIZER
 from ..io.files import read_json
 from ..models.tokenizer import Tokenizer
-from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe, check_keys, check_values
+from ..recipes.rules import check_keys, check_values
+from ..recipes.schema import Loop, Model, Optim, OptionValue, Recipe
 from .build import backbone, build_text_tower
 from .warm_start import read_owl_config, start_folder, start_towers
 
@@ -28,7 +29,7 @@ _GROUPS: dict[str, Any] = {"model": Model, "optim": Optim, "loop": Loop}
 _KEYS = tuple(f"{group}.{field.name}" for group, owner in _GROUPS.items() for field in fields(owner))
 _KEYS_OF_SOME_TASKS = (
     "model.start", "model.freeze", "model.lora", "model.box_centre", "optim.text_lr_scale",
-    "loop.eval_points", "loop.eval_nms", "loop.seeds",
+    "loop.eval_points", "loop.eval_nms", "loop.eval_sizes", "loop.seeds",
 )  # fmt: skip
 
 

@@ -17,10 +17,13 @@ from .build import backbone, set_initial_weights
 
 
 class Classification(Task):
-    """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5."""
+    """Image classification with a ViT: sigmoid or softmax cross-entropy, mixup, top-1 and top-5.
+
+    top1_96, …, with loop.eval_sizes: the same on the validation images resized to 96 pixels per side, with no more
+    detail than at data.image_size."""
 
     losses = ("softmax", "sigmoid")
-    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias")
+    reads = ("loss.kind", "loss.label_smoothing", "loss.head_bias", "loop.eval_sizes")
     capturable = True
 
     def __init__(self, recipe: Recipe):
@@ -50,10 +53,36 @@ class Classification(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return cross_entropy(model(batch["image"]), batch["target"], self.recipe.loss).mean()
 
+    @classmethod
+    def check_task(cls, recipe: Recipe) -> None:
+        super().check_task(recipe)
+        for side in parse_sizes(recipe.loop.eval_sizes):
+            if side % recipe.model.patch_size:
+                patch = recipe.model.patch_size
+                raise ValueError(f"loop.eval_sizes must be multiples of model.patch_size={patch}, got {side}")
+
+    @classmethod
+    def meaning(cls, metric: str) -> str:
+        name, _, side = metric.partition("_")
+        if name == cls.metric and side.isdecimal():
+            return f"{super().meaning(name)}, on images of {side} pixels per side"
+        return super().meaning(metric)
+
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
+        metrics = self._measure(model, place, 0)
+        for side in parse_sizes(self.recipe.loop.eval_sizes):
+            metrics[f"top1_{side}"] = self._measure(model, place, side)["top1"]
+        return metrics
+
+    def _measure(self, model: nn.Module, place: Place, side: int) -> dict[str, float]:
+        """Metrics on images resized to that many pixels per side, in batches of about as many pixels as without; 0
+        leaves images as they are."""
+        size = self.recipe.loop.eval_batch
+        if side:
+            size = max(1, size * self.recipe.data.image_size**2 // side**2)
         sums = (
-            weighted_sums(model(batch["image"]), batch["label"], batch["weight"], self.recipe.loss)
-            for batch in self.feed.val(place, self.recipe.loop.eval_batch)
+            weighted_sums(model(resize(batch["image"], side)), batch["label"], batch["weight"], self.recipe.loss)
+            for batch in self.feed.val(place, size)
         )
         return average(sum_batches(sums), place)
 
@@ -64,6 +93,19 @@ class Classification(Task):
 
     def counters(self) -> dict[str, float]:
         return {"corrupt": float(self.feed.corrupt)} if self.feed.corrupt else {}
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sides of images, in pixels, from a text like "96 128"."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ValueError(f"loop.eval_sizes holds sides of images in pixels, for example '96 128'; got {text!r}")
+    return [int(word) for word in words]
+
+
+def resize(image: Tensor, side: int) -> Tensor:
+    """Images (b, 3, S, S) of that side, by bilinear interpolation, smoothed where they shrink; 0 changes nothing."""
+    return F.interpolate(image, (side, side), mode="bilinear", antialias=True) if side else image
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
