@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stringpe import recipes
+from stringpe import recipes, tasks
 from stringpe.recipes.design import Column, Design, PlannedRun, Tuning
 from stringpe.recipes.overrides import override
 from stringpe.training import compare
@@ -52,6 +52,32 @@ def test_metrics_that_the_task_does_not_measure_are_refused_before_anything_runs
         with pytest.raises(ValueError, match=f"--metrics shows shares, in percent, and {name} is not one"):
             compare(toy, ["rope"], 1, tmp_path / "out", metrics=[name])
     assert not (tmp_path / "out").exists()
+
+
+def test_columns_that_the_recipe_does_not_measure_are_left_out_and_named(toy, tmp_path, capsys):
+    columns = (Column("small"), Column("large", metric="top1_32"), Column("larger", metric="top1_64"))
+    toy = override(toy, ["loop.eval_sizes=32", "loop.steps=1"])
+    found = compare(toy, ["rope"], 1, tmp_path / "out", design=Design(columns=columns), costs=False)
+    assert list(found.summaries[0].cells) == ["small", "large"]
+    assert "left out, because this recipe does not measure it: larger" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="measure none of the columns larger"):
+        compare(toy, ["rope"], 1, tmp_path / "none", design=Design(columns=columns[2:]))
+    with pytest.raises(ValueError, match=r"do not measure top1_64, the share .* on images of 64 pixels per side"):
+        compare(toy, ["rope"], 1, tmp_path / "none", metrics=["top1_64"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "metric"),
+    [
+        ("scenes_objects_far", ["data.cameras=any"], "far"),
+        ("scenes_detection3d", ["loop.eval_points=0"], "iou_monte_carlo"),
+    ],
+)
+def test_tasks_know_what_a_recipe_measures(recipe, changes, metric):
+    measured = recipes.load(recipe, ["loop.eval_points=10"] if metric == "iou_monte_carlo" else [])
+    task = tasks.task_class(measured.task)
+    assert task.measures(measured, metric)
+    assert not task.measures(recipes.load(recipe, changes), metric)
 
 
 def test_a_column_that_the_runs_did_not_measure_is_named(toy, tmp_path):
@@ -302,7 +328,7 @@ def test_the_report_opens_with_the_question_and_whether_it_was_answered(related)
 PARENT = """
 import sys, os
 from pathlib import Path
-from stringpe import recipes
+from stringpe import recipes, tasks
 from stringpe.training import compare
 
 if __name__ == "__main__":

@@ -151,6 +151,11 @@ class Task(ABC):
             return cls.meanings.get(metric, "")
         return f"the same as {whole}, of {group} alone"
 
+    @classmethod
+    def measures(cls, recipe: Recipe, metric: str) -> bool:
+        """Whether a run of this recipe measures a number of that name."""
+        return bool(cls.meaning(metric))
+
     @property
     @abstractmethod
     def examples(self) -> int:

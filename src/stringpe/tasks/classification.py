@@ -68,6 +68,13 @@ class Classification(Task):
             return f"{super().meaning(name)}, on images of {side} pixels per side"
         return super().meaning(metric)
 
+    @classmethod
+    def measures(cls, recipe: Recipe, metric: str) -> bool:
+        name, _, side = metric.partition("_")
+        if name == cls.metric and side:
+            return side in map(str, parse_sizes(recipe.loop.eval_sizes))
+        return super().measures(recipe, metric)
+
     def evaluate(self, model: nn.Module, place: Place) -> dict[str, float]:
         metrics = self._measure(model, place, 0)
         for side in parse_sizes(self.recipe.loop.eval_sizes):

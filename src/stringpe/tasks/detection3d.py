@@ -93,6 +93,10 @@ class Detection3D(TextTask):
         if centre == "point" and depth == "none":
             raise ValueError("model.box_centre=point needs depth to place patches: set model.depth, or use absolute")
 
+    @classmethod
+    def measures(cls, recipe: Recipe, metric: str) -> bool:
+        return super().measures(recipe, metric) and (metric != "iou_monte_carlo" or recipe.loop.eval_points > 0)
+
     @cached_property
     def parts(self) -> Parts:
         return Parts(self.tokenizer)

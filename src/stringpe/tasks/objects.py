@@ -75,6 +75,10 @@ class Objects(Task):
             raise ValueError(f"model.lora={recipe.model.lora} is for a frozen ViT: set model.freeze=backbone")
         PlaceClassifier(with_one_layer(recipe), 1)
 
+    @classmethod
+    def measures(cls, recipe: Recipe, metric: str) -> bool:
+        return super().measures(recipe, metric) and (metric != "far" or recipe.data.cameras == "near")
+
     def __init__(self, recipe: Recipe):
         super().__init__(recipe)
         self.classes = len(scenes.kinds())

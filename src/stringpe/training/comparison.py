@@ -3,6 +3,7 @@ show."""
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -99,6 +100,7 @@ def compare(
     rows, seeds, out = expand_rows(encodings or design.rows), seeds or design.seeds, Path(out)
     for name in metrics:
         _check_metric(recipe, name)
+    design = _leave_out_unmeasured(design, recipe, quiet)
     _check_rows(plan_runs(recipe, rows, seeds, out)[: len(rows)])
     check_tracker(recipe.loop.tracker)
     baseline = baseline or ("absolute" if "absolute" in rows else rows[0])
@@ -142,6 +144,20 @@ def _check_metric(recipe: Recipe, name: str) -> None:
         raise ValueError(f"--metrics shows shares, in percent, and {name} is not one: it is in metrics.jsonl")
     if not task.meaning(name):
         raise unknown(f"metric of the task {recipe.task}", name, shares)
+    if not task.measures(recipe, name):
+        raise ValueError(f"runs of this recipe do not measure {name}, {task.meaning(name)}: change the recipe for it")
+
+
+def _leave_out_unmeasured(design: Design, recipe: Recipe, quiet: bool) -> Design:
+    """The design without the columns that runs of the recipe, as it was changed, do not measure."""
+    task = task_class(recipe.task)
+    columns = tuple(c for c in design.columns if not c.metric or task.measures(override(recipe, c.changes), c.metric))
+    gone = [column.name for column in design.columns if column not in columns]
+    if not columns:
+        raise ValueError(f"runs of this recipe measure none of the columns {', '.join(gone)}: change the recipe for it")
+    if gone and not quiet:
+        print(f"left out, because this recipe does not measure it: {', '.join(gone)}", file=sys.stderr, flush=True)
+    return replace(design, columns=columns)
 
 
 def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: bool) -> tuple[Outcomes, RateScores]:
