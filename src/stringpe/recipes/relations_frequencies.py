@@ -8,8 +8,8 @@ points per volume as in training, at distances of up to twice those of training,
 Data: as in `relations`; ten seeds that no other page uses.
 Time: ten and a half minutes, two processes with one thread each beside other work.
 Expected (ten seeds, torch 2.13.0 on a CPU): four times the rate − the rate +2.47 ± 0.25 points as trained, −5.41 ± 1.15
-on larger sets, +9.15 ± 1.45 with W_q and W_k frozen. With model.heads=1, learned frequencies are 6.05 ± 1.54 points below
-unlearned ones on larger sets. All rows: results/2026-11-19-frequencies.
+on larger sets, +9.15 ± 1.45 with W_q and W_k frozen. With model.heads=1, learned frequencies are 6.05 ± 1.54 points
+below unlearned ones on larger sets. All rows: results/2026-11-19-frequencies.
 """
 
 from dataclasses import replace
