@@ -51,6 +51,9 @@ DESIGN = Design(
         Contrast("half of the rate − the rate", _HALF, _LEARNED),
         Contrast("twice the rate − the rate", _DOUBLE, _LEARNED),
         Contrast("four times the rate − the rate", _FAST, _LEARNED),
+        Contrast("Cayley-STRING − RoPE-Mixed", ("cayley",), ("rope_mixed",), {FROZEN: MORE}),
+        Contrast("the same at a quarter of the rate", _SLOW[2:], _SLOW[:1], {FROZEN: MORE}),
+        Contrast("golden − RoPE-Mixed at a quarter of the rate", ("golden",), _SLOW[:1]),
     ),
     about=(
         "Every model sees 16 labelled points in 3D and names, for each point, the label of its nearest neighbour in a "
