@@ -44,10 +44,10 @@ compare() {  # recipe, folder, jobs, words of its own
 
 run_step() {
     case $1 in
-    # The start of linear layers and of the patch embedding, in half as many epochs and steps as the recipes have.
+    # The start of linear layers and of the patch embedding, in half as many epochs, and a quarter of the steps, as the recipes have.
     S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY loop.epochs=30 --seeds 2 --baseline cayley --encodings absolute cayley \
         {absolute,cayley}:model.init={xavier,uniform,depth_scaled,width_scaled} {absolute,cayley}:model.patch_gain=0.577 ;;
-    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE loop.steps=2000 --seeds 2 --baseline cayley \
+    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE loop.steps=1000 data.train_size=25000 --seeds 2 --baseline cayley \
         --encodings absolute cayley cayley:model.init={xavier,uniform,depth_scaled} cayley:model.patch_gain=1 ;;
     # The loop beside a plain one: no other process on the card.
     L) (unset CUDA_MPS_PIPE_DIRECTORY; stringpe_ bench train --out "$OUT/bench-train") ;;
