@@ -52,7 +52,7 @@ DESIGN = Design(
         Contrast("twice the rate − the rate", _DOUBLE, _LEARNED),
         Contrast("four times the rate − the rate", _FAST, _LEARNED),
         Contrast("Cayley-STRING − RoPE-Mixed", ("cayley",), ("rope_mixed",), {FROZEN: MORE}),
-        Contrast("the same at a quarter of the rate", _SLOW[2:], _SLOW[:1], {FROZEN: MORE}),
+        Contrast("Cayley-STRING − RoPE-Mixed at a quarter of the rate", _SLOW[2:], _SLOW[:1], {FROZEN: MORE}),
         Contrast("golden − RoPE-Mixed at a quarter of the rate", ("golden",), _SLOW[:1]),
     ),
     about=(
