@@ -8,7 +8,6 @@ Every process trains as `stringpe train` does, and is timed once all are warm. P
 
 import argparse
 import contextlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -63,25 +62,22 @@ def measure(recipe: str, changes: list[str], steps: int, jobs: int, environment:
 def train_one(recipe: str, changes: list[str], steps: int, folder: Path) -> None:
     """Train until warm, wait for the others, and train on."""
     from stringpe import recipes
-    from stringpe.data.order import Place
+    from stringpe.bench.train import loop_step
     from stringpe.tasks import create
-    from stringpe.training.capture import prefetch
     from stringpe.training.launch import create_accelerator
-    from stringpe.training.loop import Run
 
     made = recipes.load(recipe, changes)
-    task = create(made)
-    run = Run(made, task, folder / f"run-{os.getpid()}", create_accelerator(made), quiet=True)
-    batches = enumerate(prefetch(task.batches(0, Place(device=run.place.device)), run.place.device))
-    for step, batch in itertools.islice(batches, WARM):
-        run.step(step, batch)
-    wait_for_device(run.place.device)
+    accelerator = create_accelerator(made)
+    step = loop_step(made, create(made), folder / f"run-{os.getpid()}", accelerator)
+    for _ in range(WARM):
+        step()
+    wait_for_device(accelerator.device)
     (folder / f"warm-{os.getpid()}").touch()
     while not (folder / "go").exists():
         time.sleep(0.01)
-    for step, batch in itertools.islice(batches, steps):
-        run.step(step, batch)
-    wait_for_device(run.place.device)
+    for _ in range(steps):
+        step()
+    wait_for_device(accelerator.device)
     (folder / f"ended-{os.getpid()}").write_text(str(time.perf_counter()))
 
 

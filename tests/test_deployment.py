@@ -231,8 +231,8 @@ def test_sharding_that_casts_positions_or_frequencies_says_what_to_do(policy, wo
 
 @pytest.mark.slow
 def test_sharding_with_autocast_keeps_frequencies_in_float32(tmp_path):
-    """What the two errors advise: the same training as in one process, frequencies included. It is no further from it
-    than training in bfloat16 is from training in float32."""
+    """Autocast, which the errors of the test above recommend: training in two processes differs from training in one by
+    no more than bfloat16 differs from float32 in one, and all parameters stay in float32."""
     image = torch.randn(4, 3, 16, 16)
     sharded, _ = in_two(_train_in_bfloat16, tmp_path, "autocast", image)
     alone, exact = (_train_alone(image, enabled) for enabled in (True, False))

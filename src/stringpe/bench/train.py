@@ -101,7 +101,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
         raise ValueError(f"training runs on {accelerator.device.type} here, not on {device.type}")
     task = RandomDemos(recipe) if recipe.task == "policy" else create(recipe)
     with tempfile.TemporaryDirectory() as folder:
-        ours = _loop_step(recipe, task, Path(folder), accelerator)
+        ours = loop_step(recipe, task, Path(folder), accelerator)
     batch = next(task.batches(0, Place(device=accelerator.device)))
     plain = plain_step(task, recipe, batch, accelerator.device)
     for _ in range(5):  # compiled, captured and warm
@@ -128,7 +128,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
     )
 
 
-def _loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
+def loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
     """A call is one step of `stringpe train`, with its batch."""
     from ..training.capture import prefetch
     from ..training.loop import Run
