@@ -3,12 +3,14 @@ to tokens."""
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
 from .checks import check_choice, check_count, check_number
+from .constants import Constant
 from .encoding import AbsoluteEmbedding, PositionEncoding, check_coords
 from .frequencies import geometric, planes_per_axis, random_frames
 from .rotate import angles, full_precision
@@ -159,12 +161,13 @@ class SinCos(AbsoluteEmbedding):
         if check_number("base", base) <= 0:
             raise ValueError(f"base must be positive, got {base}: it is the ratio of longest to shortest wavelength")
         self.base = base
+        self._spectra = [Constant(partial(_spectrum, n, base)) for n in planes_per_axis(dim // 2, coord_dim)]
 
     def forward(self, coords: Tensor) -> Tensor:
         check_coords(coords, self.coord_dim)
         parts = []
-        for k, n in enumerate(planes_per_axis(self.dim // 2, self.coord_dim)):
-            angle = coords[..., k, None] * coords.new_tensor(geometric(n, self.base))
+        for k, spectrum in enumerate(self._spectra):
+            angle = coords[..., k, None] * spectrum(coords.dtype, coords.device)
             parts += [angle.sin(), angle.cos()]
         return torch.cat(parts, dim=-1)
 
@@ -244,6 +247,11 @@ def _interpolate(table: Tensor, sizes: Sequence[int], coords: Tensor) -> Tensor:
             index, weight = index * size + i, weight * w
         out = out + weight[..., None] * table[index]
     return out
+
+
+def _spectrum(planes: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A geometric series of frequencies, highest first."""
+    return torch.tensor(geometric(planes, base), dtype=dtype, device=device)
 
 
 def _on_diagonal(blocks: Tensor) -> Tensor:

@@ -250,7 +250,7 @@ def _check_values(intrinsics: Tensor, pose: Tensor | None) -> None:
         return
     turn, last = pose[..., :3, :3], pose[..., 3, :]
     rigid = (turn @ turn.mT - torch.eye(3, dtype=pose.dtype)).abs().max() < 1e-2 and (torch.linalg.det(turn) > 0).all()
-    if not rigid or not (last == last.new_tensor([0, 0, 0, 1])).all():
+    if not rigid or not (last == torch.eye(4, dtype=pose.dtype)[3]).all():
         raise ValueError(
             "pose must be rigid, world from camera: a rotation and a translation in metres, with the last row 0 0 0 1"
         )

@@ -232,7 +232,9 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int, device: torch.d
     else:
         full = mask[:, None] if mask.ndim == 3 else mask
     sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
-    if not 2 <= mask.ndim <= 4 or any(size not in (whole, 1) for size, whole in zip(sizes, (b, h, n, m), strict=True)):
+    # Compared one by one: torch's compiler does not find a symbolic size among others with `in`.
+    fits = all(size == whole or size == 1 for size, whole in zip(sizes, (b, h, n, m), strict=True))
+    if not 2 <= mask.ndim <= 4 or not fits:
         raise ValueError(
             f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
             f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stringpe.hosts.attach import lift
-from stringpe.models.stem import build_stem, vit_prefixes
+from stringpe.models.stem import PatchEmbedding, build_stem, vit_prefixes
 from stringpe.models.vit import ViT
 
 SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
@@ -12,6 +12,20 @@ SIZES = {"dim": 32, "layers": 2, "num_heads": 2, "encoding": "cayley"}
 def test_convolutions_end_at_the_patches(patch_size):
     found = build_stem("conv", 24, patch_size)[0](torch.randn(2, 3, 32, 48))
     assert found.shape == (2, 24, 32 // patch_size, 48 // patch_size)
+
+
+@pytest.mark.parametrize(("channels", "patch_size", "size"), [(3, 8, (32, 48)), (4, 5, (10, 15)), (1, 4, (9, 11))])
+def test_patches_as_a_product_are_the_convolution(channels, patch_size, size):
+    embed = PatchEmbedding(channels, 12, patch_size).double()
+    image = torch.randn(2, channels, *size, dtype=torch.float64, requires_grad=True)
+    found, wanted = embed.as_product(image), embed(image)
+    assert found.shape == wanted.shape
+    torch.testing.assert_close(found, wanted)
+    weights = torch.randn_like(wanted)
+    leaves = (image, embed.weight, embed.bias)
+    pairs = zip(*(torch.autograd.grad(out, leaves, weights) for out in (found, wanted)), strict=True)
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_pixel_reaches_neighbouring_patches_only_through_convolutions():

@@ -4,19 +4,24 @@ import contextlib
 import itertools
 import types
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stringpe import encoding
 from stringpe.data.order import Place
 from stringpe.encoding import param_groups
 from stringpe.io import checkpoint as checkpoints
+from stringpe.models.depth import surface_normals
+from stringpe.recipes.overrides import override
 from stringpe.seeds import derive
 from stringpe.tasks import create
 from stringpe.training import capture, train
 from stringpe.training.capture import CapturedStep, compile_layers, cuda_graph, prefetch
 from stringpe.training.loop import cosine
+from task_recipes import FAMILIES
 
 CPU = torch.device("cpu")
 
@@ -223,12 +228,67 @@ def test_batches_on_a_cpu_come_as_they_are():
 
 
 def test_compiling_says_that_it_compiles(capsys, monkeypatch):
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
-    model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: None)
+    single = torch.nn.ModuleList([torch.nn.Linear(2, 2)])  # operations, not layers
+    layers = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(2, 2)) for _ in range(2)])
+    model = torch.nn.Sequential(single, layers)
     compile_layers(model, quiet=False)
     assert "compiling 2 layers with torch.compile: the first step takes longer" in capsys.readouterr().err
     compile_layers(model)
     assert not capsys.readouterr().err
+
+
+# Torch's compiler looks at `.grad` of tensors that have none, and ignores the warning that this gives.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:the policy's image encoder starts at random:UserWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "relations"])  # whose model is written by hand
+def test_layers_are_compiled_whole_in_every_task(family, tmp_path, monkeypatch):
+    """torch.compile runs what it cannot take as it is written, without a word."""
+    own = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **options: own(self, **options, backend="eager", fullgraph=True)
+    )
+    task = create(next(iter(FAMILIES[family](tmp_path))))
+    model = task.model()
+    compile_layers(model)
+    torch._dynamo.reset()
+    for batch in itertools.islice(task.batches(0, Place()), 2):
+        task.loss(model, batch).backward()
+
+
+class Constants(TorchDispatchMode):
+    """Counts tensors that are made of Python's numbers. On a GPU the host waits until such a tensor is there."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.lift_fresh.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:the policy's image encoder starts at random:UserWarning")
+@pytest.mark.parametrize("encoding", ["absolute", "sincos", "cayley", "circulant", "liere", "spherical", "outer"])
+@pytest.mark.parametrize("family", ["classification", "objects", "detection2d", "detection3d", "policy"])
+def test_a_step_makes_no_tensor_of_numbers(family, encoding, tmp_path):
+    recipe = next(iter(FAMILIES[family](tmp_path)))
+    recipe = replace(recipe, model=replace(recipe.model, encoding=encoding), augment=replace(recipe.augment, mosaic=""))
+    task = create(override(recipe, ["data.negatives=57"] if family == "detection2d" else []))
+    assert task.capturable
+    model = task.model()
+    first, second = itertools.islice(task.batches(0, Place()), 2)
+    task.loss(model, first).backward()  # forms the constants that are kept
+    with Constants() as constants:
+        task.loss(model, second).backward()
+    assert constants.count == 0
+
+
+def test_surface_normals_make_no_tensor_of_numbers():
+    with Constants() as constants:
+        surface_normals(torch.rand(2, 6, 8) + 1)
+    assert constants.count == 0
 
 
 def test_nothing_in_a_step_reads_a_value_from_the_device(changed, tmp_path, monkeypatch):

@@ -190,8 +190,7 @@ def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
     check_metres(depth)
     _, height, width = depth.shape
     if intrinsics is None:
-        focal = float(width)
-        intrinsics = depth.new_tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
+        intrinsics = _default_intrinsics(height, width, depth.dtype, depth.device)
     points = backproject(depth, intrinsics)
     across, down = _difference(points, 2), _difference(points, 1)
     normal = torch.linalg.cross(down, across)  # x right, y down: this product points to the camera
@@ -200,6 +199,15 @@ def surface_normals(depth: Tensor, intrinsics: Tensor | None = None) -> Tensor:
     solid = valid & _neighbours(valid, 1) & _neighbours(valid, 2)
     unit = normal / torch.where(length > 0, length, 1)
     return torch.where(solid[..., None], unit, 0).movedim(-1, 1)
+
+
+def _default_intrinsics(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(3, 3), filled on the device: from a list of numbers, the host would wait until the device has them."""
+    matrix = torch.eye(3, dtype=dtype, device=device)
+    matrix[:2].mul_(width)
+    matrix[0, 2].fill_(width / 2)
+    matrix[1, 2].fill_(height / 2)
+    return matrix
 
 
 def world_normals(depth: Tensor, calibration: Calibration) -> Tensor:

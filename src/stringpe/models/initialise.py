@@ -196,7 +196,8 @@ def _initialise(
                 for key, parameter in module.named_parameters(recurse=False):
                     seed(f"{name}.{key}".lstrip("."))
                     _fill(module, key, parameter, how)
-            if type(module).__module__.partition(".")[0] != "torch" and hasattr(module, "reset_parameters"):
+            own = getattr(type(module), "reset_parameters", None)  # of this package, and not inherited from torch
+            if own is not None and own.__module__.partition(".")[0] != "torch":
                 seed(name)
                 module.reset_parameters()
         if how.weights == "depth_scaled":

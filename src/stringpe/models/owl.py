@@ -137,7 +137,10 @@ def patch_bias(size: tuple[int, int], anchor: str = "centre", device: torch.devi
     y = (torch.arange(rows, device=device) + inside) / rows
     x = (torch.arange(columns, device=device) + inside) / columns
     centre = torch.stack([x.repeat(rows), y.repeat_interleave(columns)], -1)
-    box = torch.cat([centre, centre.new_tensor([1 / columns, 1 / rows]).expand_as(centre)], -1)
+    extent = torch.stack(
+        [torch.full_like(x, 1 / columns).repeat(rows), torch.full_like(y, 1 / rows).repeat(columns)], -1
+    )
+    box = torch.cat([centre, extent], -1)
     return torch.log(box + _LOGIT_EPS) - torch.log1p(_LOGIT_EPS - box)
 
 

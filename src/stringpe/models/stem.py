@@ -4,9 +4,11 @@ import math
 import re
 from collections.abc import Iterable
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from ..checks import check_choice
+from ..rotate import product_dtype
 
 STEMS = ("patch", "conv")
 
@@ -25,8 +27,33 @@ def build_stem(kind: str, dim: int, patch_size: int, *, depth: bool = False) -> 
     """
     check_choice("stem", kind, STEMS)
     if kind == "patch":
-        return nn.Conv2d(4 if depth else 3, dim, patch_size, patch_size), None
-    return _convolutions(dim, patch_size), nn.Conv2d(1, dim, patch_size, patch_size) if depth else None
+        return PatchEmbedding(4 if depth else 3, dim, patch_size), None
+    return _convolutions(dim, patch_size), PatchEmbedding(1, dim, patch_size) if depth else None
+
+
+class PatchEmbedding(nn.Conv2d):
+    """One linear map for all patches: (b, channels, H, W) to (b, dim, H / patch_size, W / patch_size).
+
+    It is a convolution whose stride is its kernel. On a GPU it is computed as the product of a matrix of patches and
+    the weights: there, the library's convolutions of such shapes take several times as long. On a CPU they do not."""
+
+    def __init__(self, channels: int, dim: int, patch_size: int):
+        super().__init__(channels, dim, patch_size, patch_size)
+
+    def forward(self, image: Tensor) -> Tensor:
+        if image.device.type != "cuda":
+            return super().forward(image)
+        return self.as_product(image)
+
+    def as_product(self, image: Tensor) -> Tensor:
+        """The same, as one product."""
+        b, channels, height, width = image.shape
+        p, _ = self.kernel_size
+        rows, columns = height // p, width // p
+        image = image[..., : rows * p, : columns * p].to(product_dtype(image))  # before the copy that reshape makes
+        patches = image.reshape(b, channels, rows, p, columns, p).permute(0, 2, 4, 1, 3, 5)
+        tokens = F.linear(patches.reshape(b, rows * columns, channels * p * p), self.weight.flatten(1), self.bias)
+        return tokens.mT.unflatten(-1, (rows, columns))
 
 
 def _convolutions(dim: int, patch_size: int) -> nn.Module:

@@ -27,19 +27,23 @@ _WARM_UP = 3  # steps that run as they are written before one is captured
 
 def compile_layers(model: nn.Module, *, quiet: bool = True) -> None:
     """Compile the layers that a model repeats: equal layers share their code, whereas compiling the whole model would
-    compile each of them. A model without repeated layers is compiled as a whole."""
+    compile each of them. A list of single operations, such as the products of an MLP, is not one of layers. A model
+    without repeated layers is compiled as a whole."""
     import torch._dynamo
 
     # Rows of a comparison that share a process compile the same code, each for its own encoding. Beyond a limit of 8,
     # torch would go on without compiling, for all of them.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_FORMS)
-    layers = [layer for each in model.modules() if isinstance(each, nn.ModuleList) for layer in each]
+    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    layers = [layer for stack in stacks for layer in stack if any(layer.children())]
     if not quiet:
         what = f"{len(layers)} layers" if layers else "the model"
         hint = "the first step takes longer; loop.compile=false turns this off"
         print(f"compiling {what} with torch.compile: {hint}", file=sys.stderr, flush=True)
+    # For each size of inputs anew. Two towers share the code of their layers; after the second, torch would by default
+    # compile it for sizes that vary, head dimensions among them.
     for layer in layers or [model]:
-        layer.compile()
+        layer.compile(dynamic=False)
 
 
 class CapturedStep:
