@@ -20,6 +20,7 @@ from .folding import HALF, Rows, check_precision, fold_together, form_all, linea
 from .kv_cache import KVCache, LinearCache
 from .packing import Packing, attend_packed, broadcast_mask, check_packing
 from .rotate import can_project, product_dtype
+from .softmax_attention import causal_mask, softmax_attention
 
 QK_NORMS = ("rms", "rms_gain", "layer")
 
@@ -269,8 +270,9 @@ class Attention(MultiHead):
 
     dropout: of attention weights, in training. fold: as in `MultiHead`. `**heads`: see `HeadOptions`.
 
-    Scores go through torch's `scaled_dot_product_attention`. Its fused kernels have first derivatives only: for second
-    or forward-mode ones, and inside torch.func, use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` around the call.
+    Scores go through torch's `scaled_dot_product_attention`, except where `stringpe.softmax_attention` has a kernel of
+    its own. Torch's fused kernels have first derivatives only: for second or forward-mode ones, and inside torch.func,
+    use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` around the call.
     """
 
     cache_kind = KVCache
@@ -303,14 +305,9 @@ class Attention(MultiHead):
         if cache is not None:  # last: a call that is refused leaves the cache as it was
             k, v = cache.append(k, v)
         if causal and (mask is not None or n != m):  # query i is token m − n + i, one of the last n of m
-            seen = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
+            seen = causal_mask(n, m, q.device)
             mask, causal = seen if mask is None else mask & seen, False
-        heads = F.scaled_dot_product_attention(
-            q, k, v,
-            attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-        )  # fmt: skip
-        return self.merge(heads)
+        return self.merge(softmax_attention(q, k, v, scale=scale, mask=mask, causal=causal, dropout=dropout))
 
     def _encode(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, with q and k encoded."""

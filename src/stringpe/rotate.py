@@ -77,7 +77,7 @@ def rotate_packed(qk: Tensor, coords: Tensor, frequencies: Tensor, groups: int =
 
 def can_project(x: Tensor, frequencies: Tensor, groups: int = 1) -> bool:
     """Whether one kernel can project x (b, n, m) to queries and keys and rotate them: see `project`."""
-    if groups != 1 or use_backend.current == "torch" or _needs_all_derivatives(x, frequencies):
+    if groups != 1 or use_backend.current == "torch" or needs_all_derivatives(x, frequencies):
         return False
     return kernels.can_project(x, product_dtype(x), frequencies)
 
@@ -100,7 +100,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
 def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The torch backend. A compiler fuses the plain formula, and torch.func and forward mode differentiate it; in eager
     mode a hand-written derivative saves passes over memory."""
-    if torch.compiler.is_compiling() or _needs_all_derivatives(coords, frequencies, *tensors):
+    if torch.compiler.is_compiling() or needs_all_derivatives(coords, frequencies, *tensors):
         angle = angles(coords, frequencies)
         return tuple(rotate_planes(x, _repeat(angle, g)) for x, g in zip(tensors, groups, strict=True))
     if torch.is_grad_enabled() and any(t.requires_grad for t in (coords, frequencies, *tensors)):
@@ -110,7 +110,7 @@ def _reference(coords: Tensor, frequencies: Tensor, groups: tuple[int, ...], *te
     return tuple(_turn(x, _repeat(cos, g), _repeat(sin, g)) for x, g in zip(tensors, groups, strict=True))
 
 
-def _needs_all_derivatives(*tensors: Tensor) -> bool:
+def needs_all_derivatives(*tensors: Tensor) -> bool:
     """Whether torch.func (vmap, grad, jvp, jacrev, …) is active or one of these carries a forward-mode tangent: only
     the plain formula has those derivatives."""
     if torch.compiler.is_compiling():  # the compiler traces through such transforms, or refuses them
@@ -252,7 +252,7 @@ def backend(x: Tensor, *others: Tensor) -> str:
     if use_backend.current == "torch":
         return "torch"
     obstacle = kernels.unavailable(x)
-    if obstacle is None and _needs_all_derivatives(x, *others):
+    if obstacle is None and needs_all_derivatives(x, *others):
         obstacle = "it has no forward-mode derivatives and does not work inside torch.func"
     if obstacle is None:
         return "triton"

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.testing import do_bench
 
 from stringpe import kernels
-from stringpe.kernels import fused_rotation, ops
+from stringpe.kernels import fused_rotation, operator
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Runs:
     def __init__(self, shape: Shape):
         self.q, self.k, self.coords, self.theta = shape.inputs()
         self.groups = shape.groups
-        self.rotated = ops.dense_like(self.q), ops.dense_like(self.k)
+        self.rotated = operator.dense_like(self.q), operator.dense_like(self.k)
         self.slopes = torch.randn_like(self.rotated[0]), torch.randn_like(self.rotated[1])
         self.results = torch.empty_like(self.rotated[0]), torch.empty_like(self.rotated[1])
         self.bytes = self.q.element_size() * (self.q.numel() + self.k.numel())

@@ -5,9 +5,11 @@
     rotate_one(x, coords, frequencies)         one tensor (cross attention, caches)
     project(x, weight, bias, coords, frequencies)  the projection to queries and keys, rotated before they reach memory
     invert(a)                                  many small inverses without pivoting
+    attend(q, k, v, scale)                     softmax attention of short sequences, in one launch each way
     assign(cost, valid)                        Hungarian matching, one image per program
-    unavailable(x)                             why a kernel cannot rotate x, or None
+    unavailable(x)                             why a kernel cannot take x, or None
     can_project(x, dtype, frequencies)         whether `project` can multiply x in this dtype
+    can_attend(q, k, v)                        whether `attend` takes these
 
 The rotations are differentiable in everything but `groups`, twice and more, and deterministic: sums over tokens go
 through a buffer, not through atomics. All are PyTorch operators, so torch.compile and torch.export take them whole
@@ -21,9 +23,10 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from . import ops  # registers the operators
+from . import attention_op, ops  # registers the operators
 from .ops import heads_of as heads_of
 
+LONGEST_ATTENTION = 128  # queries or keys whose scores the registers of a program hold
 LARGEST_INVERSE = 128  # rows of a matrix that the registers of a program hold
 LARGEST_ASSIGNMENT = 8192  # predictions or objects that they hold
 _TRITON = find_spec("triton") is not None
@@ -56,6 +59,28 @@ def project(
     """RoPE(r Θ) (W x + b) for x (b, n, m): queries and keys (b, h, n, d), of weight (2 h d, m) and bias (2 h d)."""
     projected: tuple[Tensor, Tensor] = ops.project(x, weight, bias, coords, frequencies)
     return projected
+
+
+def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel takes q (b, h, n, d), k and v (b, h, m, d): half precision, as many heads of keys as of
+    queries, up to `LONGEST_ATTENTION` tokens in heads of at most 64, half as many in heads of at most 128, and a GPU of Ampere's
+    generation or later, or Triton's interpreter."""
+    if q.dtype not in (torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:
+        return False
+    (_, h, n, d), m = q.shape, k.shape[2]
+    if k.shape[1] != h or k.shape[3] != d or v.shape != k.shape or unavailable(q) is not None:
+        return False
+    longest = LONGEST_ATTENTION if d <= 64 else LONGEST_ATTENTION // 2 if d <= 128 else 0  # for its shared memory
+    if n > longest or m > longest or m == 0:
+        return False
+    return q.device.type == "cpu" or torch.cuda.get_device_properties(q.device).major >= 8
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """softmax(scale · q kᵀ) v, (b, h, n, d), where `can_attend`. Any strides; the result is dense and keeps the memory
+    order of q. Differentiable, twice and more, and deterministic."""
+    attended: Tensor = attention_op.attend(q, k, v, scale)
+    return attended
 
 
 def invert(a: Tensor) -> Tensor:

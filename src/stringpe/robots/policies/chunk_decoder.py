@@ -8,6 +8,7 @@ from ...attention import Attention
 from ...baselines import SinCos
 from ...catalogue import create
 from ...models.initialise import draw_by_fan_in, initialise, set_to_zero
+from ...softmax_attention import softmax_attention
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (b, h, n, d) of the observed tokens, for every layer: computed once, used in every step."""
@@ -29,7 +30,8 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
         query = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        return self.out(F.scaled_dot_product_attention(query, *memory).transpose(1, 2).flatten(2))
+        heads = softmax_attention(query, *memory, scale=query.shape[-1] ** -0.5)
+        return self.out(heads.transpose(1, 2).flatten(2))
 
 
 class ChunkBlock(nn.Module):
