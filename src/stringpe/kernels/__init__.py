@@ -63,8 +63,8 @@ def project(
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernel takes q (b, h, n, d), k and v (b, h, m, d): half precision, as many heads of keys as of
-    queries, up to `LONGEST_ATTENTION` tokens in heads of at most 64, half as many in heads of at most 128, and a GPU of Ampere's
-    generation or later, or Triton's interpreter."""
+    queries, up to `LONGEST_ATTENTION` tokens in heads of at most 64, half as many in heads of at most 128, and a GPU of
+    Ampere's generation or later, or Triton's interpreter."""
     if q.dtype not in (torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:
         return False
     (_, h, n, d), m = q.shape, k.shape[2]
