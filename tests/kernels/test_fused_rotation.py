@@ -1,5 +1,6 @@
 """The fused rotation and its gradients are those of the float64 reference, to the precision of the dtype."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -126,13 +127,13 @@ def test_more_elements_than_32_bits_count() -> None:
 @pytest.mark.parametrize("n", [1, 7, 64, 197, 100_000])
 def test_tiles(d: int, n: int) -> None:
     """A block neither wastes much nor grows without bound, and own coordinates mean one entry a program."""
-    for batch in (1, 256):
-        tokens, entries, warps = fused_rotation.tile(d // 2, n, batch, 12, True, fused_rotation.FORWARD_PLANES)
+    for batch, c, backward in itertools.product((1, 256), (3, 6), (False, True)):
+        tokens, entries, warps = fused_rotation.tile(d // 2, n, batch, 12, True, c, backward=backward)
         assert tokens & (tokens - 1) == 0
         assert tokens <= 16 or -(-n // tokens) * tokens <= 7 / 6 * n
         assert 1 <= entries <= min(batch, fused_rotation.MOST_ENTRIES)
         assert warps in (1, 2, 4, 8)
-        assert fused_rotation.tile(d // 2, n, batch, 12, False, fused_rotation.FORWARD_PLANES).batch == 1
+        assert fused_rotation.tile(d // 2, n, batch, 12, False, c, backward=backward).batch == 1
 
 
 def test_strides_of_single_elements_are_zero() -> None:

@@ -38,8 +38,11 @@ class Tile(NamedTuple):
     warps: int
 
 
-# A program's planes, of one head and entry, and a thread's. Eight in a row are one 16-byte access in bfloat16.
-FORWARD_PLANES, BACKWARD_PLANES, THREAD_PLANES = 2048, 1024, 16
+# Tokens and warps of a forward program by the width of a block, measured on an H200 (`tests/kernels/tune.py`).
+_FORWARD = {8: (16, 1), 16: (16, 1), 32: (32, 2), 64: (32, 4)}
+_FORWARD_MANY = _FORWARD | {32: (64, 2), 64: (4, 1)}  # with more than four coordinates
+_WIDE = (4, 1)  # wider than all of these
+_BACKWARD_PLANES, _BACKWARD_TOKENS = 512, 16  # of a backward program, at most, on one warp: it sums without others
 # Enough programs for four rounds on 132 multiprocessors that hold eight each: only then may they grow along the batch.
 ENOUGH_PROGRAMS, MOST_ENTRIES = 4096, 8
 
@@ -184,19 +187,18 @@ def backward_kernel(
 
 
 @lru_cache(maxsize=1024)
-def tile(planes: int, n: int, batch: int, heads: int, shared: bool, program_planes: int) -> Tile:
-    """The heuristic choice for `heads` key heads of `planes` planes: 16 to 64 tokens, as `program_planes` allow; fewer
-    tokens where the last block would otherwise hang over the end by more than a sixth of all; several entries only if
-    `shared` coordinates give them the same angles, and if enough programs remain."""
+def tile(planes: int, n: int, batch: int, heads: int, shared: bool, coords: int, *, backward: bool = False) -> Tile:
+    """The choice for `heads` key heads of `planes` planes at n tokens with that many coordinates: fewer tokens where
+    the last block would otherwise hang over the end by more than a sixth of all; several entries only if `shared`
+    coordinates give them the same angles, and if enough programs remain."""
     width = _power_of_two(planes)
-    tokens = min(max(program_planes // width, 16), _power_of_two(n), 64)
+    if backward:
+        tokens, warps = min(max(_BACKWARD_PLANES // width, 1), _BACKWARD_TOKENS), 1
+    else:
+        tokens, warps = (_FORWARD if coords <= 4 else _FORWARD_MANY).get(max(width, 8), _WIDE)
+    tokens = min(tokens, _power_of_two(n))
     while tokens > 16 and _blocks(n, tokens) * tokens * 6 > n * 7:
         tokens //= 2
-    # More threads than rows or columns: otherwise Triton spreads the loads of coords and frequencies over the threads,
-    # and with them the angles, which then have to reach their planes through shared memory.
-    warps = 1
-    while 32 * warps <= max(tokens, width) or THREAD_PLANES * 32 * warps < tokens * width:
-        warps *= 2
     programs = _blocks(n, tokens) * heads * batch
     entries = min(max(programs // ENOUGH_PROGRAMS, 1), MOST_ENTRIES, batch) if shared else 1
     return Tile(tokens, entries, warps)
@@ -218,7 +220,7 @@ def forward(
     heads, c, planes = frequencies.shape
     if q.numel() == 0:
         return
-    choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, FORWARD_PLANES)
+    choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, c)
     with torch.cuda.device_of(q):
         forward_kernel[(heads * _blocks(n, choice.tokens) * _blocks(batch, choice.batch),)](
             q, k, q_out, k_out, coords, frequencies,
@@ -255,7 +257,7 @@ def backward(
             frequencies.new_zeros(frequencies.shape if need_frequencies else 0),
         )
     q, k = _channels_side_by_side(q), None if k is None else _channels_side_by_side(k)
-    choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, BACKWARD_PLANES)
+    choice = choice or tile(planes, n, batch, heads, coords.shape[0] == 1, c, backward=True)
     blocks, chunks = _blocks(n, choice.tokens), _blocks(batch, choice.batch)
     empty = partial(torch.empty, dtype=torch.float32, device=q.device)
     coord_sums = empty((heads, chunks, n, c)) if need_coords else None
