@@ -26,7 +26,7 @@ from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 RECIPE = Recipe(
     name="scenes_detection3d",
     task="detection3d",
-    model=Model(dim=384, layers=8, heads=6, patch_size=12, depth="lift+channel"),
+    model=Model(dim=384, layers=8, heads=6, patch_size=12, depth="lift+channel", box_centre="point"),
     text=Text(dim=192, layers=3, heads=3, width=192, vocab=600, context=64),
     data=Data(source="scenes", image_size=120, train_size=100_000, val_size=1_000, queries=12),
     augment=Augment(flip=True, colour=0.2),

@@ -28,6 +28,7 @@ RECIPE = Recipe(
         batch_size=512,
         epochs=5,
         precision="bf16",
+        compile=True,
         log_every=20,
         eval_every=100,
         eval_batch=500,

@@ -20,7 +20,7 @@ from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe
 RECIPE = Recipe(
     name="tiny_imagenet100",
     task="classification",
-    model=Model(dim=256, layers=8, heads=4, patch_size=8, patch_gain=1.0),
+    model=Model(dim=256, layers=8, heads=4, patch_size=8, patch_gain=1.0, drop_path=0.1),
     data=Data(source="shards", image_size=64, num_classes=100, in_memory=True),
     augment=Augment(crop=1.0, flip=True, shift=8, mixup=0.8),
     loss=Loss(kind="softmax", label_smoothing=0.1),

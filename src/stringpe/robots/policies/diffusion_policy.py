@@ -16,7 +16,6 @@ from .noise import (
     draw_normal,
     noise_of,
     squared_cosine,
-    squared_cosine_on,
     trailing_steps,
 )
 from .observer import ImageEncoder
@@ -66,7 +65,7 @@ class DiffusionPolicy(RobotPolicy):
         t = torch.randint(self.train_steps, (len(action),), device=action.device)
         noise = torch.randn_like(action)
         memory = repeat_memory(self.decoder.memory(observed), self.repeats)
-        noised = add_noise(action, noise, t, squared_cosine_on(action.device, self.train_steps))
+        noised = add_noise(action, noise, t, squared_cosine(self.train_steps, action.device))
         predicted = self.decoder(noised, self.condition(t), memory)
         return F.mse_loss(predicted.float(), noise if self.prediction == "epsilon" else action)
 

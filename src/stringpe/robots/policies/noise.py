@@ -6,7 +6,6 @@ DDIMScheduler of the package diffusers (beta_schedule="squaredcos_cap_v2", times
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,20 +24,13 @@ def draw_normal(shape: Sequence[int], device: torch.device, generators: Generato
     return torch.cat([torch.randn((1, *shape[1:]), generator=g) for g in generators]).to(device)
 
 
-def squared_cosine(steps: int) -> Tensor:
-    """ᾱ_t for t = 0 … steps − 1, float64: the share of the signal's power left after step t (Nichol and Dhariwal)."""
-
-    def remaining(u: float) -> float:
-        return math.cos((u + 0.008) / 1.008 * math.pi / 2) ** 2
-
-    betas = [min(1 - remaining((t + 1) / steps) / remaining(t / steps), _LARGEST_BETA) for t in range(steps)]
-    return (1 - torch.tensor(betas, dtype=torch.float64)).cumprod(0)
-
-
-@lru_cache(maxsize=8)
-def squared_cosine_on(device: torch.device, steps: int) -> Tensor:
-    """The same on a device. A training step that copied it there would wait for the device."""
-    return squared_cosine(steps).to(device)
+def squared_cosine(steps: int, device: torch.device | None = None) -> Tensor:
+    """ᾱ_t for t = 0 … steps − 1, float64: the share of the signal's power left after step t (Nichol and Dhariwal).
+    Computed on the device: a training step that copied it there would wait for the device."""
+    u = torch.arange(steps + 1, dtype=torch.float64, device=device) / steps
+    remaining = ((u + 0.008) / 1.008 * (math.pi / 2)).cos().square()
+    betas = (1 - remaining[1:] / remaining[:-1]).clamp(max=_LARGEST_BETA)
+    return (1 - betas).cumprod(0)
 
 
 def add_noise(x: Tensor, noise: Tensor, t: Tensor, signal: Tensor) -> Tensor:
