@@ -47,7 +47,7 @@ _PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40": 181e12, "L4": 1
 _PROFILED = 5  # steps
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa|softmax_warp",
-    "rotation": r"^(forward_kernel|backward_kernel|kernel|_invert)",
+    "rotation": r"^(forward_kernel|backward_kernel|sum_kernel|kernel|_invert)",
     "matching": r"^_assign",
     "convolutions": r"fprop|wgrad|dgrad|conv\dd|convol|cudnn|nchw|nhwc",
     "products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|gemv",

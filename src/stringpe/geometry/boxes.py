@@ -21,7 +21,14 @@ def to_centre(box: Tensor) -> Tensor:
 
 def area(box: Tensor) -> Tensor:
     """Areas (…) of corners (…, 4); 0 where the corners are in the wrong order."""
-    return (box[..., 2:] - box[..., :2]).clamp(min=0).prod(-1)
+    return _surface(box[..., 2:] - box[..., :2])
+
+
+def _surface(extent: Tensor) -> Tensor:
+    """Width times height, (…, 2) to (…); 0 where one is negative. Not `prod`: its derivative looks for zeros, for which
+    the host waits for a GPU."""
+    width, height = extent.clamp(min=0).unbind(-1)
+    return width * height
 
 
 def clip(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
@@ -36,7 +43,7 @@ def clip(box: Tensor, width: Tensor | float, height: Tensor | float) -> Tensor:
 def intersection(a: Tensor, b: Tensor) -> Tensor:
     """Area of a ∩ b for corners (…, 4): (…)."""
     low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
-    return (high - low).clamp(min=0).prod(-1)
+    return _surface(high - low)
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
@@ -51,7 +58,7 @@ def giou(a: Tensor, b: Tensor) -> Tensor:
     shared = intersection(a, b)
     union = area(a) + area(b) - shared
     low, high = torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])
-    hull = (high - low).clamp(min=0).prod(-1)
+    hull = _surface(high - low)
     tiny = _tiny(a)
     return shared / union.clamp(min=tiny) - (hull - union) / hull.clamp(min=tiny)
 

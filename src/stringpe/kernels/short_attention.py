@@ -46,7 +46,7 @@ def _weights(q, k, key, m, scale):
 
 
 @triton.jit(do_not_specialize=["n", "m", "heads"])
-def forward_kernel(
+def attention_forward_kernel(
     q, k, v, o,
     q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_d, o_b, o_h, o_n,
     n, m, heads, scale,
@@ -65,7 +65,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["n", "m", "heads"])
-def backward_kernel(
+def attention_backward_kernel(
     grad, q, k, v, dq, dk, dv,
     g_b, g_h, g_n, g_d, q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_d,
     dq_b, dq_h, dq_n, dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
@@ -97,7 +97,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, o: Tensor, scale: float) -> None:
         return
     b, h, n, _ = q.shape
     with torch.cuda.device_of(q):
-        forward_kernel[(b * h,)](
+        attention_forward_kernel[(b * h,)](
             q, k, v, o, *q.stride(), *k.stride(), *v.stride(), *o.stride()[:3], n, k.shape[2], h, scale, **_sizes(q, k)
         )
 
@@ -110,7 +110,7 @@ def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, dq: Tensor, dk: Tens
         return
     b, h, n, _ = q.shape
     with torch.cuda.device_of(q):
-        backward_kernel[(b * h,)](
+        attention_backward_kernel[(b * h,)](
             grad, q, k, v, dq, dk, dv,
             *grad.stride(), *q.stride(), *k.stride(), *v.stride(),
             *dq.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
