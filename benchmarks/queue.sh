@@ -9,7 +9,8 @@
 # demonstrations (mug, pen, heights .safetensors: see the steps demos and demos-heights, which need a simulator and no
 # GPU). OUT gets one folder per experiment. CACHE keeps rendered frames and decoded images. Every command resumes:
 # finished runs are only read, and a run that was stopped goes on from its checkpoint. LIMIT ends a step after so many
-# seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side. Where NVIDIA's MPS is
+# seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side; a run of Tiny-ImageNet-100
+# or of boxes in 3D takes 6 to 12 GB. Where NVIDIA's MPS is
 # installed, runs share the GPU through it in place of taking turns; MPS=0 leaves it off.
 set -euo pipefail
 
@@ -22,7 +23,7 @@ FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
 SIX="BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate"
 ENDED=$(( $(date +%s) + LIMIT ))
 
-STEPS="S-tiny S-boxes L E9 E2 E5 E4 E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
+STEPS="L E9 E2 E5 E4 E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
 run_() {  # run a command, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
@@ -44,31 +45,29 @@ compare() {  # recipe, folder, jobs, words of its own
 
 run_step() {
     case $1 in
-    # The start of linear layers and of the patch embedding, in half as many epochs, and a quarter of the steps, as the recipes have.
-    S-tiny) compare tiny_imagenet100 start-tiny 12 $TINY loop.epochs=30 --seeds 2 --baseline cayley --encodings absolute cayley \
-        {absolute,cayley}:model.init={xavier,uniform,depth_scaled,width_scaled} {absolute,cayley}:model.patch_gain=0.577 ;;
-    S-boxes) compare scenes_detection3d start-boxes 4 data.cache=$CACHE loop.steps=1000 data.train_size=25000 --seeds 2 --baseline cayley \
-        --encodings absolute cayley cayley:model.init={xavier,uniform,depth_scaled} cayley:model.patch_gain=1 ;;
     # The loop beside a plain one: no other process on the card.
-    L) (unset CUDA_MPS_PIPE_DIRECTORY; stringpe_ bench train --out "$OUT/bench-train") ;;
+    L) (unset CUDA_MPS_PIPE_DIRECTORY; stringpe_ bench train --out "$OUT/bench-train"
+        run_ python benchmarks/side_by_side.py tiny_imagenet100 data.source=synthetic data.in_memory=true --jobs 1 4
+        run_ python benchmarks/side_by_side.py modelnet10 data.train=$DATA/modelnet10.npz --jobs 1 4 8) ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
     E3) for kind in relu linear; do
-            compare tiny_imagenet100 $kind 12 $TINY model.attention=$kind --seeds 5 --encodings $ROWS
+            compare tiny_imagenet100 $kind 6 $TINY loop.eval_every=0 model.attention=$kind --seeds 5 --encodings $ROWS
         done ;;
     # At 96 and 128 px as well. Scaled by 4, normalised coordinates are those of the index at 64 px, and stay so.
-    E4) compare tiny_imagenet100 tiny 16 $TINY --seeds 8 --encodings $ROWS $MORE \
+    E4) compare tiny_imagenet100 tiny 6 $TINY loop.eval_every=0 --seeds 8 --encodings $ROWS $MORE \
         {rope_mixed,cayley}:model.units=normalised,scale=4 ;;
     E5) compare scenes_objects_far objects 11 data.cache=$CACHE --seeds 5 --baseline absolute \
         --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
         cayley:model.depth=channel cayley:model.depth=lift ;;
-    E6) compare scenes_detection3d boxes 6 data.cache=$CACHE --seeds 4 --encodings absolute \
-        sincos rope:base=100,learnable=true rope_mixed circulant cayley absolute:model.depth=none cayley:model.depth=none \
-        cayley:model.box_centre=point ;;
-    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE model.encoding=cayley model.box_centre=point loop.steps=24000 \
+    # Centres relative to points, and absolute ones as in the paper, with and without depth.
+    E6) compare scenes_detection3d boxes 5 data.cache=$CACHE --seeds 4 --encodings absolute sincos \
+        rope:base=100,learnable=true rope_mixed circulant cayley {absolute,rope_mixed,cayley}:model.box_centre=absolute \
+        {absolute,cayley}:model.depth=none,model.box_centre=absolute ;;
+    E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE model.encoding=cayley model.dim=320 model.heads=5 loop.steps=24000 \
         loop.save_every=1000 --out "$OUT/boxes-long" ;;
     # Towers for VOC2007, then detection from them at two rates of the encodings.
     V-towers) for rate in 0.1 1; do
-            compare tiny_imagenet100 voc-towers-$rate 15 $TINY optim.encoding_lr_scale=$rate --seeds 3 \
+            compare tiny_imagenet100 voc-towers-$rate 6 $TINY loop.eval_every=0 optim.encoding_lr_scale=$rate --seeds 3 \
                 --encodings absolute rope rope_mixed circulant cayley
         done ;;
     V) for rate in 0.1 1; do

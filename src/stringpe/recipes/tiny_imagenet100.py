@@ -7,11 +7,11 @@
 
 Data: WebDataset layout, NNNNNN.webp + NNNNNN.cls, decoded once (kept in data.cache) and augmented on the device.
 Layers are compiled; without a C++ compiler on the machine, add loop.compile=false.
-Augmentation: mirror images, shifts by 8 reflected pixels, and mixup.
+Augmentation: mirror images, shifts by 8 reflected pixels, and mixup; branches are dropped at random.
 Models are also tested on images enlarged to 96 and 128 px, without further training: columns of a comparison.
-Time: about 30 s per run on one H200.
-Expected top-1: 47.8 % with absolute embeddings (one seed), 47.9 and 48.3 % with Cayley-STRING (two seeds);
-with optim.encoding_lr_scale=4, 48.0 and 48.5 % (results/2026-11-19-start).
+Time: about 26 s per run on one H200.
+Expected top-1 (two seeds): 49.0 and 49.2 % with absolute embeddings, 49.1 and 48.7 % with Cayley-STRING; at 128 px 13.2
+and 13.9, 8.5 and 9.5 % (results/2026-11-19-start).
 """
 
 from .design import MORE, ROTARY, STRING, Column, Contrast, Design
