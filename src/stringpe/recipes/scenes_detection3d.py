@@ -1,8 +1,8 @@
 """Named objects with their oriented boxes in 3D, in procedural scenes of all four families: the paper's section 4.2.
 
     stringpe compare scenes_detection3d --seeds 3 --jobs 4 --out runs/detection3d --baseline absolute \\
-        --encodings absolute rope rope_mixed circulant cayley cayley:model.box_centre=absolute \\
-                    absolute:model.depth=none,model.box_centre=absolute cayley:model.depth=none,model.box_centre=absolute
+        --encodings absolute rope rope_mixed circulant cayley {absolute,cayley}:model.box_centre=absolute \\
+                    {absolute,cayley}:model.depth=none,model.box_centre=absolute
     stringpe train scenes_detection3d 'model.start=runs/scenes-retrieval/runs/{encoding}/seed{seed}' --out runs/d3
 
 Depth is a channel (a lift alone shows only differences of depth) and the third coordinate: the paper's ViTD. Centres
