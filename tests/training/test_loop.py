@@ -129,7 +129,7 @@ def test_bf16_trains(changed, tmp_path):
 @pytest.mark.slow
 def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     whole = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend="aot_eager"))  # no C++ compiler
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend="aot_eager", **how))  # no C++ compiler
     calm = {"dropout": 0.0, "drop_path": 0.0}
     plain = train(changed(model=calm, loop={"steps": 3}), tmp_path / "a", quiet=True)
     compiled = train(changed(model=calm, loop={"steps": 3, "compile": True}), tmp_path / "b", quiet=True)
@@ -141,10 +141,10 @@ class Row(torch.nn.Module):
 
     def __init__(self, name):
         super().__init__()
-        self.name = name
+        self.name, self.part = name, torch.nn.Identity()  # a layer has parts
 
     def forward(self, x):
-        return x + len(self.name + "!") if self.name < "m" else x
+        return self.part(x) + len(self.name + "!") if self.name < "m" else x
 
 
 def test_many_rows_of_one_process_stay_compiled(monkeypatch):
@@ -156,7 +156,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     graphs = []
     whole = torch.nn.Module.compile
     count = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: whole(self, backend=count))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend=count, **how))
     torch._dynamo.reset()
     with torch._dynamo.config.patch(recompile_limit=8):  # not by monkeypatch, which would leave the name undefined
         for name in "abcdefghijkl":
