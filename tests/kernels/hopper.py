@@ -2,6 +2,7 @@
 
 python tests/kernels/hopper.py 64
 python tests/kernels/hopper.py 64 projection
+python tests/kernels/hopper.py 64 attention
 """
 
 import re
@@ -10,7 +11,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 
-from stringpe.kernels import fused_projection, fused_rotation
+from stringpe.kernels import fused_projection, fused_rotation, short_attention
 
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -57,5 +58,24 @@ def projection(d: int) -> None:
     print(built.asm["ttgir"], built.asm["ptx"])
 
 
+def attention(d: int) -> None:
+    for kernel in (short_attention.attention_forward_kernel, short_attention.attention_backward_kernel):
+        sizes = {"D": d, "WIDTH": d, "N": 64, "M": 64, "WIDE": False}
+        signature, constants, hints = {}, {}, {}
+        for i, name in enumerate(kernel.arg_names):
+            if name in sizes or name.endswith("_d"):  # sizes, and strides of 1
+                signature[name], constants[i,] = "constexpr", sizes.get(name, 1)
+            elif name in ("n", "m", "heads"):
+                signature[name] = "i32"
+            elif name == "scale":
+                signature[name] = "fp32"
+            else:
+                signature[name], hints[i,] = "i32" if re.fullmatch("[a-z]+_[bhn]", name) else "*bf16", ALIGNED
+        source = triton.compiler.ASTSource(kernel, signature, constants, hints)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+        print(built.asm["ptx"])
+
+
 if __name__ == "__main__":
-    (projection if "projection" in sys.argv else main)(int(sys.argv[1]))
+    kinds = {"projection": projection, "attention": attention}
+    kinds.get(sys.argv[-1], main)(int(sys.argv[1]))

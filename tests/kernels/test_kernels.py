@@ -58,3 +58,16 @@ def test_projection_compiled_for_hopper(d: int) -> None:
     assert not re.findall(r"convert_layout.*tensor<\d+x\d+xf32", listing)
     assert listing.count("scf.for") == 1
     assert "wgmma.mma_async" in listing
+
+
+@pytest.mark.parametrize("d", [32, 64, 128])
+@pytest.mark.slow
+def test_short_attention_compiled_for_hopper(d: int) -> None:
+    """Products in the matrix units, 16 bytes at a time, and no array in local memory."""
+    pytest.importorskip("triton")
+    listing = run(str(HERE / "hopper.py"), str(d), "attention", TRITON_INTERPRET="0")
+    assert listing.count("wgmma.wait_group") >= 2
+    assert not re.findall(r"mma\.sync", listing)
+    assert re.findall(r"ld\.global[.\w]*\.v4\.b32", listing)
+    assert re.findall(r"st\.global[.\w]*\.v4\.b32", listing)
+    assert not re.findall(r"(ld|st)\.(global[.\w]*b16|local)", listing)

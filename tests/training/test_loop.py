@@ -129,7 +129,9 @@ def test_bf16_trains(changed, tmp_path):
 @pytest.mark.slow
 def test_compiled_training_agrees(changed, tmp_path, monkeypatch):
     whole = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend="aot_eager", **how))  # no C++ compiler
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **how: whole(self, backend="aot_eager", **how)
+    )  # no C++ compiler
     calm = {"dropout": 0.0, "drop_path": 0.0}
     plain = train(changed(model=calm, loop={"steps": 3}), tmp_path / "a", quiet=True)
     compiled = train(changed(model=calm, loop={"steps": 3, "compile": True}), tmp_path / "b", quiet=True)
