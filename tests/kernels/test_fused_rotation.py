@@ -145,7 +145,7 @@ def test_strides_of_single_elements_are_zero() -> None:
     assert fused_rotation._strides(None) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 3), (64, 1, 33), (65, 7), (1000, 2, 2, 5)])
+@pytest.mark.parametrize("shape", [(1, 2, 3), (64, 1, 33), (65, 7), (1000, 2, 2, 5), (5000, 3)])
 def test_sums_of_rows(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device=DEVICE)
