@@ -4,9 +4,9 @@
 
 Data: the frames of `scenes`. LoRA of rank 2 has 512 numbers per layer, S of Cayley-STRING 480.
 Time: 9 seconds of one core per run, after 75 for the RGB model.
-Expected (seeds 0 to 4, torch 2.13.0 on a CPU, % of objects named, ± half of the 95 % interval): classifier alone
-27.66 ± 0.11, RoPE-Mixed 28.23, Cayley with a random basis 28.23, RoPE-Mixed with LoRA 28.39, Cayley 28.54;
-Cayley − RoPE-Mixed +0.31 ± 0.16, learned − random basis +0.32 ± 0.16. More in results/2026-11-18-frozen-vit.
+Expected (ten RGB models, seeds 20 to 29, torch 2.13.0 on a CPU, % of objects named, ± half of the 95 % interval):
+classifier alone 29.18 ± 0.05, RoPE-Mixed 29.29, Cayley with a random basis 29.29, RoPE-Mixed with LoRA 29.30, Cayley
+29.42; Cayley − RoPE-Mixed +0.13 ± 0.06, learned − random basis +0.14 ± 0.06. More in results/2026-11-19-frozen-vit.
 """
 
 from dataclasses import replace

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from ..io.files import write_bytes
 from ..metrics.statistics import Test, contrast, row_seed_residual, spreads_alike
-from ..recipes.design import EQUAL, MORE, TUNING_SEED, Contrast, Design, Question
+from ..recipes.design import EQUAL, MORE, TUNING_SEED, Contrast, Design, Question, row_changes
+from ..recipes.overrides import override
+from ..recipes.schema import Recipe
 from ..tasks.base import Task
 from .comparison_table import Scores, Summary, best_rows, cost_rows, difference_rows, score_rows
 from .figures import can_draw, draw_curves, draw_scores
@@ -214,7 +216,7 @@ def _costs(summaries: Sequence[Summary], baseline: str) -> Section:
 
 def _method(question: Question, scores: Scores) -> Section:
     recipe, tuning = question.recipe, question.tuning
-    encodings = [row.partition(":")[0] for row in question.rows]
+    lifted = [row.partition(":")[0] for row in question.rows if "lift" in _row_depth(recipe, row)]
     notes = [_explain_intervals(scores, question.seeds, question.baseline)] if question.seeds > 1 else []
     if tuning is not None:
         length = "full" if tuning.share == 1 else f"{tuning.share:g} of the"
@@ -222,11 +224,17 @@ def _method(question: Question, scores: Scores) -> Section:
             f"The learning rate of each row is the best of {', '.join(f'{r:g}' for r in tuning.rates)} by one run "
             f"of {length} length with seed {recipe.seed + TUNING_SEED}, which is not among those reported."
         )
-    if "lift" in recipe.model.depth and "none" in encodings:
+    if "none" in lifted:
         notes.append("none has no coordinates to lift depth into: it gets depth as a fourth image channel.")
-    if "lift" in recipe.model.depth and "absolute" in encodings:
-        notes.append("absolute adds a learned table for the place in the image and sine-cosine features of the depth.")
+    if "absolute" in lifted:
+        notes.append("absolute adds a learned table for the place in the image and one for the depth.")
     return Section("How the numbers were made", notes=tuple(notes))
+
+
+def _row_depth(recipe: Recipe, row: str) -> str:
+    """How a row uses depth, with its changes of the recipe."""
+    changes = [change for change in row_changes(row) if change.startswith("model.depth=")]
+    return override(recipe, changes).model.depth
 
 
 def _explain_intervals(scores: Scores, seeds: int, baseline: str) -> str:
