@@ -4,9 +4,17 @@ import re
 
 import pytest
 
+from stringpe import recipes
 from stringpe.metrics.statistics import Estimate, Test
 from stringpe.recipes.design import EQUAL, MORE, Column, Contrast, Design
-from stringpe.training.comparison_report import conclusions, find_contrasts, open_questions, verdict
+from stringpe.recipes.overrides import override
+from stringpe.training.comparison_report import (
+    conclusions,
+    explain_depth,
+    find_contrasts,
+    open_questions,
+    verdict,
+)
 from stringpe.training.comparison_table import Cell, Summary, as_csv, cost_rows, score_rows, summarise
 from stringpe.training.report import Section, as_markdown
 
@@ -122,3 +130,11 @@ def test_two_seeds_are_never_enough():
     assert {f.outcome for f in found} == {"open"}
     assert conclusions(found, 2) == []
     assert len(open_questions(found)) == len(found)
+
+
+def test_the_report_says_how_a_row_uses_depth_only_where_it_does():
+    recipe = recipes.load("scenes")  # depth is lifted
+    assert [note.split()[0] for note in explain_depth(recipe, ["none", "absolute", "cayley"])] == ["none", "absolute"]
+    assert explain_depth(recipe, ["none:model.depth=none", "cayley:share_heads=true"]) == []
+    (note,) = explain_depth(override(recipe, ["model.depth=none"]), ["none", "absolute:model.depth=lift"])
+    assert note.startswith("absolute adds a learned table")

@@ -216,7 +216,6 @@ def _costs(summaries: Sequence[Summary], baseline: str) -> Section:
 
 def _method(question: Question, scores: Scores) -> Section:
     recipe, tuning = question.recipe, question.tuning
-    lifted = [row.partition(":")[0] for row in question.rows if "lift" in _row_depth(recipe, row)]
     notes = [_explain_intervals(scores, question.seeds, question.baseline)] if question.seeds > 1 else []
     if tuning is not None:
         length = "full" if tuning.share == 1 else f"{tuning.share:g} of the"
@@ -224,17 +223,22 @@ def _method(question: Question, scores: Scores) -> Section:
             f"The learning rate of each row is the best of {', '.join(f'{r:g}' for r in tuning.rates)} by one run "
             f"of {length} length with seed {recipe.seed + TUNING_SEED}, which is not among those reported."
         )
-    if "none" in lifted:
-        notes.append("none has no coordinates to lift depth into: it gets depth as a fourth image channel.")
-    if "absolute" in lifted:
-        notes.append("absolute adds a learned table for the place in the image and one for the depth.")
+    notes += explain_depth(recipe, question.rows)
     return Section("How the numbers were made", notes=tuple(notes))
 
 
-def _row_depth(recipe: Recipe, row: str) -> str:
-    """How a row uses depth, with its changes of the recipe."""
-    changes = [change for change in row_changes(row) if change.startswith("model.depth=")]
-    return override(recipe, changes).model.depth
+def explain_depth(recipe: Recipe, rows: Sequence[str]) -> list[str]:
+    """What depth="lift" means for rows that have no coordinates to lift it into, where there are such rows."""
+    lifted = set()
+    for row in rows:
+        changes = [change for change in row_changes(row) if change.startswith("model.depth=")]
+        if "lift" in override(recipe, changes).model.depth:
+            lifted.add(row.partition(":")[0])
+    notes = {
+        "none": "none has no coordinates to lift depth into: it gets depth as a fourth image channel.",
+        "absolute": "absolute adds a learned table for the place in the image and one for the depth.",
+    }
+    return [note for encoding, note in notes.items() if encoding in lifted]
 
 
 def _explain_intervals(scores: Scores, seeds: int, baseline: str) -> str:
