@@ -66,6 +66,21 @@ def test_a_step_can_be_captured_where_no_shape_ever_changes(recipe, monkeypatch)
     assert not Detection2D(override(recipe, ["augment.mosaic="])).capturable
 
 
+def test_prompts_that_are_chosen_come_in_few_sizes_and_change_nothing(task, monkeypatch):
+    """Compiled layers are compiled for each size anew."""
+    torch.manual_seed(0)
+    model = task.model().eval()
+    batch = next(task.batches(0, Place()))
+    whole, sizes = task.loss(model, batch), []
+    model.text.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(detection2d, "_ENCODE_ALL", 1)
+    for step in (1, 7, 64):
+        monkeypatch.setattr(detection2d, "_PROMPTS_STEP", step)
+        torch.testing.assert_close(task.loss(model, batch), whole)
+    chosen = len(batch["query"].unique())
+    assert sizes == [-(-chosen // step) * step for step in (1, 7, 64)]
+
+
 def test_loss_is_the_mean_of_parts_of_the_batch(task):
     """So that accumulating gradients changes nothing."""
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.boxes2d import BoxedPictures, load_boxes2d, load_squares, validation_squares
@@ -33,6 +34,7 @@ TOP = 300
 """The most pairs of token and class that the results of an image hold."""
 
 _ENCODE_ALL = 1024  # up to this many prompts, every step encodes all: choosing the batch's would wait for the device
+_PROMPTS_STEP = 256  # more prompts are encoded in multiples of these: compiled layers then see few sizes
 _PROMPTS_PER_CALL = 512  # in evaluation
 _OWL_CONTEXT = 16  # transformers' default, which it leaves out of a configuration
 
@@ -140,7 +142,7 @@ class Detection2D(TextTask):
         tokens, index = self._tokens(batch["image"].device), batch["query"]
         if len(tokens) > _ENCODE_ALL:
             used, index = index.unique(return_inverse=True)
-            tokens = tokens[used]
+            tokens = tokens[F.pad(used, (0, -len(used) % _PROMPTS_STEP))]  # padding is prompt 0, which nobody asks for
         detections: Detections = model(batch["image"], tokens, index=index, mask=batch["mask"])
         truth = Truth(batch["boxes"], batch["labels"], batch["valid"], batch["crowd"])
         masks = {name: batch[name] for name in ("mask", "exhaustive")}
