@@ -6,7 +6,9 @@
 
 Data: 6,000 + 400 frames at 64 px, rendered on the first run (a minute of one CPU core) and kept in the user's cache
 folder. Centres are predicted relative to the points where patches lie, as in `scenes_detection3d`.
-Time: about 70 ms of one CPU core per step, so four minutes per run.
+Time: 30 to 50 ms of one CPU core per step, so two minutes per run.
+Expected mean 3D IoU (five seeds, torch 2.13.0 on a CPU): absolute 11.78 ± 0.29, RoPE-Mixed 11.90 ± 0.78, Circulant
+11.85 ± 0.39, Cayley 11.79 ± 0.31 %; rotary − absolute +0.07 ± 0.43 (results/2026-11-19-boxes-small).
 """
 
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
