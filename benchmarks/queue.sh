@@ -60,9 +60,7 @@ run_step() {
         --encodings $ROWS absolute:model.depth=none rope_mixed:model.depth=none cayley:model.depth=none \
         cayley:model.depth=channel cayley:model.depth=lift ;;
     # Centres relative to points, and absolute ones as in the paper, with and without depth.
-    E6) compare scenes_detection3d boxes 5 data.cache=$CACHE --seeds 4 --encodings absolute sincos \
-        rope:base=100,learnable=true rope_mixed circulant cayley {absolute,rope_mixed,cayley}:model.box_centre=absolute \
-        {absolute,cayley}:model.depth=none,model.box_centre=absolute ;;
+    E6) compare scenes_detection3d boxes 5 data.cache=$CACHE ;;
     E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE model.encoding=cayley model.dim=320 model.heads=5 loop.steps=24000 \
         loop.save_every=1000 --out "$OUT/boxes-long" ;;
     # Towers for VOC2007, then detection from them at two rates of the encodings.

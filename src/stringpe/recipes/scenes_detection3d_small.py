@@ -11,6 +11,9 @@ Expected mean 3D IoU (five seeds, torch 2.13.0 on a CPU): absolute 11.78 ± 0.29
 11.85 ± 0.39, Cayley 11.79 ± 0.31 %; rotary − absolute +0.07 ± 0.43 (results/2026-11-19-boxes-small).
 """
 
+from .design import Design
+from .scenes_detection3d import BOTH, CONTRASTS, fix_centres
+from .scenes_detection3d import DESIGN as LARGE
 from .schema import Augment, Data, Loop, Loss, Model, Optim, Recipe, Text
 
 RECIPE = Recipe(
@@ -31,4 +34,11 @@ RECIPE = Recipe(
         save_every=3000,
         keep=1,
     ),
+)
+
+DESIGN = Design(
+    rows=("absolute", "rope_mixed", "circulant", "cayley", *fix_centres(*BOTH)),
+    seeds=5,
+    contrasts=CONTRASTS,
+    about=LARGE.about,
 )
