@@ -68,8 +68,8 @@ DESIGN = Design(
     seeds=4,
     contrasts=CONTRASTS,
     about=(
-        "Every model finds named objects in RGB-D scenes and gives each an oriented box in metres. Centres are predicted "
-        "relative to the points where patches lie in space, or, in rows that say so, absolutely, as in the paper; there "
-        "a run may stay for long at boxes that are alike in every image."
+        "Every model finds named objects in RGB-D scenes and gives each an oriented box in metres. Centres are "
+        "predicted relative to the points where patches lie in space, or, in rows that say so, absolutely, as in the "
+        "paper; there a run may stay for long at boxes that are alike in every image."
     ),
 )  # fmt: skip
