@@ -10,8 +10,8 @@
 # GPU). OUT gets one folder per experiment. CACHE keeps rendered frames and decoded images. Every command resumes:
 # finished runs are only read, and a run that was stopped goes on from its checkpoint. LIMIT ends a step after so many
 # seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side; a run of Tiny-ImageNet-100
-# or of boxes in 3D takes 6 to 12 GB. Where NVIDIA's MPS is
-# installed, runs share the GPU through it in place of taking turns; MPS=0 leaves it off.
+# or of boxes in 3D takes 6 to 12 GB. Where NVIDIA's MPS is installed, runs share the GPU through it in place of taking
+# turns; MPS=0 leaves it off.
 set -euo pipefail
 
 DATA=${DATA:-data} OUT=${OUT:-runs} CACHE=${CACHE:-$OUT/cache} LIMIT=${LIMIT:-580}

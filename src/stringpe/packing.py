@@ -233,8 +233,8 @@ def broadcast_mask(mask: Tensor, b: int, h: int, n: int, m: int, device: torch.d
         full = mask[:, None] if mask.ndim == 3 else mask
     sizes = (1,) * (4 - full.ndim) + tuple(full.shape)
     # Compared one by one: torch's compiler does not find a symbolic size among others with `in`.
-    dimensions = zip(sizes, (b, h, n, m), strict=True) if 2 <= mask.ndim <= 4 else [(0, 1)]
-    if not all(size == whole or size == 1 for size, whole in dimensions):
+    fits = 2 <= mask.ndim <= 4 and all(s == whole or s == 1 for s, whole in zip(sizes, (b, h, n, m), strict=True))
+    if not fits:
         raise ValueError(
             f"mask must be (b, m) = ({b}, {m}), (n, m) = ({n}, {m}), (b, n, m) = ({b}, {n}, {m}), or broadcast to "
             f"(b, h, n, m) = ({b}, {h}, {n}, {m}); got {shape}"

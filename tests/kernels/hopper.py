@@ -19,6 +19,7 @@ ALIGNED = [["tt.divisibility", 16]]
 def main(d: int) -> None:
     for kernel in (fused_rotation.forward_kernel, fused_rotation.backward_kernel):
         backward = kernel is fused_rotation.backward_kernel
+        print(f"// {kernel.__name__}")
         tile = fused_rotation.tile(d // 2, 1024, 32, 12, True, 3, backward=backward)
         sizes = {"C": 3, "PLANES": d // 2, "WIDTH": d // 2, "GROUPS": 1, "BATCH": tile.batch, "TOKENS": tile.tokens}
         signature, constants, hints = {}, {}, {}

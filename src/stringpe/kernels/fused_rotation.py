@@ -44,7 +44,7 @@ _FORWARD_MANY = _FORWARD | {32: (64, 2), 64: (4, 1)}  # with more than four coor
 _WIDE = (4, 1)  # wider than all of these
 _BACKWARD_PLANES, _BACKWARD_TOKENS = 512, 16  # of a backward program, at most, on one warp: it sums without others
 _SUM_ROWS, _SUM_COLUMNS = 64, 32  # of a program that sums what backward programs leave
-_SHORT = 4096  # rows; a program that sums more of them would run for longer than torch's reduction, which splits them
+_SHORT = 4096  # rows; taller tables are left to torch's reduction, which splits them (the limit is not measured)
 # Enough programs for four rounds on 132 multiprocessors that hold eight each: only then may they grow along the batch.
 ENOUGH_PROGRAMS, MOST_ENTRIES = 4096, 8
 

@@ -6,9 +6,9 @@
     dv = Pᵀ do        dP = do vᵀ        dS = P ⊙ (dP − Σ_j P ⊙ dP)        dq = scale · dS k        dk = scale · dSᵀ q
 
 Flash attention cuts sequences into blocks of 64 or 128 tokens and keeps sums of parts; its backward pass adds to dq
-from many programs and needs two more launches around it. Up to `LONGEST` tokens nothing has to be cut: each pass is one
-launch that reads every operand once, nothing is kept for backward but q, k and v, and results do not depend on the
-order in which programs run.
+from many programs and needs two more launches around it. Up to `LONGEST_ATTENTION` tokens nothing has to be cut: each
+pass is one launch that reads every operand once, nothing is kept for backward but q, k and v, and results do not
+depend on the order in which programs run.
 """
 
 import torch
