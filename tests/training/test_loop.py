@@ -153,7 +153,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
     import torch._dynamo
 
-    from stringpe.training.capture import compile_layers
+    from stringpe.training.capture import compile_model
 
     graphs = []
     whole = torch.nn.Module.compile
@@ -163,7 +163,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     with torch._dynamo.config.patch(recompile_limit=8):  # not by monkeypatch, which would leave the name undefined
         for name in "abcdefghijkl":
             model = torch.nn.Sequential(torch.nn.ModuleList([Row(name)]))
-            compile_layers(model)
+            compile_model(model)
             model[0][0](torch.zeros(2))
     assert len(graphs) == 12
 

@@ -60,6 +60,29 @@ class Block(nn.Module):
         return x * (keep / (1 - self.drop_path)).to(x.dtype)
 
 
+class Layers(nn.ModuleList):
+    """Layers that run one after another. Where each of them is compiled by itself (`compile_each`), torch.compile of
+    the model around them makes one graph of what comes before them and one of what comes after."""
+
+    _run: Callable[..., Tensor] | None = None
+
+    def forward(self, x: Tensor, options: Sequence[Mapping[str, Any]]) -> Tensor:
+        """x through all layers, each called with its own options."""
+        return (self._run or _run_in_turn)(self, x, options)
+
+    def compile_each(self, **options: Any) -> None:
+        """Compile every layer, with the options of torch.compile: equal layers share their code."""
+        for layer in self:
+            layer.compile(**options)
+        self._run = torch.compiler.disable(_run_in_turn)  # or the graph around the layers would take them in
+
+
+def _run_in_turn(layers: Layers, x: Tensor, options: Sequence[Mapping[str, Any]]) -> Tensor:
+    for layer, own in zip(layers, options, strict=True):
+        x = layer(x, **own)
+    return x
+
+
 def stack_blocks(
     dim: int,
     attention: Iterable[Attention | LinearAttention],
@@ -67,10 +90,10 @@ def stack_blocks(
     mlp_dim: int,
     dropout: float,
     drop_path: float,
-) -> nn.ModuleList:
+) -> Layers:
     """Blocks around these layers of attention; drop_path grows linearly, from 0 in the first to its full value."""
     rates = (drop_path * i / max(layers - 1, 1) for i in range(layers))
-    return nn.ModuleList(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
+    return Layers(Block(dim, a, mlp_dim, dropout, rate) for a, rate in zip(attention, rates, strict=True))
 
 
 class MapPool(nn.Module):
@@ -112,7 +135,7 @@ def check_rates(dropout: float, drop_path: float) -> None:
 
 
 def run_blocks(
-    blocks: nn.ModuleList,
+    blocks: Layers,
     x: Tensor,
     coords: Tensor,
     mask: Tensor | None = None,
@@ -120,11 +143,13 @@ def run_blocks(
 ) -> Tensor:
     """Tokens (b, n, dim), or packed ones (1, N, dim), at coords through all blocks. What depends on parameters alone,
     such as P and its product with the weights, is worked out for all layers at once where possible."""
-    chain = as_blocks(blocks)
-    for block, prepared in zip(chain, prepare_together([block.attention for block in chain]), strict=True):
-        places = None if block.attention.encoding is None else coords
-        x = block(x, places, mask=mask, lengths=packing, prepared=prepared)
-    return x
+    layers = [block.attention for block in as_blocks(blocks)]
+    options = [
+        {"coords": None if layer.encoding is None else coords, "mask": mask, "lengths": packing, "prepared": prepared}
+        for layer, prepared in zip(layers, prepare_together(layers), strict=True)
+    ]
+    out: Tensor = blocks(x, options)
+    return out
 
 
 def as_blocks(blocks: nn.ModuleList) -> list[Block]:

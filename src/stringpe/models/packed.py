@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..checks import check_tensor
 from ..folding import in_groups
 from ..packing import Packing
-from .blocks import run_blocks
+from .blocks import Layers, run_blocks
 
 
 class Features(NamedTuple):
@@ -48,7 +48,7 @@ class _Model(Protocol):
 
     patch_size: int
     front: int
-    blocks: nn.ModuleList
+    blocks: Layers
     norm: nn.LayerNorm
 
     def tokenise(self, image: Tensor, depth: Tensor | None = None) -> BlockInputs: ...

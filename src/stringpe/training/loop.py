@@ -30,7 +30,7 @@ from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
 from ..seeds import derive
 from ..tasks.base import Task
-from .capture import CapturedStep, Step, compile_layers, prefetch
+from .capture import CapturedStep, Step, compile_model, prefetch
 from .costs import Clock
 from .log import Log, start_tracker
 from .state import Ema, restore_generators, save_generators
@@ -59,7 +59,7 @@ class Run:
                 parameter.requires_grad_(False)
         self.parameters = sum(p.numel() for p in model.parameters()) // recipe.loop.seeds
         if recipe.loop.compile:
-            compile_layers(model, quiet=quiet)
+            compile_model(model, quiet=quiet)
         self.model: nn.Module
         captures = (
             recipe.loop.compile and self.place.world == 1 and self.place.device.type == "cuda" and task.capturable

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...catalogue import create
+from ...models.blocks import Layers
 from ...models.initialise import draw_by_fan_in, initialise, set_to_zero
 from ...softmax_attention import softmax_attention
 
@@ -71,7 +72,7 @@ class ChunkDecoder(nn.Module):
         super().__init__()
         self.enter = nn.Linear(inputs, dim)
         self.place = SinCos(dim, coord_dim=1)
-        self.blocks = nn.ModuleList(ChunkBlock(dim, num_heads, mlp_ratio) for _ in range(layers))
+        self.blocks = Layers(ChunkBlock(dim, num_heads, mlp_ratio) for _ in range(layers))
         self.norm, self.leave = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, outputs)
         initialise(self)
 
@@ -82,18 +83,14 @@ class ChunkDecoder(nn.Module):
 
     def memory(self, context: Tensor) -> Memory:
         """Keys and values of the observed tokens (b, n, dim)."""
-        return [block.across.memory(context) for block in self._blocks()]
+        return [block.across.memory(context) for block in self.blocks if isinstance(block, ChunkBlock)]
 
     def forward(self, x: Tensor, condition: Tensor, memory: Memory) -> Tensor:
         times = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None]
         h = self.enter(x)
         h = h + self.place(times).to(h.dtype)
-        for block, keys_and_values in zip(self._blocks(), memory, strict=True):
-            h = block(h, condition, times, keys_and_values)
+        h = self.blocks(h, [{"condition": condition, "times": times, "memory": part} for part in memory])
         return self.leave(self.norm(h))
-
-    def _blocks(self) -> list[ChunkBlock]:
-        return [block for block in self.blocks if isinstance(block, ChunkBlock)]
 
 
 def repeat_memory(memory: Memory, times: int) -> Memory:

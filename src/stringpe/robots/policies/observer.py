@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...attention import Attention
 from ...baselines import SinCos
 from ...coords import Calibration, grid
-from ...models.blocks import NONE, Block, build_encodings, is_absolute, run_blocks
+from ...models.blocks import NONE, Block, Layers, build_encodings, is_absolute, run_blocks
 from ...models.depth import WorldLift, world_points
 from ...models.initialise import draw_by_fan_in, initialise
 from ...models.vit import ViT
@@ -113,7 +113,7 @@ class Observer(nn.Module):
         name = encoding if frame == "world" and not is_absolute(encoding) else "none"
         options = {} if name == NONE else encoding_options or {}  # they are the image encoder's, too
         encodings = build_encodings(name, options, layers, sizes, shared=False)
-        self.blocks = nn.ModuleList(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in encodings)
+        self.blocks = Layers(Block(dim, Attention(dim, num_heads, e), hidden, 0.0, 0.0) for e in encodings)
         self.lift = None if name == "none" or not layers else WorldLift(encoder.patch_size)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         initialise(self, skip=[encoder])  # which may be trained
@@ -153,9 +153,7 @@ class Observer(nn.Module):
                 self.lift.measure(points), (0, 0, 0, x.shape[1] - points.shape[1])
             )  # the others at the origin
             return self.norm(run_blocks(self.blocks, x, coords))
-        for block in self.blocks:
-            x = block(x, None)
-        return self.norm(x)
+        return self.norm(self.blocks(x, [{"coords": None}] * len(self.blocks)))
 
     def _patch_tokens(
         self, image: Tensor, depth: Tensor | None, calibration: Calibration | None
