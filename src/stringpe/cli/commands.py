@@ -44,7 +44,8 @@ def compare(
         seeds: Seeds per row; 0 takes as many as the recipe says, 5 for relations.
         out: Folder to write to; run the command again to resume.
         baseline: The row that all others are compared with; by default absolute if it is a row, else the first.
-        jobs: Runs side by side; 0 is one on a GPU, and one per core on a CPU.
+        jobs: Runs side by side; 0 is one per core on a CPU, and on a GPU four where they can share it (NVIDIA's MPS),
+            else one.
         rates: Learning rates to choose from for every row, on a seed that is not reported, before all other runs.
         rates_share: Length of the runs that choose a rate, as a share of the recipe's steps.
         costs: Measure step time and memory of all rows in turns, after training.

@@ -1,6 +1,6 @@
 """`scenes_objects` trained with near cameras, and tested with near and with far ones.
 
-    stringpe compare scenes_objects_far data.cache=cache --jobs 11 --no-costs --out runs/objects-far
+    stringpe compare scenes_objects_far data.cache=cache --baseline absolute --jobs 8 --no-costs --out runs/objects-far
 
 Data: training cameras stand near what they look at, in 40,000 rooms; the 4,000 test rooms are seen by near cameras
 and, for the metric `far`, by cameras farther away than any in training. Objects are then smaller in the image and
@@ -10,7 +10,7 @@ Time and expected number: not known, because the comparison, which needs a GPU, 
 
 from dataclasses import replace
 
-from .design import Column, Design
+from .design import EQUAL, MORE, ROTARY, STRING, Column, Contrast, Design
 from .scenes_objects import RECIPE as OBJECTS
 
 RECIPE = replace(
@@ -20,15 +20,28 @@ RECIPE = replace(
     loop=replace(OBJECTS.loop, epochs=20),
 )
 
+NEAR, FAR = "near", "far"
+DEPTH = ("absolute", "rope_mixed", "cayley")
 DESIGN = Design(
-    rows=("absolute", "sincos", "rope", "rope:base=100", "rope_mixed", "circulant", "cayley"),
+    rows=(
+        "absolute", "sincos", "rope", "rope:base=100", "rope:base=100,learnable=true",
+        "rope_mixed", "circulant", "cayley",
+        *(f"{row}:model.depth=none" for row in DEPTH), "cayley:model.depth=channel", "cayley:model.depth=lift",
+    ),
     seeds=5,
     columns=(
-        Column("near", "test rooms seen by cameras as near as in training"),
-        Column("far", "the same models and rooms, seen from farther away than anything in training", metric="far"),
+        Column(NEAR, "test rooms seen by cameras as near as in training"),
+        Column(FAR, "the same models and rooms, seen from farther away than anything in training", metric="far"),
+    ),
+    contrasts=(
+        replace(ROTARY, expected={NEAR: MORE, FAR: MORE}),
+        replace(STRING, expected={NEAR: EQUAL, FAR: EQUAL}),
+        Contrast("RoPE-Mixed − RoPE, learned", ("rope_mixed",), ("rope:base=100,learnable=true",)),
+        Contrast("depth − RGB", DEPTH, tuple(f"{row}:model.depth=none" for row in DEPTH), {NEAR: MORE, FAR: MORE}),
+        Contrast("channel and lift − channel", ("cayley",), ("cayley:model.depth=channel",)),
     ),
     about=(
         "Every model names the object at a queried place of an RGB-D frame. Training cameras stand near; those of the "
         "second column stand farther away than any of them, where absolute embeddings of depth have not been trained."
     ),
-)
+)  # fmt: skip

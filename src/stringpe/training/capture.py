@@ -54,6 +54,8 @@ def compile_model(model: nn.Module, *, quiet: bool = True) -> None:
             for layer in stack:
                 layer.compile(dynamic=False)
     if all(isinstance(stack, Layers) for stack in stacks):
+        # Products of parameters alone, such as Pᵀ W, are in float32 on purpose (`stringpe.folding`).
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
         model.compile(dynamic=False)
 
 

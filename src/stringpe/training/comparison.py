@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from ..tasks.base import Task
 from .comparison_costs import load_or_measure_costs
 from .comparison_report import Finding, draw_pictures, find_contrasts, write_sections
 from .comparison_table import Summary, as_csv, summarise
+from .gpu_sharing import RUNS, share_gpu
 from .launch import read_result, train, train_start, versions
 from .log import check_tracker
 from .report import as_markdown, show_samples, write_report
@@ -88,7 +89,8 @@ def compare(
     design: columns, contrasts, and the default rows and seeds; by default the recipe's own. Its contrasts are written
         to design.json before anything runs.
     baseline: the row that differences are taken from; by default "absolute" if it is a row, else the first.
-    jobs: runs side by side; 0 is one on a GPU and one per core on a CPU.
+    jobs: runs side by side; 0 is one per core on a CPU, and on a GPU four where they can share it (NVIDIA's MPS), else
+        one. Of four that were not asked for, those that run out of memory are repeated one by one.
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
     costs: measure step time and memory of the rows in turns, after training.
     metrics: metrics of the task to show, one column each, in place of the design's columns.
@@ -171,7 +173,10 @@ def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: boo
             rate_scores = tune(recipe, rows, out, question.tuning, task.examples, pool, quiet)
         rates = {row: [f"optim.lr={best_rate(scores)}"] for row, scores in rate_scores.items()}
         plan = plan_runs(recipe, rows, question.seeds, out, rates, variants=variants, stack_seeds=task.stacks_seeds)
-        return run_all(plan, pool, quiet), rate_scores
+        outcomes = run_all(plan, pool, quiet)
+    if not jobs and any(isinstance(outcome, torch.OutOfMemoryError) for _, outcome in outcomes):
+        outcomes = run_all(plan, None, quiet)  # side by side was our choice
+    return outcomes, rate_scores
 
 
 # Running them side by side.
@@ -180,14 +185,17 @@ def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: boo
 @contextmanager
 def start_workers(jobs: int) -> Iterator[WorkerPool | None]:
     """Processes for `jobs` runs side by side, which keep their data from run to run; None for one run at a time. 0 jobs
-    are one on a GPU, and one per core on a CPU."""
-    jobs = jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
-    if jobs <= 1:
-        yield None
-        return
-    threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
-    with WorkerPool(jobs, torch.set_num_threads, (threads,)) as pool:
-        yield pool
+    are as many as `compare` says."""
+    with share_gpu() if jobs != 1 else nullcontext(False) as shared:
+        if not jobs and torch.cuda.is_available():
+            jobs = RUNS if shared else 1
+        jobs = jobs or os.cpu_count() or 1
+        if jobs <= 1:
+            yield None
+            return
+        threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
+        with WorkerPool(jobs, torch.set_num_threads, (threads,)) as pool:
+            yield pool
 
 
 def run_all(plan: Sequence[PlannedRun], pool: WorkerPool | None, quiet: bool) -> Outcomes:
