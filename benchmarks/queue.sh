@@ -10,8 +10,7 @@
 # GPU). OUT gets one folder per experiment. CACHE keeps rendered frames and decoded images. Every command resumes:
 # finished runs are only read, and a run that was stopped goes on from its checkpoint. LIMIT ends a step after so many
 # seconds (580 by default; 0 for no limit). JOBS overrides how many runs stand side by side; a run of Tiny-ImageNet-100
-# or of boxes in 3D takes 6 to 12 GB. Where NVIDIA's MPS is installed, runs share the GPU through it in place of taking
-# turns; MPS=0 leaves it off.
+# or of boxes in 3D takes 6 to 12 GB.
 set -euo pipefail
 
 DATA=${DATA:-data} OUT=${OUT:-runs} CACHE=${CACHE:-$OUT/cache} LIMIT=${LIMIT:-580}
@@ -23,7 +22,7 @@ FOUR="absolute rope:base=100,learnable=true rope_mixed cayley"
 SIX="BowlOnRack GlassOnRack PlateOnRack HandOverBanana HandOverPen MugOnPlate"
 ENDED=$(( $(date +%s) + LIMIT ))
 
-STEPS="L E9 E2 E5 E4 E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
+STEPS="L E9 E2 E4 E3 E6 E6-long V-towers V demos E7-mug E7-pen E7-eval demos-multi E7-multi E7-multi-eval demos-heights E8 E8-eval"
 
 run_() {  # run a command, or show it; stop when the time is over
     if [ "$SHOW" = 1 ]; then
@@ -46,9 +45,8 @@ compare() {  # recipe, folder, jobs, words of its own
 run_step() {
     case $1 in
     # The loop beside a plain one: no other process on the card.
-    L) (unset CUDA_MPS_PIPE_DIRECTORY; stringpe_ bench train --out "$OUT/bench-train"
-        run_ python benchmarks/side_by_side.py tiny_imagenet100 data.source=synthetic data.in_memory=true --jobs 1 4
-        run_ python benchmarks/side_by_side.py modelnet10 data.train=$DATA/modelnet10.npz --jobs 1 4 8) ;;
+    L) stringpe_ bench train --out "$OUT/bench-train"
+        run_ python benchmarks/side_by_side.py modelnet10 data.train=$DATA/modelnet10.npz --jobs 1 4 8 ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
     E3) for kind in relu linear; do
             compare tiny_imagenet100 $kind 6 $TINY loop.eval_every=0 model.attention=$kind --seeds 5 --encodings $ROWS
@@ -56,7 +54,6 @@ run_step() {
     # At 96 and 128 px as well. Scaled by 4, normalised coordinates are those of the index at 64 px, and stay so.
     E4) compare tiny_imagenet100 tiny 6 $TINY loop.eval_every=0 --seeds 8 --encodings $ROWS $MORE \
         {rope_mixed,cayley}:model.units=normalised,scale=4 ;;
-    E5) compare scenes_objects_far objects 8 data.cache=$CACHE --baseline absolute ;;
     # Centres relative to points, and absolute ones as in the paper, with and without depth.
     E6) compare scenes_detection3d boxes 5 data.cache=$CACHE ;;
     E6-long) stringpe_ train scenes_detection3d data.cache=$CACHE model.encoding=cayley model.dim=320 model.heads=5 loop.steps=24000 \
@@ -100,21 +97,8 @@ run_step() {
     esac
 }
 
-share_gpu() {  # through a service of this script's own, which ends with it
-    if [ "${MPS:-1}" = 0 ] || [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || ! command -v nvidia-cuda-mps-control >/dev/null; then
-        return
-    fi
-    CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
-    export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-    if nvidia-cuda-mps-control -d; then
-        trap 'echo quit | nvidia-cuda-mps-control' EXIT
-    else
-        unset CUDA_MPS_PIPE_DIRECTORY  # runs take turns
-    fi
-}
-
 case ${1:-list} in
 list) tr ' ' '\n' <<<"$STEPS" ;;
 show) SHOW=1; shift; for step in ${*:-$STEPS}; do echo "# $step"; run_step "$step"; done ;;
-*) share_gpu; for step in "$@"; do run_step "$step"; done ;;
+*) for step in "$@"; do run_step "$step"; done ;;
 esac

@@ -9,12 +9,10 @@ Every process trains as `stringpe train` does, and is timed once all are warm. P
 import argparse
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +31,23 @@ def main() -> None:
         train_one(given.recipe, given.changes, given.steps, Path(given.one))
         return
     from stringpe.io.table import markdown_table
+    from stringpe.training.gpu_sharing import share_gpu
 
     rows = []
-    for mps in (False, True) if shutil.which("nvidia-cuda-mps-control") else (False,):
-        with start_mps() if mps else contextlib.nullcontext(dict(os.environ)) as environment:
-            for jobs in given.jobs:
-                rate = measure(given.recipe, given.changes, given.steps, jobs, environment)
+    for mps in (False, True):
+        with share_gpu() if mps else contextlib.nullcontext() as shared:
+            for jobs in given.jobs if shared or not mps else ():
+                rate = measure(given.recipe, given.changes, given.steps, jobs)
                 rows.append(("with" if mps else "without", str(jobs), f"{rate:.1f}"))
                 print(" ".join(rows[-1]), flush=True)
     print(markdown_table(("MPS", "runs side by side", "steps per second, in all"), rows))
 
 
-def measure(recipe: str, changes: list[str], steps: int, jobs: int, environment: dict[str, str]) -> float:
+def measure(recipe: str, changes: list[str], steps: int, jobs: int) -> float:
     """Steps per second of all runs together."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, recipe, *changes, "--steps", str(steps), "--one", folder]
-        runs = [subprocess.Popen(command, env=environment) for _ in range(jobs)]
+        runs = [subprocess.Popen(command) for _ in range(jobs)]
         wait_for(folder, "warm", runs)
         Path(folder, "go").touch()
         began = time.perf_counter()
@@ -94,18 +93,6 @@ def wait_for(folder: str, what: str, runs: list[subprocess.Popen[bytes]]) -> Non
         if any(run.poll() for run in runs):
             raise SystemExit("a run failed before it was warm")
         time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def start_mps() -> Iterator[dict[str, str]]:
-    """A service of this script's own; yields the environment in which processes find it."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True)
-        try:
-            yield environment
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=environment, check=False)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from stringpe.data import scene_frames
 from stringpe.data.cache import forget_all
 from stringpe.data.order import Place
 from stringpe.io.checkpoint import read_model
+from stringpe.models.blocks import Layers
 from stringpe.recipes.overrides import override
 from stringpe.recipes.schema import Augment, Data, Loop, Model, Recipe
 from stringpe.tasks.load import open_run
@@ -125,7 +126,7 @@ def test_queries_read_the_patch_under_them(recipe):
     """A change in one patch's pixels moves that place's answer most when tokens do not talk to each other."""
     task = Objects(replace(recipe, model=replace(recipe.model, depth="none")))
     model = task.model()
-    model.vit.blocks = torch.nn.ModuleList()
+    model.vit.blocks = Layers()
     torch.nn.init.normal_(model.head.weight)
     image = torch.zeros(1, 3, 32, 32)
     centres = torch.tensor([[[-0.75, -0.75], [0.75, 0.25]]])  # of patches (row 0, column 0) and (row 2, column 3)

@@ -30,7 +30,7 @@ def compare(
     """Train every encoding under one recipe and the same seeds: a table with intervals, curves, an HTML report.
 
     Written to the folder: report.html, table.md, table.csv, results.json (scores of every run), metrics.jsonl (curves),
-    scores.svg and curves.svg, design.json (what was asked), costs.json, and one folder per run.
+    contrasts.svg, scores.svg and curves.svg, design.json (what was asked), costs.json, and one folder per run.
     Changes of the recipe are key=value words anywhere: optim.lr=3e-4 data.train=train.tar.
     A row is an encoding, with options or changes after a colon: circulant:block_size=8 cayley:model.depth=none; or a
     function of your own, my_module:factory. A list in braces is one row per value: "circulant:block_size={4,8,16}".

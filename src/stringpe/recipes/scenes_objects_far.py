@@ -5,7 +5,10 @@
 Data: training cameras stand near what they look at, in 40,000 rooms; the 4,000 test rooms are seen by near cameras
 and, for the metric `far`, by cameras farther away than any in training. Objects are then smaller in the image and
 deeper in the scene. 20 epochs, otherwise as in `scenes_objects`.
-Time and expected number: not known, because the comparison, which needs a GPU, has not been run.
+Time: 8.5 minutes on one H200 for all 65 runs, eight side by side.
+Expected from near and from far (five seeds, ± half of the 95 % interval): absolute 72.45 ± 0.37 and 71.47 ± 0.32,
+RoPE-Mixed 76.64 ± 0.20 and 75.75 ± 0.32, Cayley 76.99 ± 0.23 and 76.11 ± 0.32; without depth 50.3, 56.8 and 57.2 % of
+objects named from near (results/2026-11-20-scenes-objects).
 """
 
 from dataclasses import replace

@@ -346,7 +346,7 @@ def _conclude(
     main = [run for run, _ in results if not run.variant]
     curves = {row: [run.out / "metrics.jsonl" for run in main if run.label == row] for row in question.rows}
     figure = task.figure({run.label: run.out for run in main if run.seed == recipe.seed}, out)
-    pictures = [*draw_pictures(out, summaries, curves, task), *show_samples(figure, task)]
+    pictures = [*draw_pictures(out, summaries, findings, curves, task), *show_samples(figure, task)]
     return Comparison(summaries, findings, text, write_report(out, recipe, sections, pictures, versions(), title))
 
 

@@ -12,7 +12,7 @@ from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from ..tasks.base import Task
 from .comparison_table import Scores, Summary, best_rows, cost_rows, difference_rows, score_rows
-from .figures import can_draw, draw_curves, draw_scores
+from .figures import can_draw, draw_contrasts, draw_curves, draw_scores
 from .report import Section, describe_task, show_picture
 
 SHOWN, SAME, OPEN = "shown", "equal", "open"
@@ -263,20 +263,26 @@ def _explain_intervals(scores: Scores, seeds: int, baseline: str) -> str:
 
 
 def draw_pictures(
-    out: Path, summaries: Sequence[Summary], curves: Mapping[str, Sequence[Path]], task: Task
+    out: Path,
+    summaries: Sequence[Summary],
+    findings: Sequence[Finding],
+    curves: Mapping[str, Sequence[Path]],
+    task: Task,
 ) -> list[Section]:
-    """Draw scores.svg and curves.svg in `out`, and return the sections that show them; without matplotlib, warn.
-    curves: the metrics.jsonl of every run, by row."""
+    """Draw contrasts.svg, scores.svg and curves.svg in `out`, and return the sections that show them; without
+    matplotlib, warn. curves: the metrics.jsonl of every run, by row."""
     if not can_draw():
         return []
-    pictures = {
-        "scores": draw_scores(summaries, task.metric_name),
-        "curves": draw_curves(curves, task.metric, task.metric_name),
-    }
-    for name, picture in pictures.items():
-        write_bytes(out / f"{name}.svg", picture)
+    pictures: dict[str, tuple[str, bytes, str]] = {}
+    by_name: dict[str, dict[str, Test]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, {})[finding.column] = finding.test
+    if by_name:
+        drawn = draw_contrasts(by_name, findings[0].test.margin)
+        pictures["contrasts"] = ("Contrasts named before the runs", drawn, "Filled: the interval excludes zero.")
+    pictures["scores"] = ("Scores, seed by seed", draw_scores(summaries, task.metric_name), "")
     legend = "The line is the mean over seeds, the band their range."
-    return [
-        show_picture("Scores, seed by seed", "image/svg+xml", pictures["scores"]),
-        show_picture("Curves", "image/svg+xml", pictures["curves"], legend),
-    ]
+    pictures["curves"] = ("Curves", draw_curves(curves, task.metric, task.metric_name), legend)
+    for name, (_, picture, _) in pictures.items():
+        write_bytes(out / f"{name}.svg", picture)
+    return [show_picture(title, "image/svg+xml", picture, about) for title, picture, about in pictures.values()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ..metrics.statistics import Estimate
+from ..metrics.statistics import Estimate, Test
 from .comparison_table import Summary
 
 if TYPE_CHECKING:
@@ -105,6 +105,39 @@ def draw_scores(summaries: Sequence[Summary], metric_name: str) -> bytes:
     axes[0].set_yticks(range(len(summaries)), [s.label for s in summaries])
     axes[0].set_ylim(len(summaries) - 0.5, -0.5)
     figure.supxlabel(f"{metric_name} (%), mean and 95 % interval; orange dots are seeds", fontsize=10)
+    return _svg(figure)
+
+
+def draw_contrasts(contrasts: Mapping[str, Mapping[str, Test]], margin: float) -> bytes:
+    """SVG: the contrasts of a comparison by name and column, as differences in points with their 95 % intervals. The
+    grey band holds differences that count as equal; a marker is filled where the interval excludes zero."""
+    columns = list(dict.fromkeys(column for tests in contrasts.values() for column in tests))
+    figure = _figure(8.0, 1.1 + 0.28 * len(contrasts) * (1 + 0.35 * len(columns)))
+    ax = figure.subplots()
+    largest = 1.0
+    for y, tests in enumerate(contrasts.values()):
+        for column, test in tests.items():
+            number, d = columns.index(column), test.difference
+            half, at, colour = d.half_width or 0.0, y + 0.22 * (number - (len(columns) - 1) / 2), f"C{number % 10}"
+            largest = max(largest, abs(d.mean) + half)
+            face, label = colour if test.differs else "white", column if y == 0 else ""
+            ax.errorbar(d.mean, at, xerr=half, fmt="o", color=colour, markerfacecolor=face, capsize=3, label=label)
+            text = f"{d.mean:+.2f} ± {half:.2f}".replace("-", "−")
+            ax.annotate(text, (1.01, at), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=colour)
+    ax.axvspan(-margin, margin, color="#dddddd", zorder=0)
+    ax.axvline(0, color="#555555", linewidth=1)
+    # Linear up to one point and logarithmic from there, so that large effects do not hide small ones.
+    ax.set_xscale("symlog", linthresh=1.0)
+    ax.set_xlim(-1.15 * largest, 1.15 * largest)
+    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100) if t <= 1.15 * largest]
+    ax.set_xticks([0, *ticks, *(-t for t in ticks)], ["0", *(f"+{t}" for t in ticks), *(f"−{t}" for t in ticks)])
+    ax.minorticks_off()
+    ax.set_yticks(range(len(contrasts)), list(contrasts))
+    ax.set_ylim(len(contrasts) - 0.4, -0.6)
+    ax.set_xlabel(f"difference in points, with its 95 % interval; grey: equal within {margin:g}", fontsize=9)
+    ax.grid(alpha=0.25, axis="x")
+    if len(columns) > 1:
+        figure.legend(loc="outside upper center", ncols=min(4, len(columns)), frameon=False, fontsize=9)
     return _svg(figure)
 
 
