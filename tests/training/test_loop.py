@@ -153,7 +153,7 @@ def test_many_rows_of_one_process_stay_compiled(monkeypatch):
     """Beyond its limit of 8 forms of one layer, torch goes on without compiling."""
     import torch._dynamo
 
-    from stringpe.training.capture import compile_model
+    from stringpe.training.compiling import compile_model
 
     graphs = []
     whole = torch.nn.Module.compile

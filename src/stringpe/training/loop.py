@@ -30,7 +30,8 @@ from ..recipes.overrides import differences
 from ..recipes.schema import Recipe
 from ..seeds import derive
 from ..tasks.base import Task
-from .capture import CapturedStep, Step, compile_model, prefetch
+from .capture import CapturedStep, Step, prefetch
+from .compiling import compile_model
 from .costs import Clock
 from .log import Log, start_tracker
 from .state import Ema, restore_generators, save_generators

@@ -9,7 +9,7 @@ import torch
 from stringpe.data.order import Place
 from stringpe.models.blocks import Layers
 from stringpe.tasks import create
-from stringpe.training.capture import compile_model
+from stringpe.training.compiling import compile_model
 from task_recipes import FAMILIES
 
 
