@@ -278,7 +278,7 @@ def test_the_training_loop_is_measured_beside_a_plain_one(case):
     assert 0 < low <= median <= high
     assert row.images_per_second == pytest.approx(1e3 * row.batch / row.loop.median)
     assert row.flops > 1e5
-    assert (row.kernels, row.utilisation) == (None, None)  # a GPU's
+    assert (row.kernels, row.batch_kernels, row.utilisation) == (None, None, None)  # a GPU's
 
 
 def test_the_products_of_a_step_are_counted_once_and_ours_with_them():
@@ -323,13 +323,13 @@ def test_the_table_of_training_and_an_unknown_case(tmp_path, monkeypatch):
 
     row = train.TrainRow(
         "tiny", "cayley", 8, Timing(2.0, 1.9, 2.1, 7, ratio=(0.9, 1.0, 1.1)), 2.0, 1.5, 4000.0, 1e9, 0.42,
-        kinds={"products": 1.25, "rotation": 0.25}, plain_kinds={"products": 1.125},
+        kinds={"products": 1.25, "rotation": 0.25}, plain_kinds={"products": 1.125}, batch_kernels=0.375,
     )  # fmt: skip
     monkeypatch.setattr(train, "rows", lambda device, names: iter([row]))
     bench.run(["train"], out=tmp_path, device="cpu")
     page = (tmp_path / "bench.md").read_text()
     assert "## Training" in page
-    assert "1.500 |" in page
+    assert re.search(r"1.500 \| +0.375 \|", page), page
     assert "42.0 %" in page
     assert re.search(r"tiny, our loop +\| +1.25 \| +0.25 \|", page), page
     assert re.search(r"tiny, plain loop +\| +1.12 \| +0.00 \|", page), page

@@ -220,12 +220,14 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
         "plain (ms)",
         "ratio",
         "kernels (ms)",
+        "of them for the batch",
         "images/s",
         "utilisation",
     )
     cells = []
     for row in rows:
-        kernels, share = row["kernels"], row["utilisation"]
+        share = row["utilisation"]
+        kernels = (row["kernels"], row.get("batch_kernels"))  # files of earlier versions lack the second
         cells.append(
             (
                 row["recipe"],
@@ -234,7 +236,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 _show_timing(row["loop"]),
                 f"{row['plain']:.3f}",
                 _show_ratio(row["loop"]),
-                "–" if kernels is None else f"{kernels:.3f}",
+                *("–" if time is None else f"{time:.3f}" for time in kernels),
                 f"{row['images_per_second']:,.0f}",
                 "–" if share is None else f"{100 * share:.1f} %",
             )

@@ -63,7 +63,8 @@ class TrainRow:
     """A recipe's training step: milliseconds of the loop (its ratio is to the plain loop) and of the plain loop, of
     the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
     products reach (None where the peak is not known). kinds, plain_kinds: the kernels' milliseconds by `KINDS`, of the
-    loop and of the plain loop (None without a GPU)."""
+    loop and of the plain loop; batch_kernels: those that make a batch, which the plain loop does not do (None without a
+    GPU)."""
 
     recipe: str
     encoding: str
@@ -76,6 +77,7 @@ class TrainRow:
     utilisation: float | None
     kinds: dict[str, float] | None = None
     plain_kinds: dict[str, float] | None = None
+    batch_kernels: float | None = None
 
 
 def rows(
@@ -102,7 +104,8 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
     task = RandomDemos(recipe) if recipe.task == "policy" else create(recipe)
     with tempfile.TemporaryDirectory() as folder:
         ours = loop_step(recipe, task, Path(folder), accelerator)
-    batch = next(task.batches(0, Place(device=accelerator.device)))
+    batches = task.batches(0, Place(device=accelerator.device))
+    batch = next(batches)
     plain = plain_step(task, recipe, batch, accelerator.device)
     for _ in range(5):  # compiled, captured and warm
         ours()
@@ -112,7 +115,8 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
     assert loop.ratio is not None
     flops = count_flops(task, batch, accelerator.device)
     peak = _peak(accelerator.device)
-    kernels, plain_kernels = (time_kernels(step, accelerator.device) for step in (ours, replay))
+    steps = (ours, replay, partial(next, batches))
+    kernels, plain_kernels, batch_kernels = (time_kernels(step, accelerator.device) for step in steps)
     return TrainRow(
         recipe=name,
         encoding=recipe.model.encoding,
@@ -125,6 +129,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
         utilisation=None if peak is None else flops / (loop.median / 1e3) / peak,
         kinds=None if kernels is None else sum_kinds(kernels),
         plain_kinds=None if plain_kernels is None else sum_kinds(plain_kernels),
+        batch_kernels=None if batch_kernels is None else sum(batch_kernels.values()),
     )
 
 
