@@ -279,6 +279,8 @@ def test_the_training_loop_is_measured_beside_a_plain_one(case):
     assert row.images_per_second == pytest.approx(1e3 * row.batch / row.loop.median)
     assert row.flops > 1e5
     assert (row.kernels, row.batch_kernels, row.utilisation) == (None, None, None)  # a GPU's
+    assert (row.timm is not None) == (case == "ViT-S/16 at 224 px")
+    assert row.timm is None or row.timm > 0
 
 
 def test_the_products_of_a_step_are_counted_once_and_ours_with_them():

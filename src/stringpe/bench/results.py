@@ -29,8 +29,8 @@ FLOOR = (
 )
 TRAIN = (
     "A step of `stringpe train`, its batch included, beside a plain loop over the same model and one fixed batch; the"
-    " ratio is the loop's time over the plain loop's, timed in turns. Utilisation is the model's products over the"
-    " device's peak by its data sheet. On a CPU the models are tiny and show only that everything runs."
+    " ratio is the loop's time over the plain loop's, timed in turns. Beside them, timm's ViT of the same size in the plain"
+    " loop, where timm is installed. Utilisation is the model's products over the device's peak by its data sheet. On a CPU the models are tiny and show only that everything runs."
 )
 PAIRS = (
     "Ours and what it replaces, timed in turns; the ratio is ours over the other. On a CPU the models are tiny and show"
@@ -218,6 +218,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
         "batch",
         "loop (ms)",
         "plain (ms)",
+        "timm (ms)",
         "ratio",
         "kernels (ms)",
         "of them for the batch",
@@ -235,6 +236,7 @@ def _train_table(rows: list[dict[str, Any]]) -> list[str]:
                 f"{row['batch']:,}",
                 _show_timing(row["loop"]),
                 f"{row['plain']:.3f}",
+                "–" if row.get("timm") is None else f"{row['timm']:.3f}",
                 _show_ratio(row["loop"]),
                 *("–" if time is None else f"{time:.3f}" for time in kernels),
                 f"{row['images_per_second']:,.0f}",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..recipes.overrides import override
 from ..recipes.schema import Recipe
 from ..rotate import use_backend
 from ..tasks.base import Parts, Sample, Task
-from .timing import LeftOut, Timing, attempt, capture, measure_in_turns
+from .timing import LeftOut, Timing, attempt, capture, measure, measure_in_turns
 
 _MADE_UP = ("data.source=synthetic", "data.in_memory=true", "data.train_size=512", "data.val_size=16")
 _VIT = (*_MADE_UP, "data.workers=0", "augment.randaugment=0", "augment.crop=0.3", "augment.mixup=0")
@@ -38,6 +39,8 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ViT-S/16 at 224 px": ("imagenet2012", (*_VIT, "model.dim=384", "model.heads=6", "loop.batch_size=256")),
     "ViT-B/16 at 224 px": ("imagenet2012", (*_VIT, "loop.batch_size=128")),
 }
+TIMM = {"ViT-S/16 at 224 px": "vit_small_patch16_224", "ViT-B/16 at 224 px": "vit_base_patch16_224"}
+"""The model of timm that a case is timed beside, where timm is installed."""
 SMALL = (
     "loop.batch_size=4", "model.layers=1", "model.dim=32", "model.heads=2", "data.train_size=16", "data.val_size=4",
     "loop.compile=false", "loop.precision=no",
@@ -64,7 +67,7 @@ class TrainRow:
     the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
     products reach (None where the peak is not known). kinds, plain_kinds: the kernels' milliseconds by `KINDS`, of the
     loop and of the plain loop; batch_kernels: those that make a batch, which the plain loop does not do (None without a
-    GPU)."""
+    GPU). timm: milliseconds of the plain loop around timm's model (None where there is none)."""
 
     recipe: str
     encoding: str
@@ -78,6 +81,7 @@ class TrainRow:
     kinds: dict[str, float] | None = None
     plain_kinds: dict[str, float] | None = None
     batch_kernels: float | None = None
+    timm: float | None = None
 
 
 def rows(
@@ -106,7 +110,7 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
         ours = loop_step(recipe, task, Path(folder), accelerator)
     batches = task.batches(0, Place(device=accelerator.device))
     batch = next(batches)
-    plain = plain_step(task, recipe, batch, accelerator.device)
+    plain = plain_step(task.model(), task, batch, accelerator.device)
     for _ in range(5):  # compiled, captured and warm
         ours()
         plain()
@@ -130,7 +134,25 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
         kinds=None if kernels is None else sum_kinds(kernels),
         plain_kinds=None if plain_kernels is None else sum_kinds(plain_kernels),
         batch_kernels=None if batch_kernels is None else sum(batch_kernels.values()),
+        timm=_time_timm(name, task, batch, accelerator.device, seconds),
     )
+
+
+def _time_timm(name: str, task: Task, batch: Batch, device: torch.device, seconds: float) -> float | None:
+    """Milliseconds of the plain loop around timm's model; None where there is no such model, or no timm."""
+    if name not in TIMM or find_spec("timm") is None:
+        return None
+    import timm
+
+    net, data = task.recipe.model, task.recipe.data
+    size: dict[str, Any] = {"img_size": data.image_size, "patch_size": net.patch_size, "num_classes": data.num_classes}
+    size |= {"embed_dim": net.dim, "depth": net.layers, "num_heads": net.heads}
+    rates = {"proj_drop_rate": net.dropout, "drop_path_rate": net.drop_path}
+    model: nn.Module = timm.create_model(TIMM[name], class_token=False, global_pool="avg", **size, **rates)
+    step = plain_step(model, task, batch, device)
+    for _ in range(5):
+        step()
+    return measure(capture(step, device) or step, device, seconds=seconds).median
 
 
 def loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Callable[[], None]:
@@ -144,10 +166,9 @@ def loop_step(recipe: Recipe, task: Task, folder: Path, accelerator: Any) -> Cal
     return lambda: run.step(next(numbers), next(batches))
 
 
-def plain_step(task: Task, recipe: Recipe, batch: Batch, device: torch.device) -> Callable[[], None]:
+def plain_step(model: nn.Module, task: Task, batch: Batch, device: torch.device) -> Callable[[], None]:
     """A call is one step on the same batch, as one would write it by hand."""
-    model = task.model().to(device)
-    on_gpu = device.type == "cuda"
+    recipe, model, on_gpu = task.recipe, model.to(device), device.type == "cuda"
     optimiser = torch.optim.AdamW(
         (p for p in model.parameters() if p.numel()), lr=recipe.optim.lr, fused=on_gpu, capturable=on_gpu
     )
