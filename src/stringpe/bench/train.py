@@ -147,7 +147,7 @@ def _time_timm(name: str, task: Task, batch: Batch, device: torch.device, second
     net, data = task.recipe.model, task.recipe.data
     size: dict[str, Any] = {"img_size": data.image_size, "patch_size": net.patch_size, "num_classes": data.num_classes}
     size |= {"embed_dim": net.dim, "depth": net.layers, "num_heads": net.heads}
-    rates = {"proj_drop_rate": net.dropout, "drop_path_rate": net.drop_path}
+    rates: dict[str, Any] = {"proj_drop_rate": net.dropout, "drop_path_rate": net.drop_path}
     model: nn.Module = timm.create_model(TIMM[name], class_token=False, global_pool="avg", **size, **rates)
     step = plain_step(model, task, batch, device)
     for _ in range(5):
