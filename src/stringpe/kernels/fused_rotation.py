@@ -30,7 +30,7 @@ class Tile(NamedTuple):
 
 # Elements of a block (tokens by columns), warps, and widths of a block, the best first.
 _FORWARD, _FORWARD_MANY = (1024, 2, (32, 64, 16)), (512, 2)  # with more than four coordinates
-_BACKWARD, _BACKWARD_MANY = (256, 1, (64, 128, 32, 16)), (128, 1)  # one warp sums without waiting for others
+_BACKWARD = 256, 1, (64, 128, 32, 16)
 # Enough programs for two rounds on 132 multiprocessors with 16 warps each: only then may they grow.
 ENOUGH_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 8, 64
 
@@ -41,8 +41,8 @@ def tile(planes: int, n: int, batch: int, heads: int, shared: bool, coords: int,
     the last block would otherwise hang over the end by more than a sixth of all; several entries only if `shared`
     coordinates give them the same angles, and if enough programs remain; several steps in backward, likewise."""
     elements, warps, widths = _BACKWARD if backward else _FORWARD
-    if coords > 4:
-        elements, warps = _BACKWARD_MANY if backward else _FORWARD_MANY
+    if coords > 4 and not backward:
+        elements, warps = _FORWARD_MANY
     width = _width(heads * planes, widths)
     tokens = min(elements // width, power_of_two(n))
     while tokens > 16 and blocks(n, tokens) * tokens * 6 > n * 7:

@@ -12,10 +12,13 @@ what is left, at most 1/2, keeps its precision in float32 whatever the coordinat
 and not libdevice's functions: they need no second range reduction, no slow path and no local memory, and their error is
 at most 2e-7.
 Hopper does float64 at half the rate of float32, and a plane of q and k moves 16 bytes for its c + 3 float64
-operations, so that this hides behind memory. The fused multiply-adds are written out because Triton counts operations:
-with more of them it would no longer form sine and cosine in the threads that need them, but pass them there through
-shared memory. Where angles serve one entry only, its loads come before them in the program, and are on their way while
-angles are formed.
+operations, so that this hides behind memory. Where angles serve one entry only, its loads come before them in the
+program, and are on their way while angles are formed. The fused multiply-adds are written out because Triton counts
+operations: with too many of them it no longer forms sine and cosine in the threads that need them, but passes them
+there through shared memory (see `_zeros`, too).
+
+A backward program best is one warp: it sums over tokens and planes without waiting for others. Θ is read from the cache
+in every step, because its float64 values, kept, would take more registers than all else.
 
 Offsets are 64-bit, because one tensor may have more elements than 32 bits count. Strides come in multiples of UNIT,
 from which Triton knows how wide it may load. Loops have constant bounds; entries past the end of the batch are masked.
@@ -254,7 +257,8 @@ def backward_kernel(
         if coord_sums is not None:
             at = coord_sums + ((position * chunks + chunk) * n + token) * C
             for i in tl.static_range(C):
-                tl.store(at + i, tl.sum(da * t[i].to(tl.float32)[None, :], axis=1), mask=known)
+                again = tl.load(theta + column + i * t_c, mask=real, other=0.0)  # and not t[i]: registers are dear
+                tl.store(at + i, tl.sum(da * again.to(tl.float32)[None, :], axis=1), mask=known)
         if theta_sums is not None:
             new = ()
             for i in tl.static_range(C):
