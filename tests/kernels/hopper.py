@@ -33,8 +33,8 @@ def rotation(d: int, c: int, heads: int = 12) -> tuple[Launch, Launch]:
     b, n = 8, 4096
     packed, dense = (((b, heads, n, d), (n * heads * d * w, d, heads * d * w, 1)) for w in (3, 1))
     coords, theta = ((b, n, c), (n * c, c, 1)), ((heads, c, d // 2), (c * d // 2, d // 2, 1))
-    forward = fused_rotation._forward_launch(packed, packed, dense, dense, coords, theta, 1, None)
-    backward, *_ = fused_rotation._backward_launch(*[dense] * 6, coords, theta, 1, True, True, None)
+    forward = fused_rotation._forward_launch(packed, packed, dense, dense, coords, theta, 1, False, None)
+    backward, *_ = fused_rotation._backward_launch(*[dense] * 6, coords, theta, 1, False, True, True, None)
     return forward, backward
 
 
@@ -53,7 +53,7 @@ def compiled(launch: Launch) -> Any:
         else:
             signature[name] = "i32"
     source = triton.compiler.ASTSource(launch.kernel, signature, constants, hints)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": launch.warps})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(launch.options))
 
 
 def resources(built: Any) -> dict[str, int]:

@@ -50,7 +50,9 @@ class Shape:
         return qkv[:, :heads], qkv[:, heads : heads + self.h], coords, theta
 
     def tile(self, backward: bool) -> Tile:
-        return fused_rotation.tile(self.d // 2, self.n, self.b, self.h, self.shared, self.c, backward=backward)
+        return fused_rotation.tile(
+            self.d // 2, self.n, self.b, self.h, self.shared, self.c, wide=self.dtype.itemsize > 2, backward=backward
+        )
 
     def candidates(self, backward: bool) -> set[Tile]:
         """Tiles with one or two vectors of 16 bytes per thread and tensor, or half of one in backward."""
@@ -63,7 +65,7 @@ class Shape:
                     steps = max(chosen.steps * chosen.tokens * chosen.width // (tokens * width), 1) if backward else 1
                     for stages in (1, 2) if backward and warps == 1 else (1,):
                         if tokens:
-                            tiles.add(Tile(tokens, width, chosen.batch, warps, steps, stages))
+                            tiles.add(Tile(tokens, width, chosen.batch, warps, steps, stages, chosen.registers))
         return tiles
 
 
@@ -124,7 +126,7 @@ class Runs:
     def partial(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         tensors = *self.slopes, *self.rotated, *self.results, self.coords, self.theta
         layouts = [(t.shape, t.stride()) for t in tensors]
-        _, *shapes = fused_rotation._backward_launch(*layouts, self.groups, True, True, None)
+        _, *shapes = fused_rotation._backward_launch(*layouts, self.groups, self.q.itemsize > 2, True, True, None)
         rows, columns = (torch.randn(s, device="cuda") for s in shapes)
         return rows, torch.empty_like(self.coords), columns, torch.empty_like(self.theta)
 

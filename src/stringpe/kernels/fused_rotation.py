@@ -17,8 +17,9 @@ Layout = tuple[Sizes, Sizes]  # shape and strides of a tensor
 
 
 class Tile(NamedTuple):
-    """What one program does: `steps` times `tokens` by `width` columns by `batch` entries, on `warps` warps. Tokens and
-    width are powers of two, and `steps` is 1 in forward programs."""
+    """What one program does: `steps` times `tokens` by `width` columns by `batch` entries, on `warps` warps, with that
+    many registers per thread at most. Tokens and width are powers of two, and forward programs have one step. With two
+    `stages`, what a step reads goes to shared memory while the one before is computed."""
 
     tokens: int
     width: int
@@ -26,23 +27,41 @@ class Tile(NamedTuple):
     warps: int
     steps: int = 1
     stages: int = 1
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int | None]:
+        return {"num_warps": self.warps, "maxnreg": self.registers}
 
 
 # Elements of a block (tokens by columns), warps, and widths of a block, the best first.
 _FORWARD, _FORWARD_MANY = (1024, 2, (32, 64, 16)), (512, 2)  # with more than four coordinates
 _BACKWARD = 256, 1, (64, 128, 32, 16)
+_REGISTERS = 128  # of a backward program with up to three coordinates: nothing spills, and there is room for 16 warps
 # Enough programs for two rounds on 132 multiprocessors with 16 warps each: only then may they grow.
 ENOUGH_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 8, 64
 
 
 @lru_cache(maxsize=1024)
-def tile(planes: int, n: int, batch: int, heads: int, shared: bool, coords: int, *, backward: bool = False) -> Tile:
-    """The choice for `heads` key heads of `planes` planes at n tokens with that many coordinates: fewer tokens where
+def tile(
+    planes: int,
+    n: int,
+    batch: int,
+    heads: int,
+    shared: bool,
+    coords: int,
+    *,
+    wide: bool = False,
+    backward: bool = False,
+) -> Tile:
+    """The choice for `heads` key heads of `planes` planes at n tokens with that many coordinates: half as many elements
+    if they are `wide`, of 32 bits; fewer tokens where
     the last block would otherwise hang over the end by more than a sixth of all; several entries only if `shared`
     coordinates give them the same angles, and if enough programs remain; several steps in backward, likewise."""
     elements, warps, widths = _BACKWARD if backward else _FORWARD
     if coords > 4 and not backward:
         elements, warps = _FORWARD_MANY
+    elements //= 1 + wide
     width = _width(heads * planes, widths)
     tokens = min(elements // width, power_of_two(n))
     while tokens > 16 and blocks(n, tokens) * tokens * 6 > n * 7:
@@ -50,7 +69,8 @@ def tile(planes: int, n: int, batch: int, heads: int, shared: bool, coords: int,
     programs = blocks(n, tokens) * blocks(heads * planes, width) * batch
     entries = min(max(programs // ENOUGH_PROGRAMS, 1), MOST_ENTRIES, batch) if shared else 1
     steps = max(programs // entries // ENOUGH_PROGRAMS, 1) if backward else 1
-    return Tile(tokens, width, entries, warps, min(1 << (steps.bit_length() - 1), MOST_STEPS))
+    steps = min(1 << (steps.bit_length() - 1), MOST_STEPS)
+    return Tile(tokens, width, entries, warps, steps, registers=_REGISTERS if backward and coords <= 3 else None)
 
 
 def _width(columns: int, widths: Sequence[int]) -> int:
@@ -73,22 +93,22 @@ def forward(
     """Write RoPE(r Θ) q to q_out and RoPE(r Θ) k to k_out, in one launch. `choice` overrides the heuristic."""
     tensors = q, k, q_out, k_out, coords, frequencies
     if q.numel():
-        _forward_launch(*map(_layout, tensors), groups, choice)(*tensors)
+        _forward_launch(*map(_layout, tensors), groups, q.itemsize > 2, choice)(*tensors)
 
 
 @lru_cache(maxsize=1024)
 def _forward_launch(
     q: Layout, k: Layout | None, q_out: Layout, k_out: Layout | None, coords: Layout, theta: Layout,
-    groups: int, choice: Tile | None,
+    groups: int, wide: bool, choice: Tile | None,
 ) -> Launch:  # fmt: skip
     (batch, _, n, _), (heads, c, planes) = _checked(q, k, coords, theta, groups)
-    choice = choice or tile(planes, n, batch, heads, coords[0][0] == 1, c)
+    choice = choice or tile(planes, n, batch, heads, coords[0][0] == 1, c, wide=wide)
     inputs, outputs = [_strides(x) for x in (q, k)], [_strides(x)[:3] for x in (q_out, k_out)]
     unit, strides = _in_units(*inputs, *outputs)
     numbers = *strides, *_strides(coords), batch, n, heads
     sizes = _sizes(theta, groups, unit, choice)
     programs = blocks(heads * planes, choice.width) * blocks(n, choice.tokens) * blocks(batch, choice.batch)
-    return Launch(forward_kernel, programs, numbers, sizes, choice.warps)
+    return Launch(forward_kernel, programs, numbers, sizes, choice.options)
 
 
 def backward(
@@ -114,7 +134,7 @@ def backward(
     q, k = _channels_side_by_side(q), None if k is None else _channels_side_by_side(k)
     tensors = grad_q, grad_k, q, k, dq, dk, coords, frequencies
     launch, coord_shape, theta_shape = _backward_launch(
-        *map(_layout, tensors), groups, need_coords, need_frequencies, choice
+        *map(_layout, tensors), groups, q.itemsize > 2, need_coords, need_frequencies, choice
     )
     coord_sums, theta_sums = _empty(coord_shape, q), _empty(theta_shape, q)
     launch(*tensors, coord_sums, theta_sums)
@@ -125,12 +145,13 @@ def backward(
 @lru_cache(maxsize=1024)
 def _backward_launch(
     grad_q: Layout, grad_k: Layout | None, q: Layout, k: Layout | None, dq: Layout, dk: Layout | None,
-    coords: Layout, theta: Layout, groups: int, need_coords: bool, need_frequencies: bool, choice: Tile | None,
+    coords: Layout, theta: Layout, groups: int, wide: bool,
+    need_coords: bool, need_frequencies: bool, choice: Tile | None,
 ) -> tuple[Launch, Sizes | None, Sizes | None]:  # fmt: skip
     """The launch, and the shapes of what it leaves to sum over its first dimension."""
     (batch, _, n, _), (heads, c, planes) = _checked(q, k, coords, theta, groups)
     shared = coords[0][0] == 1
-    choice = choice or tile(planes, n, batch, heads, shared, c, backward=True)
+    choice = choice or tile(planes, n, batch, heads, shared, c, wide=wide, backward=True)
     gradients, others = [_strides(x) for x in (grad_q, grad_k)], [_strides(x)[:3] for x in (q, k, dq, dk)]
     unit, strides = _in_units(*gradients, *others)
     numbers = *strides, *_strides(coords), batch, n, heads
@@ -138,7 +159,7 @@ def _backward_launch(
     across, chunks = blocks(heads * planes, choice.width), blocks(batch, choice.batch)
     shares = blocks(blocks(n, choice.tokens) * chunks, choice.steps)
     return (
-        Launch(backward_kernel, across * shares, numbers, sizes, choice.warps),
+        Launch(backward_kernel, across * shares, numbers, sizes, choice.options),
         ((across * chunks, n, c) if shared else (across, chunks, n, c)) if need_coords else None,
         (shares, heads, c, planes) if need_frequencies else None,
     )

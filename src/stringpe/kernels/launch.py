@@ -9,15 +9,28 @@ from torch import Tensor
 
 class Launch:
     """A kernel and all that it takes besides tensors, which are its first arguments: then come `numbers`, and then the
-    constants `sizes`.
+    constants `sizes`. `options` are those of Triton's compiler.
 
     The first launch on tensors of some dtypes and alignment goes through Triton, which compiles the kernel and returns
     it (but not in its interpreter). Later ones start what it returned, because Triton would look at all the arguments
     again, which takes longer than a small kernel. It compiles for what is in the key, and for numbers, which stay.
     """
 
-    def __init__(self, kernel: Any, programs: int, numbers: Sequence[int], sizes: Mapping[str, int], warps: int):
-        self.kernel, self.grid, self.numbers, self.sizes, self.warps = kernel, (programs, 1, 1), numbers, sizes, warps
+    def __init__(
+        self,
+        kernel: Any,
+        programs: int,
+        numbers: Sequence[int],
+        sizes: Mapping[str, int],
+        options: Mapping[str, int | None],
+    ):
+        self.kernel, self.grid, self.numbers, self.sizes, self.options = (
+            kernel,
+            (programs, 1, 1),
+            numbers,
+            sizes,
+            options,
+        )
         self.rest = (*numbers, *sizes.values())
         self.compiled: dict[Any, Any] = {}
 
@@ -32,7 +45,7 @@ class Launch:
             )
             compiled = self.compiled.get(key)
             if compiled is None:
-                compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.sizes, num_warps=self.warps)
+                compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.sizes, **self.options)
                 if compiled is not None:
                     self.compiled[key] = compiled
             else:

@@ -58,7 +58,7 @@ def _launch(x: torch.Size | None, y: torch.Size | None) -> Launch:
     (x_steps, x_height, x_programs), (y_steps, y_height, y_programs) = _cut(x_rows, x_columns), _cut(y_rows, y_columns)
     sizes = {"X_STEPS": x_steps, "X_HEIGHT": x_height, "Y_STEPS": y_steps, "Y_HEIGHT": y_height, "ELEMENTS": _ELEMENTS}
     numbers = x_rows, x_columns, y_rows, y_columns, x_programs
-    return Launch(sum_kernel, x_programs + y_programs, numbers, sizes, _WARPS)
+    return Launch(sum_kernel, x_programs + y_programs, numbers, sizes, {"num_warps": _WARPS})
 
 
 def _matrix(shape: torch.Size | None) -> tuple[int, int]:
