@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 OMP_NUM_THREADS=1 python benchmarks/host_time.py
 
-The two launches are replaced by calls that do nothing, so that a CPU is enough; the results are meaningless. What is
+The launches are replaced by calls that do nothing, so that a CPU is enough; the results are meaningless. What is
 timed is the choice of a backend, the way to the kernel, autograd, and the new tensors. Times are of the process, in
 microseconds: median and quartiles over rounds of five calls.
 """
@@ -13,7 +13,7 @@ import time
 import torch
 
 import stringpe
-from stringpe.kernels import fused_rotation
+from stringpe.kernels import fused_rotation, row_sums
 from stringpe.rotate import rotate_pair
 
 ROUNDS, CALLS = 300, 5
@@ -28,7 +28,7 @@ class NoLaunch:
 
 def main():
     torch.set_num_threads(1)
-    fused_rotation.forward_kernel = fused_rotation.backward_kernel = NoLaunch()
+    fused_rotation.forward_kernel = fused_rotation.backward_kernel = row_sums.sum_kernel = NoLaunch()
     q, k, gradient = (torch.randn(2, 2, 4, 16) for _ in range(3))
     coords = torch.randn(2, 4, 3)
     encoding = stringpe.rope_mixed(head_dim=16, num_heads=2, coord_dim=3)

@@ -9,7 +9,8 @@ import torch
 from fused_cases import DEVICE, TOLERANCE, Case, error, fused_pair, reference
 
 from stringpe import kernels
-from stringpe.kernels import fused_rotation
+from stringpe.kernels import fused_rotation, row_sums
+from stringpe.kernels.fused_rotation import Tile
 from stringpe.rotate import rotate
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -17,14 +18,18 @@ NAMES = ("q", "k", "grad q", "grad k", "grad coords", "grad frequencies")
 CASES = [
     Case(d=16, dtype=BF16, c=1, layout="packed", n=33),
     Case(d=16, dtype=F32, c=4, groups=4, shared=False, h=1),
+    Case(d=24, dtype=BF16, c=3, shared=False, layout="packed", h=3),
     Case(d=32, dtype=F16, c=2, groups=2, layout="bnhd"),
     Case(d=32, dtype=F32, c=3, shared=False, layout="strided"),
+    Case(d=40, dtype=F16, c=6, layout="packed", b=5),
     Case(d=48, dtype=BF16, c=3, groups=2, shared=False, layout="packed"),
     Case(d=48, dtype=F32, c=2, layout="bnhd", n=1),
     Case(d=64, dtype=BF16, c=2, layout="bnhd", n=37),
     Case(d=64, dtype=F32, c=3, groups=2, shared=False, layout="packed"),
+    Case(d=72, dtype=F32, c=3, groups=2, layout="strided", h=3),
     Case(d=80, dtype=F16, c=4, shared=False, layout="packed"),
     Case(d=80, dtype=F32, c=1, groups=4, layout="strided", h=1),
+    Case(d=88, dtype=BF16, c=2, shared=False, layout="bnhd"),
     Case(d=128, dtype=BF16, c=3, shared=False, layout="strided"),
     Case(d=256, dtype=F16, c=2, groups=2, layout="packed", b=1, n=9),
     Case(d=256, dtype=F32, c=1, shared=False, b=3, h=1, n=5),
@@ -74,17 +79,33 @@ def test_sine_and_cosine_are_within_2e_7() -> None:
     assert torch.equal(y[-1], x[0, 0, -1])  # R(0) = I, exactly
 
 
-def test_entries_of_a_program_past_the_end_of_the_batch_are_left_alone() -> None:
-    """Five entries, three per program, one token more than a block holds: the masks along the batch and the tokens."""
-    case = Case(b=5, groups=2, n=9, d=24)
+@pytest.mark.parametrize(
+    ("case", "choice"),
+    [
+        # five entries of the batch, three per program; one token more than a block holds
+        (Case(b=5, groups=2, n=9, d=24), Tile(tokens=8, width=16, batch=3, warps=1)),
+        (Case(b=5, groups=2, n=9, d=24), Tile(tokens=4, width=16, batch=2, warps=1, steps=2)),
+        # several blocks of tokens per program, the last program with fewer; they go on into the next entry
+        (Case(b=3, n=21, d=40, c=3, shared=False, h=3), Tile(tokens=4, width=32, batch=1, warps=1, steps=4)),
+        (Case(b=3, n=21, d=16, c=6, shared=False, h=5), Tile(tokens=2, width=16, batch=1, warps=1, steps=8, stages=2)),
+        # heads that share a program, with several queries per key; a block of columns wider than all of them
+        (Case(groups=3, n=7, d=24, h=3, layout="packed"), Tile(tokens=4, width=64, batch=1, warps=1, steps=3)),
+        (Case(b=1, n=1, d=16, h=1), Tile(tokens=16, width=128, batch=1, warps=1, steps=64)),
+    ],
+    ids=str,
+)
+def test_blocks_that_hang_over_an_end(case: Case, choice: Tile) -> None:
     q, k, coords, theta = (t.detach() for t in case.inputs())
-    (gq, gk), choice = case.output_gradients(), fused_rotation.Tile(tokens=8, batch=3, warps=1)
+    gq, gk = case.output_gradients()
     rotated = torch.empty_like(q), torch.empty_like(k)
     fused_rotation.forward(q, k, *rotated, coords, theta, case.groups, choice)
     slopes = torch.empty_like(q), torch.empty_like(k)
-    sums = fused_rotation.backward(gq, gk, *rotated, *slopes, coords, theta, case.groups, True, True, choice)
+    places = coords, theta, case.groups, True, True, choice
+    sums = fused_rotation.backward(gq, gk, *rotated, *slopes, *places)
     for name, value, truth in zip(NAMES, (*rotated, *slopes, *sums), reference(case), strict=True):
         assert error(value, truth) < TOLERANCE[case.dtype], name
+    again = fused_rotation.backward(gq, gk, *rotated, *slopes, *places)
+    assert all(torch.equal(a, b) for a, b in zip(sums, again, strict=True))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -123,30 +144,40 @@ def test_more_elements_than_32_bits_count() -> None:
     assert error(y[:, :, -40:], truth) < TOLERANCE[BF16]
 
 
-@pytest.mark.parametrize("d", [2, 16, 48, 64, 128, 256])
+@pytest.mark.parametrize("d", [2, *range(16, 257, 8)])
 @pytest.mark.parametrize("n", [1, 7, 64, 197, 100_000])
 def test_tiles(d: int, n: int) -> None:
-    """A block neither wastes much nor grows without bound, and own coordinates mean one entry a program."""
+    """A block neither wastes much nor grows without bound, and own coordinates mean one entry per program."""
     for batch, c, backward in itertools.product((1, 256), (3, 6), (False, True)):
-        tokens, entries, warps = fused_rotation.tile(d // 2, n, batch, 12, True, c, backward=backward)
-        assert tokens & (tokens - 1) == 0
-        assert tokens <= 16 or -(-n // tokens) * tokens <= 7 / 6 * n
-        assert 1 <= entries <= min(batch, fused_rotation.MOST_ENTRIES)
-        assert warps in (1, 2, 4, 8)
+        choice = fused_rotation.tile(d // 2, n, batch, 12, True, c, backward=backward)
+        assert choice.tokens & (choice.tokens - 1) == choice.width & (choice.width - 1) == 0
+        assert choice.tokens <= 16 or -(-n // choice.tokens) * choice.tokens <= 7 / 6 * n
+        assert d == 2 or -(-6 * d // choice.width) * choice.width <= 7 / 6 * 6 * d
+        assert 1 <= choice.batch <= min(batch, fused_rotation.MOST_ENTRIES)
+        assert 1 <= choice.steps <= (fused_rotation.MOST_STEPS if backward else 1)
         assert fused_rotation.tile(d // 2, n, batch, 12, False, c, backward=backward).batch == 1
 
 
-def test_strides_of_single_elements_are_zero() -> None:
-    """Torch may give them any number, and for Triton a 1 would be another kernel."""
-    x = torch.empty(2, 3, 5, 8).transpose(1, 2)
-    assert fused_rotation._strides(x) == x.stride() == (120, 8, 40, 1)
-    assert fused_rotation._strides(x[:1]) == (0, 8, 40, 1)
-    assert fused_rotation._strides(x[..., :1]) == (120, 8, 40, 0)
+def test_strides_come_in_units_without_those_of_single_elements() -> None:
+    """Torch may give them any number, and from an odd one Triton would conclude that nothing is aligned."""
+    x = torch.empty(2, 3, 5, 24).transpose(1, 2)
+    strides = [fused_rotation._strides((y.shape, y.stride())) for y in (x, x[:1], x[..., :1])]
+    assert strides == [(360, 24, 120, 1), (0, 24, 120, 1), (360, 24, 120, 0)]
     assert fused_rotation._strides(None) == (0, 0, 0, 0)
+    assert fused_rotation._in_units(*strides[:2]) == (8, [45, 3, 15, 1, 0, 3, 15, 1])
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 3), (64, 1, 33), (65, 7), (1000, 2, 2, 5), (5000, 3)])
-def test_sums_of_rows(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("rows", [1, 64, 65, 1000, 2100])
+@pytest.mark.parametrize("shape", [(33,), (2, 2, 5)])
+def test_sums_of_rows(rows: int, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    x = torch.randn(shape, device=DEVICE)
-    torch.testing.assert_close(fused_rotation.sum_rows(x), x.double().sum(0).float())
+    x, y = torch.randn(rows, *shape, device=DEVICE), torch.randn(3, 1500, device=DEVICE)
+    x_out, y_out = torch.empty(shape, device=DEVICE), torch.empty(1500, device=DEVICE, dtype=torch.float64)
+    row_sums.sum_rows(x, x_out, y, y_out)
+    torch.testing.assert_close(x_out, x.double().sum(0).float())
+    torch.testing.assert_close(y_out, y.double().sum(0), rtol=1e-6, atol=1e-6)
+    first = x_out.clone()
+    row_sums.sum_rows(None, None, x, x_out)
+    assert torch.equal(x_out, first)
+    row_sums.sum_rows(x, x_out, None, None)
+    assert torch.equal(x_out, first)

@@ -1,25 +1,31 @@
 """Times the fused rotation on a GPU against moving its bytes once, and searches better tiles.
 
     python tests/kernels/tune.py                  every shape, as the heuristic of `fused_rotation.tile` cuts it
+    python tests/kernels/tune.py --only 14 17     these shapes alone
+    python tests/kernels/tune.py --dims           every head dim from 16 to 256, or those that follow
     python tests/kernels/tune.py --search 0 3     the best tiles for shapes 0 and 3
 
+
 The floor is the time of a plain copy of as many bytes: forward reads and writes q and k, backward reads g and y and
-writes dx. Wanted: at most 1.25 times the floor forward, and 1.5 times forward and backward together. Launch time of a
-whole call, which small shapes are bound by, is in the last two columns (Python, autograd and all, in microseconds).
+writes dx. Wanted: at most 1.15 times the floor forward, and 1.4 times forward and backward together. Of the time of
+backward, "sums" goes into the second launch. Time of a whole call, which small shapes are bound by, is in the last two
+columns (Python, autograd and all, in microseconds). Kernels are compiled by other processes before.
 """
 
 import argparse
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from triton.testing import do_bench_cudagraph
 
 from stringpe import kernels
-from stringpe.kernels import fused_rotation, operator
+from stringpe.kernels import fused_rotation, operator, row_sums
+from stringpe.kernels.fused_rotation import Tile
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,31 @@ class Shape:
         theta = torch.randn(self.h, self.c, self.d // 2, device="cuda")
         return qkv[:, :heads], qkv[:, heads : heads + self.h], coords, theta
 
-    def tile(self, backward: bool) -> fused_rotation.Tile:
-        return fused_rotation.tile(self.d // 2, self.n, self.b, self.h, self.shared, self.c, backward=backward)
+    def tile(self, backward: bool) -> Tile:
+        return fused_rotation.tile(
+            self.d // 2, self.n, self.b, self.h, self.shared, self.c, wide=self.dtype.itemsize > 2, backward=backward
+        )
+
+    def candidates(self, backward: bool) -> set[Tile]:
+        """Tiles with one or two vectors of 16 bytes per thread and tensor, or half of one in backward."""
+        chosen = self.tile(backward)
+        tiles = set()
+        for width in (16, 32, 64, 128):
+            for warps in (1, 2, 4):
+                for elements in (4, 8) if backward else (8, 16):
+                    tokens = 32 * warps * elements // width
+                    steps = max(chosen.steps * chosen.tokens * chosen.width // (tokens * width), 1) if backward else 1
+                    for stages in (1, 2) if backward and warps == 1 else (1,):
+                        if tokens:
+                            tiles.add(Tile(tokens, width, chosen.batch, warps, steps, stages, chosen.registers))
+        return tiles
+
+
+def variants(tile: Tile, shape: Shape, backward: bool) -> set[Tile]:
+    """The same block, with more or less to do per program."""
+    steps = {max(int(tile.steps * factor), 1) for factor in (0.25, 0.5, 2, 4)} if backward else {1}
+    entries = {max(int(tile.batch * factor), 1) for factor in (0.5, 1, 2)} if shape.shared else {1}
+    return {tile._replace(steps=s, batch=e) for s in steps for e in entries if e <= shape.b}
 
 
 SHAPES = [
@@ -82,12 +111,24 @@ class Runs:
         self.results = torch.empty_like(self.rotated[0]), torch.empty_like(self.rotated[1])
         self.bytes = self.q.element_size() * (self.q.numel() + self.k.numel())
 
-    def forward(self, tile: fused_rotation.Tile | None = None) -> None:
+    def forward(self, tile: Tile | None = None) -> None:
         fused_rotation.forward(self.q, self.k, *self.rotated, self.coords, self.theta, self.groups, tile)
 
-    def backward(self, tile: fused_rotation.Tile | None = None) -> None:
+    def backward(self, tile: Tile | None = None) -> None:
         places = (self.coords, self.theta, self.groups)
         fused_rotation.backward(*self.slopes, *self.rotated, *self.results, *places, True, True, tile)
+
+    def sums(self) -> None:
+        """The second launch of backward, on numbers that do not matter."""
+        row_sums.sum_rows(*self.partial)
+
+    @cached_property
+    def partial(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        tensors = *self.slopes, *self.rotated, *self.results, self.coords, self.theta
+        layouts = [(t.shape, t.stride()) for t in tensors]
+        _, *shapes = fused_rotation._backward_launch(*layouts, self.groups, self.q.itemsize > 2, True, True, None)
+        rows, columns = (torch.randn(s, device="cuda") for s in shapes)
+        return rows, torch.empty_like(self.coords), columns, torch.empty_like(self.theta)
 
     def call(self, train: bool) -> None:
         inputs = [t.detach().requires_grad_(train) for t in (self.q, self.k, self.coords, self.theta)]
@@ -96,9 +137,9 @@ class Runs:
             torch.autograd.grad(rotated, inputs, self.slopes)
 
 
-def milliseconds(function: Callable[[], None]) -> float:
+def milliseconds(function: Callable[[], None], rep: int = 20) -> float:
     """Of replays of a graph: without the host's time, which small shapes are bound by."""
-    return do_bench_cudagraph(function, rep=20, return_mode="median")
+    return do_bench_cudagraph(function, rep=rep, return_mode="median")
 
 
 def microseconds_of_call(runs: Runs, train: bool, repeats: int = 200) -> float:
@@ -119,40 +160,73 @@ def floor(size: int) -> float:
     return milliseconds(partial(torch.empty_like(source).copy_, source))
 
 
-def report() -> None:
-    print(" forward ms ×floor  backward ms ×floor  both ×floor  call μs  trained μs  shape")
-    for shape in SHAPES:
+def report(shapes: Iterable[Shape], calls: bool) -> None:
+    print("    forward ms ×floor  backward ms ×floor  of it sums  both ×floor  call μs  trained μs  shape")
+    for number, shape in enumerate(shapes):
         runs = Runs(shape)
-        forward, backward = milliseconds(runs.forward), milliseconds(runs.backward)
+        forward, backward, sums = (milliseconds(f) for f in (runs.forward, runs.backward, runs.sums))
         least_forward, least_backward = floor(2 * runs.bytes), floor(3 * runs.bytes)
         both = (forward + backward) / (least_forward + least_backward)
-        calls = [microseconds_of_call(runs, train) for train in (False, True)]
+        called = [microseconds_of_call(runs, train) if calls else float("nan") for train in (False, True)]
+        ratios = forward / least_forward, backward / least_backward
         print(
-            f"{forward:11.4f} {forward / least_forward:6.2f} {backward:12.4f} {backward / least_backward:6.2f}"
-            f" {both:12.2f} {calls[0]:8.1f} {calls[1]:11.1f}  {shape}"
+            f"{number:2} {forward:11.4f} {ratios[0]:6.2f} {backward:12.4f} {ratios[1]:6.2f} {sums:11.4f}"
+            f" {both:12.2f} {called[0]:8.1f} {called[1]:11.1f}  {shape}",
+            flush=True,
         )
 
 
-def search(shape: Shape, best: int = 5) -> None:
-    """Time every tile that fits, and print the best beside the heuristic's choice."""
+def compile_for(shape: Shape, tile: Tile, backward: bool) -> None:
+    """Run it once on a short input: what is compiled depends on nothing that this changes."""
+    runs = Runs(replace(shape, b=2, n=64))
+    (runs.backward if backward else runs.forward)(tile)
+    torch.cuda.synchronize()
+
+
+def compile_together(pool: ProcessPoolExecutor, shape: Shape, tiles: Iterable[Tile], backward: bool) -> None:
+    for done in [pool.submit(compile_for, shape, tile, backward) for tile in tiles]:
+        done.result()
+
+
+def search(pool: ProcessPoolExecutor, shape: Shape, best: int = 6) -> None:
+    """Time the candidates, then the two best with more and fewer steps, and print the best beside the choice."""
     runs = Runs(shape)
-    entries = [1, 2, 4, 8, 16] if shape.shared else [1]
-    tiles = [fused_rotation.Tile(*t) for t in itertools.product([4, 8, 16, 32, 64, 128], entries, [1, 2, 4, 8])]
-    tiles = [t for t in tiles if t.batch <= shape.b and 2 <= t.tokens * shape.d / 2 / (32 * t.warps) <= 32]
     print(shape)
     for name, run, moves in (("forward", runs.forward, 2), ("backward", runs.backward, 3)):
-        least, choice = floor(moves * runs.bytes), shape.tile(name == "backward")
-        print(f"  {name}: chosen {choice}, {milliseconds(partial(run, choice)) / least:.2f} × floor")
-        times = sorted((milliseconds(partial(run, t)), t) for t in tiles)
-        for time, tile in times[:best]:
-            print(f"    {time / least:6.2f}  {tile}")
+        backward = name == "backward"
+        least, chosen, times = floor(moves * runs.bytes), shape.tile(backward), dict[Tile, float]()
+        fresh = shape.candidates(backward) | {chosen}
+        while fresh:
+            compile_together(pool, shape, fresh, backward)
+            times |= {tile: milliseconds(partial(run, tile), rep=5) for tile in fresh}
+            ranked = sorted(times, key=times.__getitem__)
+            done = len(times) > len(fresh)
+            fresh = set() if done else {v for t in ranked[:2] for v in variants(t, shape, backward)} - set(times)
+        print(f"  {name}: chosen {tuple(chosen)}, {times[chosen] / least:.2f} × floor")
+        for tile in ranked[:best]:
+            print(f"    {times[tile] / least:6.2f}  {tile}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--search", type=int, nargs="+", metavar="SHAPE", help="search tiles for these shapes")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SHAPE", help="report these shapes")
+    parser.add_argument("--dims", type=int, nargs="*", metavar="DIM", help="report these head dims, kernels alone")
+    parser.add_argument("--processes", type=int, default=12, help="that compile")
+    options = parser.parse_args()
+    if options.dims is None:
+        shapes = [SHAPES[i] for i in options.only or range(len(SHAPES))]
+    else:
+        shapes = [Shape(8, 12, 4096, d, shared=False) for d in options.dims or range(16, 257, 8)]
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        for index in options.search or []:
+            search(pool, SHAPES[index])
+        if not options.search:
+            tasks = [pool.submit(compile_for, s, s.tile(b), b) for s in shapes for b in (False, True)]
+            for task in tasks:
+                task.result()
+            report(shapes, calls=options.dims is None)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--search", type=int, nargs="+", metavar="SHAPE", help="search tiles for these shapes")
-    chosen = parser.parse_args().search
-    if chosen is None:
-        report()
-    for index in chosen or []:
-        search(SHAPES[index])
+    main()

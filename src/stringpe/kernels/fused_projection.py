@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .fused_rotation import sin_cos
+from .rotation_kernels import sin_cos
 
 TOKENS, DEPTH, STAGES = 128, 64, 3
 
