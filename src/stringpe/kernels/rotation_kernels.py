@@ -31,6 +31,11 @@ import triton.language as tl
 QUARTER_TURNS = tl.constexpr(0.6366197723675814)  # 2/π, of a radian
 ROUNDER = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²: adding it to a float64 leaves an integer in the low bits
 
+# Numbers whose values a kernel is not compiled for: strides in units, and sizes.
+_SIZES = ["r_b", "r_n", "batch", "n", "heads"]
+_FORWARD_NUMBERS = [f"{x}_{axis}" for x in ("q", "k", "qo", "ko") for axis in "bhn"] + _SIZES
+_BACKWARD_NUMBERS = [f"{x}_{axis}" for x in ("gq", "gk", "q", "k", "dq", "dk") for axis in "bhn"] + _SIZES
+
 
 @triton.jit
 def sin_cos(coords, theta, row, column, rows, columns, r_c, t_c, C, TOKENS, WIDTH):
@@ -121,27 +126,7 @@ def _slope(g, y):
     return g[1].to(tl.float32) * y[0].to(tl.float32) - g[0].to(tl.float32) * y[1].to(tl.float32)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "r_b",
-        "r_n",
-        "batch",
-        "n",
-        "heads",
-        "q_b",
-        "q_h",
-        "q_n",
-        "k_b",
-        "k_h",
-        "k_n",
-        "qo_b",
-        "qo_h",
-        "qo_n",
-        "ko_b",
-        "ko_h",
-        "ko_n",
-    ]
-)
+@triton.jit(do_not_specialize=_FORWARD_NUMBERS)
 def forward_kernel(
     q, k, q_out, k_out, coords, theta,
     q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d, qo_b, qo_h, qo_n, ko_b, ko_h, ko_n, r_b, r_n, r_c,
@@ -176,33 +161,7 @@ def forward_kernel(
             _turn(_at(q_out, b, i, token, qo_b, qo_h, qo_n, UNIT), q_pair, plane, mask, sin, cos, PLANES)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "r_b",
-        "r_n",
-        "batch",
-        "n",
-        "heads",
-        "gq_b",
-        "gq_h",
-        "gq_n",
-        "gk_b",
-        "gk_h",
-        "gk_n",
-        "q_b",
-        "q_h",
-        "q_n",
-        "k_b",
-        "k_h",
-        "k_n",
-        "dq_b",
-        "dq_h",
-        "dq_n",
-        "dk_b",
-        "dk_h",
-        "dk_n",
-    ]
-)
+@triton.jit(do_not_specialize=_BACKWARD_NUMBERS)
 def backward_kernel(
     grad_q, grad_k, q, k, dq, dk, coords, theta, coord_sums, theta_sums,
     gq_b, gq_h, gq_n, gq_d, gk_b, gk_h, gk_n, gk_d, q_b, q_h, q_n, k_b, k_h, k_n,
