@@ -4,7 +4,7 @@
     python tests/kernels/tune.py --only 14 17     these shapes alone
     python tests/kernels/tune.py --dims           every head dim from 16 to 256, or those that follow
     python tests/kernels/tune.py --search 0 3     the best tiles for shapes 0 and 3
-
+    python tests/kernels/tune.py --best-dims 24   the best tiles for these head dims
 
 The floor is the time of a plain copy of as many bytes: forward reads and writes q and k, backward reads g and y and
 writes dx. Wanted: at most 1.15 times the floor forward, and 1.4 times forward and backward together. Of the time of
@@ -13,6 +13,7 @@ columns (Python, autograd and all, in microseconds). Kernels are compiled by oth
 """
 
 import argparse
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -55,18 +56,21 @@ class Shape:
         )
 
     def candidates(self, backward: bool) -> set[Tile]:
-        """Tiles with one or two vectors of 16 bytes per thread and tensor, or half of one in backward."""
-        chosen = self.tile(backward)
+        """Blocks of different shapes, dense and, where heads end inside of 32 bytes, of whole heads."""
+        chosen, planes = self.tile(backward), self.d // 2
         tiles = set()
-        for width in (16, 32, 64, 128):
-            for warps in (1, 2, 4):
-                for elements in (4, 8) if backward else (8, 16):
-                    tokens = 32 * warps * elements // width
-                    steps = max(chosen.steps * chosen.tokens * chosen.width // (tokens * width), 1) if backward else 1
-                    for stages in (1, 2) if backward and warps == 1 else (1,):
-                        if tokens:
-                            tiles.add(Tile(tokens, width, chosen.batch, warps, steps, stages, chosen.registers))
+        for width, (elements, warps, stages) in itertools.product((32, 64, 128), _BACKWARD if backward else _FORWARD):
+            whole = width // planes * planes
+            for columns in {width, whole} if planes % 16 and whole * 5 >= width * 3 else {width}:
+                tokens = elements // width
+                work = chosen.steps * chosen.tokens * chosen.columns
+                steps = max(1 << (work // (tokens * columns)).bit_length() - 1, 1) if backward else 1
+                tiles.add(Tile(tokens, width, columns, chosen.batch, warps, steps, stages, chosen.registers))
         return tiles
+
+
+_FORWARD = ((256, 1, 1), (512, 1, 1), (512, 2, 1))  # elements, warps, stages
+_BACKWARD = ((256, 1, 1), (256, 1, 2), (512, 2, 1))
 
 
 def variants(tile: Tile, shape: Shape, backward: bool) -> set[Tile]:
@@ -188,8 +192,8 @@ def compile_together(pool: ProcessPoolExecutor, shape: Shape, tiles: Iterable[Ti
         done.result()
 
 
-def search(pool: ProcessPoolExecutor, shape: Shape, best: int = 6) -> None:
-    """Time the candidates, then the two best with more and fewer steps, and print the best beside the choice."""
+def search(pool: ProcessPoolExecutor, shape: Shape, best: int = 4) -> None:
+    """Time the candidates, then the best with more and fewer steps, and print the best beside the choice."""
     runs = Runs(shape)
     print(shape)
     for name, run, moves in (("forward", runs.forward, 2), ("backward", runs.backward, 3)):
@@ -201,7 +205,7 @@ def search(pool: ProcessPoolExecutor, shape: Shape, best: int = 6) -> None:
             times |= {tile: milliseconds(partial(run, tile), rep=5) for tile in fresh}
             ranked = sorted(times, key=times.__getitem__)
             done = len(times) > len(fresh)
-            fresh = set() if done else {v for t in ranked[:2] for v in variants(t, shape, backward)} - set(times)
+            fresh = set() if done else {v for t in ranked[:1] for v in variants(t, shape, backward)} - set(times)
         print(f"  {name}: chosen {tuple(chosen)}, {times[chosen] / least:.2f} × floor")
         for tile in ranked[:best]:
             print(f"    {times[tile] / least:6.2f}  {tile}", flush=True)
@@ -212,6 +216,10 @@ def main() -> None:
     parser.add_argument("--search", type=int, nargs="+", metavar="SHAPE", help="search tiles for these shapes")
     parser.add_argument("--only", type=int, nargs="+", metavar="SHAPE", help="report these shapes")
     parser.add_argument("--dims", type=int, nargs="*", metavar="DIM", help="report these head dims, kernels alone")
+    parser.add_argument("--best-dims", type=int, nargs="+", metavar="DIM", help="search tiles for these head dims")
+    parser.add_argument(
+        "--compile-only", action="store_true", help="fill Triton's cache for a search, and time nothing"
+    )
     parser.add_argument("--processes", type=int, default=12, help="that compile")
     options = parser.parse_args()
     if options.dims is None:
@@ -219,9 +227,16 @@ def main() -> None:
     else:
         shapes = [Shape(8, 12, 4096, d, shared=False) for d in options.dims or range(16, 257, 8)]
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
-        for index in options.search or []:
-            search(pool, SHAPES[index])
-        if not options.search:
+        searched = [SHAPES[i] for i in options.search or []]
+        searched += [Shape(8, 12, 4096, d, shared=False) for d in options.best_dims or []]
+        if options.compile_only:
+            tiles = [(s, tile, b) for s in searched for b in (False, True) for tile in s.candidates(b) | {s.tile(b)}]
+            for task in [pool.submit(compile_for, *one) for one in tiles]:
+                task.result()
+            return
+        for shape in searched:
+            search(pool, shape)
+        if not searched:
             tasks = [pool.submit(compile_for, s, s.tile(b), b) for s in shapes for b in (False, True)]
             for task in tasks:
                 task.result()

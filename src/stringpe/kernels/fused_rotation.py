@@ -17,12 +17,13 @@ Layout = tuple[Sizes, Sizes]  # shape and strides of a tensor
 
 
 class Tile(NamedTuple):
-    """What one program does: `steps` times `tokens` by `width` columns by `batch` entries, on `warps` warps, with that
-    many registers per thread at most. Tokens and width are powers of two, and forward programs have one step. With two
-    `stages`, what a step reads goes to shared memory while the one before is computed."""
+    """What one program does: `steps` times `tokens` by `columns` by `batch` entries, on `warps` warps, with that many
+    registers per thread at most. Tokens and `width`, the room for the columns, are powers of two; forward programs have
+    one step. With two `stages`, what a step reads goes to shared memory while the one before is computed."""
 
     tokens: int
     width: int
+    columns: int
     batch: int
     warps: int
     steps: int = 1
@@ -34,9 +35,10 @@ class Tile(NamedTuple):
         return {"num_warps": self.warps, "maxnreg": self.registers}
 
 
-# Elements of a block (tokens by columns), warps, and widths of a block, the best first.
-_FORWARD, _FORWARD_MANY = (1024, 2, (32, 64, 16)), (512, 2)  # with more than four coordinates
-_BACKWARD = 256, 1, (64, 128, 32, 16)
+# Elements of a block (tokens by width), warps, and widths of a block, the best first.
+_FORWARD = 256, 1, (64, 128, 32)
+_BACKWARD = 256, 1, (64, 128, 32)
+_SECTOR = 16  # planes of 32 bytes in half precision, which memory moves at once
 _REGISTERS = 128  # of a backward program with up to three coordinates: nothing spills, and there is room for 16 warps
 # Enough programs for two rounds on 132 multiprocessors with 16 warps each: only then may they grow.
 ENOUGH_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 8, 64
@@ -59,25 +61,27 @@ def tile(
     the last block would otherwise hang over the end by more than a sixth of all; several entries only if `shared`
     coordinates give them the same angles, and if enough programs remain; several steps in backward, likewise."""
     elements, warps, widths = _BACKWARD if backward else _FORWARD
-    if coords > 4 and not backward:
-        elements, warps = _FORWARD_MANY
     elements //= 1 + wide
-    width = _width(heads * planes, widths)
+    width, columns = _block(heads, planes, widths)
     tokens = min(elements // width, power_of_two(n))
     while tokens > 16 and blocks(n, tokens) * tokens * 6 > n * 7:
         tokens //= 2
-    programs = blocks(n, tokens) * blocks(heads * planes, width) * batch
+    programs = blocks(n, tokens) * blocks(heads * planes, columns) * batch
     entries = min(max(programs // ENOUGH_PROGRAMS, 1), MOST_ENTRIES, batch) if shared else 1
     steps = max(programs // entries // ENOUGH_PROGRAMS, 1) if backward else 1
     steps = min(1 << (steps.bit_length() - 1), MOST_STEPS)
-    return Tile(tokens, width, entries, warps, steps, registers=_REGISTERS if backward and coords <= 3 else None)
+    return Tile(
+        tokens, width, columns, entries, warps, steps, registers=_REGISTERS if backward and coords <= 3 else None
+    )
 
 
-def _width(columns: int, widths: Sequence[int]) -> int:
-    """The first of these widths whose blocks hang over the last column by a sixteenth of all at most, or else the one
-    that does so least."""
-    waste = {width: blocks(columns, width) * width - columns for width in widths}
-    return next((width for width in widths if waste[width] * 16 <= columns), min(widths, key=waste.__getitem__))
+def _block(heads: int, planes: int, widths: Sequence[int]) -> tuple[int, int]:
+    """Width and columns of a block: the first width that wastes a sixteenth at most, or else the one that wastes least.
+    Heads that end inside of a sector stay whole, as far as they fit: two programs would both move that sector."""
+    columns = {w: w if planes % _SECTOR == 0 or planes > w else w // planes * planes for w in widths}
+    waste = {w: blocks(heads * planes, columns[w]) * w - heads * planes for w in widths}
+    width = next((w for w in widths if waste[w] * 16 <= heads * planes), min(widths, key=waste.__getitem__))
+    return width, columns[width]
 
 
 def forward(
@@ -107,7 +111,7 @@ def _forward_launch(
     unit, strides = _in_units(*inputs, *outputs)
     numbers = *strides, *_strides(coords), batch, n, heads
     sizes = _sizes(theta, groups, unit, choice)
-    programs = blocks(heads * planes, choice.width) * blocks(n, choice.tokens) * blocks(batch, choice.batch)
+    programs = blocks(heads * planes, choice.columns) * blocks(n, choice.tokens) * blocks(batch, choice.batch)
     return Launch(forward_kernel, programs, numbers, sizes, choice.options)
 
 
@@ -156,7 +160,7 @@ def _backward_launch(
     unit, strides = _in_units(*gradients, *others)
     numbers = *strides, *_strides(coords), batch, n, heads
     sizes = _sizes(theta, groups, unit, choice) | {"STEPS": choice.steps, "STAGES": choice.stages}
-    across, chunks = blocks(heads * planes, choice.width), blocks(batch, choice.batch)
+    across, chunks = blocks(heads * planes, choice.columns), blocks(batch, choice.batch)
     shares = blocks(blocks(n, choice.tokens) * chunks, choice.steps)
     return (
         Launch(backward_kernel, across * shares, numbers, sizes, choice.options),
@@ -187,7 +191,7 @@ def _sizes(theta: Layout, groups: int, unit: int, choice: Tile) -> dict[str, int
     """The constants that both kernels have, in the order of their arguments."""
     (_, c, planes), (t_h, t_c, t_d) = theta
     sizes = {"t_h": t_h, "t_c": t_c, "t_d": t_d, "C": c, "PLANES": planes, "GROUPS": groups, "UNIT": unit}
-    return sizes | {"TOKENS": choice.tokens, "WIDTH": choice.width, "BATCH": choice.batch}
+    return sizes | {"TOKENS": choice.tokens, "WIDTH": choice.width, "COLUMNS": choice.columns, "BATCH": choice.batch}
 
 
 def _strides(x: Layout | None) -> Sizes:

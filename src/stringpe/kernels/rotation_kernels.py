@@ -84,10 +84,17 @@ def _sin_cos(r, t, turns, C):
 
 
 @triton.jit
-def _columns(block, heads, PLANES, WIDTH):
-    """Head and plane of every column of a block, and which columns exist."""
-    column = block * WIDTH + tl.arange(0, WIDTH)
-    return (column // PLANES).to(tl.int64), (column % PLANES).to(tl.int64), column < heads * PLANES
+def _columns(block, heads, PLANES, COLUMNS, WIDTH):
+    """Head and plane of every column of a block of COLUMNS, and which of WIDTH exist. Where blocks hold whole heads, it
+    is formed so that Triton sees which planes lie side by side."""
+    local = tl.arange(0, WIDTH)
+    column = block * COLUMNS + local
+    real = (local < COLUMNS) & (column < heads * PLANES)
+    if COLUMNS % PLANES == 0:
+        head, plane = block * (COLUMNS // PLANES) + local // PLANES, local % PLANES
+    else:
+        head, plane = column // PLANES, column % PLANES
+    return head.to(tl.int64), plane.to(tl.int64), real
 
 
 @triton.jit
@@ -133,11 +140,13 @@ def forward_kernel(
     batch, n, heads,
     t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr,
     C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr, UNIT: tl.constexpr,
-    TOKENS: tl.constexpr, WIDTH: tl.constexpr, BATCH: tl.constexpr,
+    TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
     """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `forward`."""
-    across = tl.cdiv(heads * PLANES, WIDTH)  # neighbouring programs have neighbouring heads, as projections leave them
-    head, plane, real = _columns(tl.program_id(0) % across, heads, PLANES, WIDTH)
+    across = tl.cdiv(
+        heads * PLANES, COLUMNS
+    )  # neighbouring programs have neighbouring heads, as projections leave them
+    head, plane, real = _columns(tl.program_id(0) % across, heads, PLANES, COLUMNS, WIDTH)
     chunk, token, known = _tokens(tl.program_id(0) // across, n, TOKENS)
     coords += chunk * BATCH * r_b
     row, column = token * r_n, head * t_h + plane * t_d
@@ -169,14 +178,15 @@ def backward_kernel(
     batch, n, heads,
     t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr,
     C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr, UNIT: tl.constexpr,
-    TOKENS: tl.constexpr, WIDTH: tl.constexpr, BATCH: tl.constexpr, STEPS: tl.constexpr, STAGES: tl.constexpr,
+    TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BATCH: tl.constexpr,
+    STEPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dq, dk, this program's share of dr in coord_sums (blocks of columns, chunks of the batch, n, c), and of dΘ in
     theta_sums (programs along the tokens, h, c, d/2); see `backward`. q and k are the outputs of `forward`."""
     ANGLES: tl.constexpr = coord_sums is not None or theta_sums is not None
-    across, chunks = tl.cdiv(heads * PLANES, WIDTH), tl.cdiv(batch, BATCH)
+    across, chunks = tl.cdiv(heads * PLANES, COLUMNS), tl.cdiv(batch, BATCH)
     position, share = tl.program_id(0) % across, tl.program_id(0) // across
-    head, plane, real = _columns(position, heads, PLANES, WIDTH)
+    head, plane, real = _columns(position, heads, PLANES, COLUMNS, WIDTH)
     column = head * t_h + plane * t_d
     sums = (tl.zeros((TOKENS, WIDTH), tl.float32),) * C
     for step in tl.range(0, STEPS, num_stages=STAGES):
