@@ -27,6 +27,7 @@ from triton.testing import do_bench_cudagraph
 from stringpe import kernels
 from stringpe.kernels import fused_rotation, operator, row_sums
 from stringpe.kernels.fused_rotation import Tile
+from stringpe.kernels.launch import power_of_two
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Shape:
             for columns in {width, whole} if planes % 16 and whole * 5 >= width * 3 else {width}:
                 tokens = elements // width
                 work = chosen.steps * chosen.tokens * chosen.columns
-                steps = max(1 << (work // (tokens * columns)).bit_length() - 1, 1) if backward else 1
+                steps = power_of_two(max(work // (tokens * columns), 1)) if backward else 1
                 tiles.add(Tile(tokens, width, columns, chosen.batch, warps, steps, stages, chosen.registers))
         return tiles
 

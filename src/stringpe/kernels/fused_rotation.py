@@ -35,13 +35,14 @@ class Tile(NamedTuple):
         return {"num_warps": self.warps, "maxnreg": self.registers}
 
 
-# Elements of a block (tokens by width), warps, and widths of a block, the best first.
-_FORWARD = 256, 1, (64, 128, 32)
-_BACKWARD = 256, 1, (64, 128, 32)
+# Elements of a block (tokens by width), as measured on an H200 (`tests/kernels/tune.py`); programs have one warp.
+_ELEMENTS, _ELEMENTS_MANY = 256, 512  # the second: forward, with more than four coordinates
+_MANY = 4
 _SECTOR = 16  # planes of 32 bytes in half precision, which memory moves at once
 _REGISTERS = 128  # of a backward program with up to three coordinates: nothing spills, and there is room for 16 warps
-# Enough programs for two rounds on 132 multiprocessors with 16 warps each: only then may they grow.
-ENOUGH_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 8, 64
+# Programs may grow along the batch or the tokens as long as so many remain: three rounds of 16 per multiprocessor. With
+# fewer to begin with, a single round is better, because every program leaves sums.
+ENOUGH_PROGRAMS, FEW_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 1536, 8, 64
 
 
 @lru_cache(maxsize=1024)
@@ -57,30 +58,41 @@ def tile(
     backward: bool = False,
 ) -> Tile:
     """The choice for `heads` key heads of `planes` planes at n tokens with that many coordinates: half as many elements
-    if they are `wide`, of 32 bits; fewer tokens where
-    the last block would otherwise hang over the end by more than a sixth of all; several entries only if `shared`
-    coordinates give them the same angles, and if enough programs remain; several steps in backward, likewise."""
-    elements, warps, widths = _BACKWARD if backward else _FORWARD
-    elements //= 1 + wide
-    width, columns = _block(heads, planes, widths)
+    if they are `wide`, of 32 bits; fewer tokens where the last block would otherwise hang over the end by more than a
+    sixth of all; several entries only if `shared` coordinates give them the same angles, and if enough programs remain;
+    several steps in backward, likewise."""
+    many = coords > _MANY
+    elements = (_ELEMENTS_MANY if many and not backward else _ELEMENTS) // (1 + wide)
+    width, columns = _block(heads, planes, _widths(planes, many, backward))
     tokens = min(elements // width, power_of_two(n))
     while tokens > 16 and blocks(n, tokens) * tokens * 6 > n * 7:
         tokens //= 2
     programs = blocks(n, tokens) * blocks(heads * planes, columns) * batch
     entries = min(max(programs // ENOUGH_PROGRAMS, 1), MOST_ENTRIES, batch) if shared else 1
-    steps = max(programs // entries // ENOUGH_PROGRAMS, 1) if backward else 1
+    if not backward:
+        return Tile(tokens, width, columns, entries, 1)
+    rest = programs // entries
+    steps = max(rest // (FEW_PROGRAMS if many or rest < 4 * ENOUGH_PROGRAMS else ENOUGH_PROGRAMS), 1)
     steps = min(1 << (steps.bit_length() - 1), MOST_STEPS)
-    return Tile(
-        tokens, width, columns, entries, warps, steps, registers=_REGISTERS if backward and coords <= 3 else None
-    )
+    stages, registers = (2, None) if many else (1, _REGISTERS if coords <= 3 else None)
+    return Tile(tokens, width, columns, entries, 1, steps, stages, registers)
+
+
+def _widths(planes: int, many: bool, backward: bool) -> tuple[int, ...]:
+    """Widths of a block, the best first."""
+    if many:
+        return (64, 128, 32) if backward and planes >= 64 else (128, 64, 32)
+    return (32, 64, 128) if planes <= 16 and not backward else (64, 128, 32)
 
 
 def _block(heads: int, planes: int, widths: Sequence[int]) -> tuple[int, int]:
     """Width and columns of a block: the first width that wastes a sixteenth at most, or else the one that wastes least.
-    Heads that end inside of a sector stay whole, as far as they fit: two programs would both move that sector."""
-    columns = {w: w if planes % _SECTOR == 0 or planes > w else w // planes * planes for w in widths}
-    waste = {w: blocks(heads * planes, columns[w]) * w - heads * planes for w in widths}
-    width = next((w for w in widths if waste[w] * 16 <= heads * planes), min(widths, key=waste.__getitem__))
+    Heads that end inside of a sector stay whole where they fit: two programs would both move that sector."""
+    columns = dict(zip(widths, widths, strict=True))
+    if planes % _SECTOR and planes <= max(widths):
+        columns = {w: w // planes * planes for w in widths if w >= planes}
+    waste = {w: blocks(heads * planes, c) * w - heads * planes for w, c in columns.items()}
+    width = next((w for w in columns if waste[w] * 16 <= heads * planes), min(waste, key=waste.__getitem__))
     return width, columns[width]
 
 
