@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from stringpe.kernels import fused_projection, fused_rotation, short_attention
-from stringpe.kernels.launch import Launch
+from stringpe.kernels.kernel_launch import KernelLaunch
 
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -28,7 +28,7 @@ def main(d: int, c: int = 3) -> None:
         print(built.asm["ttgir"], built.asm["ptx"])
 
 
-def rotation(d: int, c: int, heads: int = 12) -> tuple[Launch, Launch]:
+def rotation(d: int, c: int, heads: int = 12) -> tuple[KernelLaunch, KernelLaunch]:
     """Both launches for bfloat16 views of a packed projection, (8, 12, 4096, d), each entry with its coordinates."""
     b, n = 8, 4096
     packed, dense = (((b, heads, n, d), (n * heads * d * w, d, heads * d * w, 1)) for w in (3, 1))
@@ -38,7 +38,7 @@ def rotation(d: int, c: int, heads: int = 12) -> tuple[Launch, Launch]:
     return forward, backward
 
 
-def compiled(launch: Launch) -> Any:
+def compiled(launch: KernelLaunch) -> Any:
     """The kernel of a launch on aligned tensors."""
     signature, constants, hints = {}, {}, {}
     names = launch.kernel.arg_names

@@ -27,7 +27,7 @@ from triton.testing import do_bench_cudagraph
 from stringpe import kernels
 from stringpe.kernels import fused_rotation, operator, row_sums
 from stringpe.kernels.fused_rotation import Tile
-from stringpe.kernels.launch import power_of_two
+from stringpe.kernels.kernel_launch import power_of_two
 
 
 @dataclass(frozen=True)

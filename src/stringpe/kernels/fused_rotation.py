@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .launch import Launch, blocks, power_of_two
+from .kernel_launch import KernelLaunch, blocks, power_of_two
 from .rotation_kernels import backward_kernel, forward_kernel
 from .row_sums import sum_rows
 
@@ -116,7 +116,7 @@ def forward(
 def _forward_launch(
     q: Layout, k: Layout | None, q_out: Layout, k_out: Layout | None, coords: Layout, theta: Layout,
     groups: int, wide: bool, choice: Tile | None,
-) -> Launch:  # fmt: skip
+) -> KernelLaunch:  # fmt: skip
     (batch, _, n, _), (heads, c, planes) = _checked(q, k, coords, theta, groups)
     choice = choice or tile(planes, n, batch, heads, coords[0][0] == 1, c, wide=wide)
     inputs, outputs = [_strides(x) for x in (q, k)], [_strides(x)[:3] for x in (q_out, k_out)]
@@ -124,7 +124,7 @@ def _forward_launch(
     numbers = *strides, *_strides(coords), batch, n, heads
     sizes = _sizes(theta, groups, unit, choice)
     programs = blocks(heads * planes, choice.columns) * blocks(n, choice.tokens) * blocks(batch, choice.batch)
-    return Launch(forward_kernel, programs, numbers, sizes, choice.options)
+    return KernelLaunch(forward_kernel, programs, numbers, sizes, choice.options)
 
 
 def backward(
@@ -163,7 +163,7 @@ def _backward_launch(
     grad_q: Layout, grad_k: Layout | None, q: Layout, k: Layout | None, dq: Layout, dk: Layout | None,
     coords: Layout, theta: Layout, groups: int, wide: bool,
     need_coords: bool, need_frequencies: bool, choice: Tile | None,
-) -> tuple[Launch, Sizes | None, Sizes | None]:  # fmt: skip
+) -> tuple[KernelLaunch, Sizes | None, Sizes | None]:  # fmt: skip
     """The launch, and the shapes of what it leaves to sum over its first dimension."""
     (batch, _, n, _), (heads, c, planes) = _checked(q, k, coords, theta, groups)
     shared = coords[0][0] == 1
@@ -175,7 +175,7 @@ def _backward_launch(
     across, chunks = blocks(heads * planes, choice.columns), blocks(batch, choice.batch)
     shares = blocks(blocks(n, choice.tokens) * chunks, choice.steps)
     return (
-        Launch(backward_kernel, across * shares, numbers, sizes, choice.options),
+        KernelLaunch(backward_kernel, across * shares, numbers, sizes, choice.options),
         ((across * chunks, n, c) if shared else (across, chunks, n, c)) if need_coords else None,
         (shares, heads, c, planes) if need_frequencies else None,
     )

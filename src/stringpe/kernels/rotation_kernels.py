@@ -98,11 +98,12 @@ def _columns(block, heads, PLANES, COLUMNS, WIDTH):
 
 
 @triton.jit
-def _tokens(block, n, TOKENS):
-    """Of block number `block` along batch and tokens: its chunk of the batch, its tokens, and which of them exist."""
+def _tokens(block, n, chunks, TOKENS):
+    """Of block number `block` along the chunks of the batch and tokens: its chunk, its tokens, and which of them
+    exist."""
     blocks = tl.cdiv(n, TOKENS)
     token = (block % blocks).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    return (block // blocks).to(tl.int64), token, token < n
+    return (block // blocks).to(tl.int64), token, (token < n) & (block // blocks < chunks)
 
 
 @triton.jit
@@ -133,21 +134,30 @@ def _slope(g, y):
     return g[1].to(tl.float32) * y[0].to(tl.float32) - g[0].to(tl.float32) * y[1].to(tl.float32)
 
 
+@triton.jit
+def _add_products(sums, da, r, C):
+    """Every sum, with da times its coordinate added."""
+    new = ()
+    for i in tl.static_range(C):
+        new += (sums[i] + da * r[i].to(tl.float32)[:, None],)  # type: ignore[assignment]
+    return new
+
+
 @triton.jit(do_not_specialize=_FORWARD_NUMBERS)
 def forward_kernel(
     q, k, q_out, k_out, coords, theta,
     q_b, q_h, q_n, q_d, k_b, k_h, k_n, k_d, qo_b, qo_h, qo_n, ko_b, ko_h, ko_n, r_b, r_n, r_c,
     batch, n, heads,
-    t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr,
-    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr, UNIT: tl.constexpr,
-    TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BATCH: tl.constexpr,
+    t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr, C: tl.constexpr, PLANES: tl.constexpr,
+    GROUPS: tl.constexpr, UNIT: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    BATCH: tl.constexpr,
 ):  # fmt: skip
     """q_out = RoPE(r Θ) q and k_out = RoPE(r Θ) k; see `forward`."""
     across = tl.cdiv(
         heads * PLANES, COLUMNS
     )  # neighbouring programs have neighbouring heads, as projections leave them
     head, plane, real = _columns(tl.program_id(0) % across, heads, PLANES, COLUMNS, WIDTH)
-    chunk, token, known = _tokens(tl.program_id(0) // across, n, TOKENS)
+    chunk, token, known = _tokens(tl.program_id(0) // across, n, tl.cdiv(batch, BATCH), TOKENS)
     coords += chunk * BATCH * r_b
     row, column = token * r_n, head * t_h + plane * t_d
     if BATCH > 1:
@@ -176,10 +186,9 @@ def backward_kernel(
     gq_b, gq_h, gq_n, gq_d, gk_b, gk_h, gk_n, gk_d, q_b, q_h, q_n, k_b, k_h, k_n,
     dq_b, dq_h, dq_n, dk_b, dk_h, dk_n, r_b, r_n, r_c,
     batch, n, heads,
-    t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr,
-    C: tl.constexpr, PLANES: tl.constexpr, GROUPS: tl.constexpr, UNIT: tl.constexpr,
-    TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BATCH: tl.constexpr,
-    STEPS: tl.constexpr, STAGES: tl.constexpr,
+    t_h: tl.constexpr, t_c: tl.constexpr, t_d: tl.constexpr, C: tl.constexpr, PLANES: tl.constexpr,
+    GROUPS: tl.constexpr, UNIT: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    BATCH: tl.constexpr, STEPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dq, dk, this program's share of dr in coord_sums (blocks of columns, chunks of the batch, n, c), and of dΘ in
     theta_sums (programs along the tokens, h, c, d/2); see `backward`. q and k are the outputs of `forward`."""
@@ -190,8 +199,7 @@ def backward_kernel(
     column = head * t_h + plane * t_d
     sums = (tl.zeros((TOKENS, WIDTH), tl.float32),) * C
     for step in tl.range(0, STEPS, num_stages=STAGES):
-        chunk, token, known = _tokens(share * STEPS + step, n, TOKENS)
-        known = known & (chunk < chunks)
+        chunk, token, known = _tokens(share * STEPS + step, n, chunks, TOKENS)
         r = _vectors(coords + chunk * BATCH * r_b + token * r_n, known, r_c, C)
         t = _vectors(theta + column, real, t_c, C)
         if BATCH > 1:
@@ -210,12 +218,12 @@ def backward_kernel(
             if BATCH == 1:
                 sin, cos = _sin_cos(r, t, _zeros(q_pair[0]), C)
             _turn(_at(dq, b, head * GROUPS, token, dq_b, dq_h, dq_n, UNIT), q_pair, plane, mask, -sin, cos, PLANES)
-            if ANGLES:
-                da += _slope(q_pair, q_was)
             if k is not None:
                 _turn(_at(dk, b, head, token, dk_b, dk_h, dk_n, UNIT), k_pair, plane, mask, -sin, cos, PLANES)
                 if ANGLES:
                     da += _slope(k_pair, k_was)
+            if ANGLES:
+                da += _slope(q_pair, q_was)
             for member in range(1, GROUPS):
                 i = head * GROUPS + member
                 q_pair = _load(_at(grad_q, b, i, token, gq_b, gq_h, gq_n, UNIT), plane, gq_d, mask, PLANES)
@@ -225,14 +233,10 @@ def backward_kernel(
                 _turn(_at(dq, b, i, token, dq_b, dq_h, dq_n, UNIT), q_pair, plane, mask, -sin, cos, PLANES)
         if coord_sums is not None:
             at = coord_sums + ((position * chunks + chunk) * n + token) * C
+            again = _vectors(theta + column, real, t_c, C)  # and not t, which would stay in registers
             for i in tl.static_range(C):
-                again = tl.load(theta + column + i * t_c, mask=real, other=0.0)  # and not t[i]: registers are dear
-                tl.store(at + i, tl.sum(da * again.to(tl.float32)[None, :], axis=1), mask=known)
-        if theta_sums is not None:
-            new = ()
-            for i in tl.static_range(C):
-                new += (sums[i] + da * r[i].to(tl.float32)[:, None],)  # type: ignore[assignment]
-            sums = new
+                tl.store(at + i, tl.sum(da * again[i].to(tl.float32)[None, :], axis=1), mask=known)
+        sums = _add_products(sums, da, r, C)  # which the compiler leaves out where they are not stored
     if theta_sums is not None:
         at = theta_sums + share.to(tl.int64) * (heads * C * PLANES) + head * (C * PLANES) + plane
         for i in tl.static_range(C):

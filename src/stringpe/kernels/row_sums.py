@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Launch, blocks, power_of_two
+from .kernel_launch import KernelLaunch, blocks, power_of_two
 
 _ELEMENTS, _MOST_ROWS, _WARPS = 1024, 128, 8  # of a block, not measured
 
@@ -53,12 +53,12 @@ def sum_rows(x: Tensor | None, x_out: Tensor | None, y: Tensor | None, y_out: Te
 
 
 @lru_cache(maxsize=1024)
-def _launch(x: torch.Size | None, y: torch.Size | None) -> Launch:
+def _launch(x: torch.Size | None, y: torch.Size | None) -> KernelLaunch:
     (x_rows, x_columns), (y_rows, y_columns) = _matrix(x), _matrix(y)
     (x_steps, x_height, x_programs), (y_steps, y_height, y_programs) = _cut(x_rows, x_columns), _cut(y_rows, y_columns)
     sizes = {"X_STEPS": x_steps, "X_HEIGHT": x_height, "Y_STEPS": y_steps, "Y_HEIGHT": y_height, "ELEMENTS": _ELEMENTS}
     numbers = x_rows, x_columns, y_rows, y_columns, x_programs
-    return Launch(sum_kernel, x_programs + y_programs, numbers, sizes, {"num_warps": _WARPS})
+    return KernelLaunch(sum_kernel, x_programs + y_programs, numbers, sizes, {"num_warps": _WARPS})
 
 
 def _matrix(shape: torch.Size | None) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Launch:
+class KernelLaunch:
     """A kernel and all that it takes besides tensors, which are its first arguments: then come `numbers`, and then the
     constants `sizes`. `options` are those of Triton's compiler.
 
