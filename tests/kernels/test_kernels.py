@@ -10,6 +10,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+HERE_TOO = ("test_kernels.py", "test_kernel_launch.py")  # which need no interpreter
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -22,7 +23,7 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="collected here")
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name != "test_kernels.py"))
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py") if path.name not in HERE_TOO))
 @pytest.mark.slow
 def test_in_the_interpreter(file: str) -> None:
     pytest.importorskip("triton")

@@ -24,13 +24,8 @@ class KernelLaunch:
         sizes: Mapping[str, int],
         options: Mapping[str, int | None],
     ):
-        self.kernel, self.grid, self.numbers, self.sizes, self.options = (
-            kernel,
-            (programs, 1, 1),
-            numbers,
-            sizes,
-            options,
-        )
+        self.kernel, self.grid = kernel, (programs, 1, 1)
+        self.numbers, self.sizes, self.options = numbers, sizes, options
         self.rest = (*numbers, *sizes.values())
         self.compiled: dict[Any, Any] = {}
 
@@ -38,11 +33,8 @@ class KernelLaunch:
         given = [t for t in tensors if t is not None]
         with torch.cuda.device_of(given[0]):
             pointers = [None if t is None else t.data_ptr() for t in tensors]
-            key = (
-                given[0].device,
-                *[t.dtype for t in given],
-                *[None if pointer is None else pointer % 16 == 0 for pointer in pointers],
-            )
+            aligned = [None if pointer is None else pointer % 16 == 0 for pointer in pointers]
+            key = (given[0].device, *[t.dtype for t in given], *aligned)
             compiled = self.compiled.get(key)
             if compiled is None:
                 compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.sizes, **self.options)
@@ -53,6 +45,7 @@ class KernelLaunch:
 
 
 def blocks(length: int, block: int) -> int:
+    """How many blocks cover a length."""
     return -(-length // block)
 
 
