@@ -16,7 +16,8 @@ from stringpe.io.pictures import encode_png
 from stringpe.models.owl_checkpoints import load_owl
 from stringpe.models.tokenizer import Tokenizer
 from stringpe.recipes.overrides import override
-from stringpe.tasks.predict import Predictor3D, Query, load_predictor, predict
+from stringpe.tasks.predict import Predictor3D, load_predictor, predict
+from stringpe.tasks.predictor import Query, square_depth
 from stringpe.training import train
 
 
@@ -190,45 +191,41 @@ def test_what_cannot_be_asked_in_3d_is_refused(run3d, tmp_path):
 SIDE = 16
 
 
-@pytest.fixture
-def predictor():
-    """A predictor without a model: reading depth needs its recipe alone."""
-    made = object.__new__(Predictor3D)
-    data = SimpleNamespace(depth_step=0.001, image_size=SIDE)
-    made.recipe = SimpleNamespace(data=data, model=SimpleNamespace(depth="lift"))
-    made.device = torch.device("cpu")
-    return made
+RECIPE = SimpleNamespace(data=SimpleNamespace(depth_step=0.001, image_size=SIDE), model=SimpleNamespace(depth="lift"))
+"""What reading depth needs of a recipe."""
 
 
-def read(predictor, path):
-    return predictor._depth(Image.new("RGB", (SIDE, SIDE)), Query(["a mug"], depth=path))[0]
+def read(path):
+    return square_depth(Image.new("RGB", (SIDE, SIDE)), Query(["a mug"], depth=path), RECIPE)[0]
 
 
-def test_depth_of_written_scenes_comes_out_in_metres(predictor, tmp_path, capsys):
+def test_depth_of_written_scenes_comes_out_in_metres(tmp_path, capsys):
     frames = scenes.render(scenes.sample(0, 1), (SIDE, SIDE))
     (shard,) = scenes.write(tmp_path, 1, size=(SIDE, SIDE))
     with tarfile.open(shard) as tar:
         tar.extractall(tmp_path, filter="data")
     capsys.readouterr()
     path = tmp_path / "000000000.depth.png"
-    torch.testing.assert_close(read(predictor, path), frames.depth[0], atol=1.1e-4, rtol=0)
+    torch.testing.assert_close(read(path), frames.depth[0], atol=1.1e-4, rtol=0)
     moved = path.rename(tmp_path / "elsewhere.png")  # without the json beside it
-    torch.testing.assert_close(read(predictor, moved), frames.depth[0], atol=1.1e-4, rtol=0)
+    torch.testing.assert_close(read(moved), frames.depth[0], atol=1.1e-4, rtol=0)
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_that_says_nothing_is_read_as_its_json_says_or_in_millimetres_with_a_word(predictor, tmp_path, capsys):
+def test_a_file_that_says_nothing_is_read_as_its_json_says_or_in_millimetres_with_a_word(tmp_path, capsys):
     path = tmp_path / "room.depth.png"
     path.write_bytes(encode_png(torch.full((SIDE, SIDE), 10_000, dtype=torch.int32)))
     (tmp_path / "room.json").write_text(json.dumps({"depth_step": 0.0002}))
-    assert torch.allclose(read(predictor, path), torch.tensor(2.0))
+    assert torch.allclose(read(path), torch.tensor(2.0))
     assert capsys.readouterr().err == ""
     (tmp_path / "room.json").unlink()
-    assert torch.allclose(read(predictor, path), torch.tensor(10.0))
+    assert torch.allclose(read(path), torch.tensor(10.0))
     assert "room.depth.png does not say how long its steps are: 0.001 m assumed" in capsys.readouterr().err
 
 
-def test_a_frame_to_look_at_has_its_points_and_what_was_found(predictor, tmp_path):
+def test_a_frame_to_look_at_has_its_points_and_what_was_found(tmp_path):
+    predictor = object.__new__(Predictor3D)  # without a model
+    predictor.recipe = RECIPE
     path = tmp_path / "room.depth.png"
     path.write_bytes(encode_png(torch.full((SIDE, SIDE), 2000, dtype=torch.int32), depth_step=0.001))
     found = [{"text": "a mug", "score": 0.5, "box": [0, 0, 2, 1, 0, 0, 0, 1, 0, 0.2, 0.2, 0.2]}]

@@ -133,13 +133,16 @@ def predict(
     top: int = 100,
     nms: float = 0.5,
     intrinsics: tuple[float, float, float, float] | None = None,
+    at: tuple[float, ...] = (),
     html: bool = False,
     rrd: bool = False,
 ) -> None:
-    """Find in a picture what texts name or a query image shows: a JSON file, and the picture with boxes.
+    """Find in a picture what texts name or a query image shows, or name what is seen at places: a JSON file, and the
+    picture with the answer.
 
     Args:
-        checkpoint: Folder of a detection run or one of its checkpoints, or an OWL-ViT or OWLv2 folder of transformers.
+        checkpoint: Folder of a run of detection or of objects or one of its checkpoints, or an OWL-ViT or OWLv2 folder
+            of transformers.
         image: The picture to look at.
         text: What to find: "a mug" "a lamp".
         query_image: A picture of what to find, in place of texts.
@@ -151,13 +154,18 @@ def predict(
         top: How many boxes are kept at most.
         nms: If two boxes of one query overlap by more than this IoU, only the better one is kept; 1 keeps both.
         intrinsics: fx fy cx cy of the camera, in pixels, to place and draw boxes in 3D.
+        at: Places x y x y …, in pixels, whose objects a run of objects names; by default nine on a grid.
         html: Also write a page on which the scene can be turned (.html); for boxes in 3D, with --depth.
         rrd: Also write the same for rerun (.rrd).
     """
-    from ..tasks import predict as prediction
+    from ..tasks.predict import predict as answer
+    from ..tasks.predictor import Query
 
-    query = prediction.Query(text, query_image, query_box, depth, depth_step, threshold, top, nms, intrinsics)
-    written, found = prediction.predict(checkpoint, image, query, out, html=html, rrd=rrd)
+    if len(at) % 2:
+        raise ValueError(f"--at takes pairs x y, got {len(at)} numbers")
+    places = list(zip(at[::2], at[1::2], strict=True))
+    query = Query(text, query_image, query_box, depth, depth_step, threshold, top, nms, intrinsics, places)
+    written, found = answer(checkpoint, image, query, out, html=html, rrd=rrd)
     print(f"{len(found)} found; wrote {', '.join(map(str, written))}")
     for one in found[:10]:
         print(f"{one['score']:.3f} {one['text']}")

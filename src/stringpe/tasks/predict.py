@@ -1,9 +1,8 @@
-"""Prediction: a trained detector finds boxes in a picture, in 2D or 3D, which are written as JSON and drawn."""
+"""Prediction: a trained model answers a question about a picture, written as JSON and drawn: boxes around what was
+asked for, in 2D or 3D, or names of what is seen at places."""
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,87 +11,24 @@ from torch import Tensor
 
 from ..coords import Calibration
 from ..data import omni3d
-from ..data.depth_files import DEPTH, check_aspect, find_depth_step, read_depth
 from ..data.images import to_tensor
 from ..data.transforms import to_unit
 from ..devices import find_device
 from ..geometry import box3d
 from ..geometry.boxes import nms
 from ..geometry.draw_boxes import COLOURS, draw_detections, enlarge, write_label
-from ..geometry.square import depth_to_square, from_square, to_square
+from ..geometry.square import from_square, to_square
 from ..io.files import new_file, write_json
-from ..io.pictures import BadSample, decode_picture
 from ..metrics.average_precision3d import ScoredBoxes
 from ..models.owl import Detector
 from ..models.owl3d import Detector3D, best_boxes
 from ..viewer import Box, Frame, record_frames, save, show_frames
 from .load import LoadedRun, load_run
+from .predict_places import PlacePredictor
+from .predictor import Answer, Predictor, Query, camera_matrix, open_picture, read_query_depth, square_depth
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-FoundBox = dict[str, Any]
-"""{"text", "score", "box": …}: the text that was asked for, the model's score, and the box in the task's format."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """What to find in a picture.
-
-    texts, or query_image: names of the objects to find, or a picture of one, which query_box (corners in its pixels)
-    encloses. depth: the picture's depth map, for models that take one, in steps of depth_step metres; 0 takes the step
-    from the map itself or the JSON file beside it, or else from the recipe. threshold: the lowest score that is kept.
-    top: the most boxes that are kept, best first. nms: of two boxes of the same query whose IoU is larger than this,
-    only the better is kept; 1 keeps all. intrinsics: of the camera, fx, fy, cx, cy in pixels, to place and draw 3D
-    boxes."""
-
-    texts: Sequence[str] = ()
-    query_image: Path | None = None
-    query_box: tuple[float, float, float, float] | None = None
-    depth: Path | None = None
-    depth_step: float = 0.0
-    threshold: float = 0.1
-    top: int = 100
-    nms: float = 0.5
-    intrinsics: tuple[float, float, float, float] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse queries that cannot be answered."""
-        if bool(self.texts) == (self.query_image is not None):
-            raise ValueError('say what to find, in one of two ways: --text "a mug" "a lamp", or --query-image mug.jpg')
-        empty = [i for i, text in enumerate(self.texts, 1) if not text.strip()]
-        if empty:
-            raise ValueError(
-                f"text {empty[0]} of {len(self.texts)} is empty and names nothing to look for: leave it out"
-            )
-        if self.query_box is not None and self.query_image is None:
-            raise ValueError("a query box lies in a query image: give --query-image as well")
-        if self.top < 1 or not 0 <= self.threshold <= 1 or not 0 <= self.nms <= 1:
-            raise ValueError(
-                f"threshold and nms are from 0 to 1 and top is at least 1, got {self.threshold}, {self.nms}, {self.top}"
-            )
-        if not 0 <= self.depth_step < 1:
-            raise ValueError(f"a step of depth is in metres, for example 0.001, got {self.depth_step:g}")
-
-
-class Predictor(ABC):
-    """A trained model that finds things in pictures."""
-
-    @abstractmethod
-    def __init__(self, loaded: LoadedRun, device: torch.device): ...
-
-    @abstractmethod
-    def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
-        """The boxes found, best first."""
-
-    @abstractmethod
-    def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-        """The picture with the boxes drawn on it, enlarged if it is small."""
-
-    def frame(self, image: "Image", query: Query, found: Sequence[Mapping[str, Any]]) -> Frame:
-        """The picture with its depth and the boxes found, to view from all sides; for models that predict 3D boxes."""
-        raise ValueError("--html and --rrd show boxes in 3D: this run finds boxes in the picture, which out.png shows")
 
 
 def load_predictor(checkpoint: str | Path) -> Predictor:
@@ -107,7 +43,7 @@ def load_predictor(checkpoint: str | Path) -> Predictor:
 
 def predict(
     checkpoint: Path, image: Path, query: Query, out: Path, *, html: bool = False, rrd: bool = False
-) -> tuple[list[Path], list[FoundBox]]:
+) -> tuple[list[Path], list[Answer]]:
     """Write out.json and out.png; returns the paths of the files and the boxes found. html: write out.html as well, a
     page on which the scene can be turned; rrd: write out.rrd, the same for rerun."""
     picture = open_picture(image)
@@ -120,6 +56,7 @@ def predict(
         "height": picture.height,
         "checkpoint": str(checkpoint),
         "texts": list(query.texts),
+        "places": [list(place) for place in query.places],
         "query_image": None if query.query_image is None else str(query.query_image),
         "found": found,
     }
@@ -133,16 +70,6 @@ def predict(
     if rrd:
         written.append(record_frames(frames, out.with_suffix(".rrd")))
     return written, found
-
-
-def open_picture(path: Path) -> "Image":
-    """A picture as RGB, the right way up."""
-    if not path.is_file():
-        raise ValueError(f"the picture {path} was not found")
-    try:
-        return decode_picture(path.read_bytes(), str(path), upright=True)
-    except (OSError, BadSample) as error:
-        raise ValueError(f"cannot read the picture {error}: give a JPEG, PNG, WebP, PPM, BMP or GIF file") from error
 
 
 _TEXTS_PER_CALL = 256
@@ -159,7 +86,8 @@ class Predictor2D(Predictor):
         self.tokenizer, self.side = loaded.parts.tokenizer, loaded.recipe.data.image_size
 
     @torch.no_grad()
-    def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
+    def __call__(self, image: "Image", query: Query) -> list[Answer]:
+        query.check_names()
         if query.depth is not None:
             raise ValueError("this model sees RGB alone: leave the depth out")
         if query.query_image is None:
@@ -219,7 +147,8 @@ class Predictor3D(Predictor):
         self.tokenizer, self.recipe = loaded.parts.tokenizer, loaded.recipe
 
     @torch.no_grad()
-    def __call__(self, image: "Image", query: Query) -> list[FoundBox]:
+    def __call__(self, image: "Image", query: Query) -> list[Answer]:
+        query.check_names()
         if query.query_image is not None:
             raise ValueError("boxes in 3D are asked for by text: give --text in place of a query image")
         side = self.recipe.data.image_size
@@ -227,7 +156,9 @@ class Predictor3D(Predictor):
         tokens = self.tokenizer.encode(list(query.texts), self.recipe.text.context).to(self.device)
         queries = torch.cat([self.model.embed(part) for part in tokens.split(_TEXTS_PER_CALL)])
         camera = camera_matrix(image, query)
-        predictions = self.model(pixels, self._depth(image, query), queries, self._calibration(image, query, camera))
+        depth = square_depth(image, query, self.recipe)
+        depth = None if depth is None else depth.to(self.device)
+        predictions = self.model(pixels, depth, queries, self._calibration(image, query, camera))
         best = suppress(best_boxes(predictions, most=4 * query.top)[0], query.nms)
         index = [i for i, score in enumerate(best.score.tolist()) if score >= query.threshold][: query.top]
         chosen = ScoredBoxes(best.box[index].cpu(), best.label[index].cpu(), best.score[index].cpu())
@@ -266,7 +197,7 @@ class Predictor3D(Predictor):
             raise ValueError(
                 "--html and --rrd show a cloud of points with boxes: give the picture's depth map with --depth"
             )
-        depth = self._read_depth(image, query, query.depth)
+        depth = read_query_depth(image, query, self.recipe)
         height, width = depth.shape
         rgb = to_tensor(image.resize((width, height)))
         scale = torch.tensor([width / image.width, height / image.height, 1.0])
@@ -284,39 +215,6 @@ class Predictor3D(Predictor):
             print(note, file=sys.stderr)
         scale = torch.tensor([self.recipe.data.image_size / max(image.size)] * 2 + [1.0])
         return Calibration((camera * scale[:, None]).to(self.device), torch.eye(4, device=self.device))
-
-    def _depth(self, image: "Image", query: Query) -> Tensor | None:
-        """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""
-        if query.depth is None:
-            return None
-        if self.recipe.model.depth == "none":
-            raise ValueError("this model sees RGB alone: leave the depth out")
-        depth = self._read_depth(image, query, query.depth)
-        return depth_to_square(depth, self.recipe.data.image_size)[None].to(self.device)
-
-    def _read_depth(self, image: "Image", query: Query, path: Path) -> Tensor:
-        """The map (h, w) in metres. Its step comes from the query, the file itself, the JSON file that a data set
-        stores beside it, or the recipe."""
-        name, step = str(path), query.depth_step or self.recipe.data.depth_step
-        files = {DEPTH: path.read_bytes()}
-        beside = path.with_name(path.name.removesuffix(f".{DEPTH}") + ".json")  # as in a shard
-        if not query.depth_step and beside.is_file():
-            files["json"] = beside.read_bytes()
-        try:
-            if not query.depth_step and find_depth_step(files, name) is None:
-                note = f"{name} does not say how long its steps are: {step:g} m assumed, the run's data.depth_step"
-                print(note, file=sys.stderr)
-            return check_aspect(read_depth(files, name, step), image, name)
-        except BadSample as error:
-            raise ValueError(str(error)) from None
-
-
-def camera_matrix(image: "Image", query: Query) -> Tensor:
-    """K (3, 3), from the query's intrinsics, or a guess from the size of the image."""
-    fx, fy, cx, cy = query.intrinsics or (max(image.size), max(image.size), image.width / 2, image.height / 2)
-    if fx <= 0 or fy <= 0:
-        raise ValueError(f"intrinsics are fx fy cx cy in pixels with fx and fy above 0, got {query.intrinsics}")
-    return torch.tensor([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
 
 
 def suppress(detections: ScoredBoxes, most: float) -> ScoredBoxes:
@@ -339,5 +237,9 @@ def suppress(detections: ScoredBoxes, most: float) -> ScoredBoxes:
     return ScoredBoxes(box, label, score)
 
 
-_PREDICTORS: dict[str, type[Predictor]] = {"detection2d": Predictor2D, "detection3d": Predictor3D}
+_PREDICTORS: dict[str, type[Predictor]] = {
+    "detection2d": Predictor2D,
+    "detection3d": Predictor3D,
+    "objects": PlacePredictor,
+}
 """By task. A task whose runs `stringpe predict` can use has a class here."""
