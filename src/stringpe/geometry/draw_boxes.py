@@ -5,7 +5,7 @@ picture = outline_boxes3d(rgb, intrinsics, [(truth, GREEN), (predicted, BLUE)])
 write_sheet([[picture, …], …], columns=["ViT", "ViTD"], path="figure.png")
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,16 +52,38 @@ def draw_detections(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Imag
 
     picture, scale = enlarge(image)
     draw = ImageDraw.Draw(picture)
-    texts = list(dict.fromkeys(str(f["text"]) for f in found))
     width = max(1, round(max(picture.size) / 200))
-    for detection in reversed(found):  # the best on top
-        colour = COLOURS[texts.index(str(detection["text"])) % len(COLOURS)]
+    for detection, colour in in_colours(found):
         x0, y0, x1, y1 = (scale * value for value in detection["box"])
         corners = [x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)]
         draw.rectangle(corners, outline="white", width=width + 1)  # so that it stands out from any background
         draw.rectangle(corners, outline=colour, width=width)
         write_label(draw, (x0 + width, y0), f"{detection['text']} {detection['score']:.2f}", colour)
     return picture
+
+
+def draw_places(image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
+    """A copy of the picture with dots and labels at places, as `draw_detections` has boxes.
+
+    found: best first, {"place": x and y in pixels of `image`, "text": …, "score": …}."""
+    from PIL import ImageDraw
+
+    picture, scale = enlarge(image)
+    draw = ImageDraw.Draw(picture)
+    radius = max(2, round(max(picture.size) / 100))
+    for one, colour in in_colours(found):
+        x, y = (scale * (value + 0.5) for value in one["place"])
+        draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=colour, outline="white")
+        write_label(draw, (x + radius, y + radius), f"{one['text']} {one['score']:.2f}", colour)
+    return picture
+
+
+def in_colours(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """What was found, best first, in the order in which it is drawn, so that the best is on top; each with the colour
+    of its text."""
+    texts = list(dict.fromkeys(str(one["text"]) for one in found))
+    for one in reversed(found):
+        yield one, COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
 
 
 def enlarge(image: "Image") -> tuple["Image", int]:

@@ -16,7 +16,7 @@ from ..data.transforms import to_unit
 from ..devices import find_device
 from ..geometry import box3d
 from ..geometry.boxes import nms
-from ..geometry.draw_boxes import COLOURS, draw_detections, enlarge, write_label
+from ..geometry.draw_boxes import draw_detections, enlarge, in_colours, write_label
 from ..geometry.square import from_square, to_square
 from ..io.files import new_file, write_json
 from ..metrics.average_precision3d import ScoredBoxes
@@ -179,10 +179,8 @@ class Predictor3D(Predictor):
 
         picture, scale = enlarge(image)
         pen = ImageDraw.Draw(picture)
-        texts = list(dict.fromkeys(str(f["text"]) for f in found))
         width, limit = max(1, round(max(picture.size) / 200)), 8 * max(picture.size)
-        for box in reversed(found):  # the best on top
-            colour = COLOURS[texts.index(str(box["text"])) % len(COLOURS)]
+        for box, colour in in_colours(found):
             lines = [[min(max(scale * v, -limit), limit) for v in edge] for edge in box["edges"]]
             for fill, thick in (("white", width + 2), (colour, width)):  # it stands out from any background
                 for line in lines:

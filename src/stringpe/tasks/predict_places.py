@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import scenes
 from ..data.transforms import to_unit
-from ..geometry.draw_boxes import COLOURS, enlarge, write_label
+from ..geometry.draw_boxes import draw_places
 from ..geometry.square import to_square
 from .load import LoadedRun
 from .objects import PlaceClassifier
@@ -55,18 +55,7 @@ class PlacePredictor(Predictor):
         return sorted(found, key=lambda one: -one["score"])[: query.top]
 
     def draw(self, image: "Image", found: Sequence[Mapping[str, Any]]) -> "Image":
-        from PIL import ImageDraw
-
-        picture, scale = enlarge(image)
-        pen = ImageDraw.Draw(picture)
-        texts = list(dict.fromkeys(str(one["text"]) for one in found))
-        radius = max(2, round(max(picture.size) / 100))
-        for one in reversed(found):  # the best on top
-            colour = COLOURS[texts.index(str(one["text"])) % len(COLOURS)]
-            x, y = (scale * (v + 0.5) for v in one["place"])
-            pen.ellipse([x - radius, y - radius, x + radius, y + radius], fill=colour, outline="white")
-            write_label(pen, (x + radius, y + radius), f"{one['text']} {one['score']:.2f}", colour)
-        return picture
+        return draw_places(image, found)
 
 
 def _grid(image: "Image") -> list[tuple[float, float]]:
