@@ -44,9 +44,12 @@ compare() {  # recipe, folder, jobs, words of its own
 
 run_step() {
     case $1 in
-    # The loop beside a plain one: no other process on the card.
-    L) stringpe_ bench train --out "$OUT/bench-train"
-        run_ python benchmarks/side_by_side.py modelnet10 data.train=$DATA/modelnet10.npz --jobs 1 4 8 ;;
+    # Speed: no other process on the card. Tiles of heads that end inside of 32 bytes have not been timed.
+    L) run_ python tests/kernels/tune.py --best-dims 16 24 40 48 56 72 80 88 104 112 120 136
+        run_ python tests/kernels/tune.py --dims
+        stringpe_ bench train --ways "ViT-B/16 at 224 px" --out "$OUT/bench"
+        stringpe_ bench vit --modes compiled --ways absolute "ours, rope_mixed" "ours, cayley" "ours, circulant" --out "$OUT/bench"
+        stringpe_ bench pairs --out "$OUT/bench" ;;
     E2) compare scenes_frozen frozen 8 data.cache=$CACHE ;;
     E3) for kind in relu linear; do
             compare tiny_imagenet100 $kind 6 $TINY loop.eval_every=0 model.attention=$kind --seeds 5 --encodings $ROWS
