@@ -109,19 +109,13 @@ def _begin_worker(parent: int, pipe: Connection, prepare: Callable[..., None], a
     signal.signal(signal.SIGINT, _leave)
     accept_interrupts()
     end_with_parent(pipe)
-    signal_when_parent_ends(signal.SIGKILL, parent)  # even while a call holds the interpreter
+    if sys.platform == "linux":  # the kernel ends this process even while a call holds the interpreter
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the signal was asked for
+            os._exit(1)
     prepare(*arguments)
-
-
-def signal_when_parent_ends(number: int, parent: int) -> None:
-    """Ask the kernel, on Linux, to send this process a signal when its parent ends, the process with that number."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before the signal was asked for
-        os._exit(1)
 
 
 def _call(call: Callable[..., T], args: tuple[Any, ...], options: dict[str, Any]) -> T:

@@ -5,8 +5,8 @@ Without it, processes take turns on a GPU, so that small models leave most of it
 
 import os
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,13 +15,19 @@ from functools import partial
 
 import torch
 
-from ..io.processes import signal_when_parent_ends
-
 RUNS = 4
 """Runs side by side that share a GPU unless another number is asked for: benchmarks/README.md has the measurement."""
 
 _CONTROL = "nvidia-cuda-mps-control"
 _FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+_ENDS_WITH_PARENT = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG
+    "if os.getppid() == int(sys.argv[1]):\n"
+    "    os.execv(sys.argv[2], sys.argv[2:])"
+)
+"""Python that becomes the command which follows, and is sent SIGTERM when the process with the given number ends."""
+
 _GRACE = 10.0  # seconds that the service has to begin, to answer, and to end
 
 
@@ -50,13 +56,12 @@ def _serve(control: str, folder: str) -> Iterator[bool]:
     """The service in a process of its own, which finds its clients through the folder; whether it answers."""
     environment = {**os.environ, **dict.fromkeys(_FOLDERS, folder)}
     service = subprocess.Popen(
-        [control, "-f"],
+        [sys.executable, "-c", _ENDS_WITH_PARENT, str(os.getpid()), control, "-f"],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the runs
-        preexec_fn=partial(signal_when_parent_ends, signal.SIGTERM, os.getpid()),
     )
 
     def tell(words: str) -> bool:
