@@ -277,7 +277,8 @@ def _bench(folder: Path) -> dict[str, Target]:
 
 def _shipped_detector(folder: Path) -> dict[str, Target]:
     """The detector in models/ with a picture, its depth and a page, as `stringpe predict --depth --html` reads them."""
-    from stringpe.tasks.predict import Query, predict
+    from stringpe.tasks.predict import predict
+    from stringpe.tasks.predictor import Query
 
     shipped = Path(__file__).parents[1] / "models" / "detection3d-demo"
     where = folder / "shipped"

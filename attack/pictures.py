@@ -260,7 +260,7 @@ def _episodes(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> 
 
 
 def _predict(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
-    from stringpe.tasks.predict import open_picture
+    from stringpe.tasks.predictor import open_picture
 
     def read(content: bytes) -> None:
         (folder / "x.png").write_bytes(content)
@@ -272,14 +272,15 @@ def _predict(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> C
 def _predict_depth(contents: Sequence[bytes], folder: Path, heard: Sequence[Any]) -> Counts:
     from types import SimpleNamespace
 
-    from stringpe.tasks.predict import Predictor3D, Query
+    from stringpe.tasks.predictor import Query, read_query_depth
 
-    run: Any = SimpleNamespace(recipe=SimpleNamespace(data=Data()))
-    image, query = Image.new("RGB", (20, 16)), Query(texts=("x",), depth_step=0.001)
+    recipe: Any = SimpleNamespace(data=Data())
+    image = Image.new("RGB", (20, 16))
+    query = Query(texts=("x",), depth=folder / "x.depth.png", depth_step=0.001)
 
     def read(content: bytes) -> None:
         (folder / "x.depth.png").write_bytes(content)
-        far = Predictor3D._read_depth(run, image, query, folder / "x.depth.png")
+        far = read_query_depth(image, query, recipe)
         assert bool(far.isfinite().all())
         assert float(far.amin()) >= 0
 

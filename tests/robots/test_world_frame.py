@@ -71,7 +71,9 @@ def test_scores_between_cameras_depend_on_displacement_alone(encoding):
     out = []
     for given in (data, move_world(data, [1.0, -2.0, 0.5])):
         seen = []
-        hook = observer.blocks[0].register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[1]))
+        hook = observer.blocks[0].register_forward_pre_hook(
+            lambda _, args, options, seen=seen: seen.append(options["coords"]), with_kwargs=True
+        )
         model_inputs = [torch.stack([given[key + c] for c in SPEC.cameras], 1) for key in _KEYS]
         intrinsics, pose = (torch.stack([given[key(c)] for c in SPEC.cameras], 1) for key in (intrinsics_key, pose_key))
         words = torch.zeros(3, 4, dtype=torch.long)
