@@ -126,11 +126,14 @@ def draw_contrasts(contrasts: Mapping[str, Mapping[str, Test]], margin: float) -
             ax.annotate(text, (1.01, at), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=colour)
     ax.axvspan(-margin, margin, color="#dddddd", zorder=0)
     ax.axvline(0, color="#555555", linewidth=1)
-    # Linear up to one point and logarithmic from there, so that large effects do not hide small ones.
-    ax.set_xscale("symlog", linthresh=1.0)
-    ax.set_xlim(-1.15 * largest, 1.15 * largest)
-    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100) if t <= 1.15 * largest]
-    ax.set_xticks([0, *ticks, *(-t for t in ticks)], ["0", *(f"+{t}" for t in ticks), *(f"−{t}" for t in ticks)])
+    ends, ticks = 1.15 * largest, [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+    if largest > 3:  # linear up to one point and logarithmic from there, so that large effects do not hide small ones
+        ax.set_xscale("symlog", linthresh=1.0)
+    else:
+        ticks = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    ax.set_xlim(-ends, ends)
+    ticks = [t for t in ticks if t <= ends]
+    ax.set_xticks([0, *ticks, *(-t for t in ticks)], ["0", *(f"+{t:g}" for t in ticks), *(f"−{t:g}" for t in ticks)])
     ax.minorticks_off()
     ax.set_yticks(range(len(contrasts)), list(contrasts))
     ax.set_ylim(len(contrasts) - 0.4, -0.6)
