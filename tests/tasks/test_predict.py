@@ -196,7 +196,7 @@ RECIPE = SimpleNamespace(data=SimpleNamespace(depth_step=0.001, image_size=SIDE)
 
 
 def read(path):
-    return square_depth(Image.new("RGB", (SIDE, SIDE)), Query(["a mug"], depth=path), RECIPE)[0]
+    return square_depth(Image.new("RGB", (SIDE, SIDE)), Query(["a mug"], depth=path), RECIPE, torch.device("cpu"))[0]
 
 
 def test_depth_of_written_scenes_comes_out_in_metres(tmp_path, capsys):

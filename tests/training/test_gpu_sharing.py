@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from training_toy import TOY
 
+from stringpe.recipes.design import Tuning
 from stringpe.training import comparison, gpu_sharing
 from stringpe.training.gpu_sharing import share_gpu
 
@@ -34,7 +37,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for NVIDIA's service, on a machine that seems to have a GPU: a file with its number and folder."""
     seen, command = tmp_path / "seen", tmp_path / "bin" / "nvidia-cuda-mps-control"
     command.parent.mkdir()
-    command.write_text(SERVICE.replace("{seen}", str(seen)).replace("{{", "{").replace("}}", "}"))
+    command.write_text(SERVICE.replace("{seen}", str(seen)))
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -140,27 +143,26 @@ class _Nothing:
         pass
 
 
+@pytest.mark.parametrize("tuning", [None, Tuning((1e-3,))])
 @pytest.mark.parametrize("jobs", [0, 2])
-def test_runs_that_find_no_memory_beside_others_are_repeated_alone(jobs, tmp_path, monkeypatch) -> None:
-    """Unless it was the user who wanted them side by side."""
+def test_runs_that_find_no_memory_beside_others_are_repeated_alone(jobs, tuning, tmp_path, monkeypatch) -> None:
+    """Unless it was the user who wanted them side by side; also those that try learning rates."""
     tried = []
 
     def run_all(plan, pool, quiet):
         tried.append(pool)
-        return [(run, torch.OutOfMemoryError("full") if pool == "pool" else {"metrics": {}}) for run in plan]
+        outcome = torch.OutOfMemoryError("full") if pool == "pool" else {"metrics": {"top1": 0.5}, "metric": "top1"}
+        return [(run, outcome) for run in plan]
 
-    monkeypatch.setattr(comparison, "start_workers", lambda jobs: _Pool())
+    monkeypatch.setattr(comparison, "start_workers", lambda jobs: nullcontext(None if jobs == 1 else "pool"))
     monkeypatch.setattr(comparison, "run_all", run_all)
+    monkeypatch.setattr(comparison, "_conclude", lambda question, task, out, outcomes, *rest: outcomes)
+    start = partial(comparison.compare, TOY, ["rope"], 1, tmp_path, jobs=jobs, tuning=tuning, costs=False, quiet=True)
     if jobs:
-        with pytest.raises(ValueError, match="full"):
-            comparison.compare(TOY, ["rope"], seeds=1, out=tmp_path, jobs=jobs, quiet=True)
+        with pytest.raises(ValueError, match=r"run it again to go on with them:\n.*full"):
+            start()
         assert tried == ["pool"]
     else:
-        with pytest.raises(ValueError, match="did not measure"):  # these results have nothing in them
-            comparison.compare(TOY, ["rope"], seeds=1, out=tmp_path, jobs=jobs, quiet=True)
-        assert tried == ["pool", None]
-
-
-class _Pool(_Nothing):
-    def __enter__(self):
-        return "pool"
+        ((_, outcome),) = start()
+        assert outcome["metrics"] == {"top1": 0.5}
+        assert tried == ["pool", None, None][: 3 if tuning else 2]

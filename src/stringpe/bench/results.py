@@ -29,9 +29,9 @@ FLOOR = (
 )
 TRAIN = (
     "A step of `stringpe train`, its batch included, beside a plain loop over the same model and one fixed batch; the"
-    " ratio is the loop's time over the plain loop's, timed in turns. Where timm is installed, its ViT of the same size"
-    " in the plain loop. Utilisation is the model's products over the device's peak by its data sheet. On a CPU the"
-    " models are tiny and show only that everything runs."
+    " ratio is the loop's time over the plain loop's, timed in turns. The column for timm is the plain loop with timm's"
+    " ViT of the same size, if timm is installed. Utilisation is the model's products over the device's peak by its"
+    " data sheet. On a CPU the models are tiny and show only that everything runs."
 )
 PAIRS = (
     "Ours and what it replaces, timed in turns; the ratio is ours over the other. On a CPU the models are tiny and show"

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ViT-B/16 at 224 px": ("imagenet2012", (*_VIT, "loop.batch_size=128")),
 }
 TIMM = {"ViT-S/16 at 224 px": "vit_small_patch16_224", "ViT-B/16 at 224 px": "vit_base_patch16_224"}
-"""The model of timm that a case is timed beside, where timm is installed."""
+"""timm's model of the same size, by case. It is timed as well if timm is installed."""
 SMALL = (
     "loop.batch_size=4", "model.layers=1", "model.dim=32", "model.heads=2", "data.train_size=16", "data.val_size=4",
     "loop.compile=false", "loop.precision=no",
@@ -66,8 +66,8 @@ class TrainRow:
     """A recipe's training step: milliseconds of the loop (its ratio is to the plain loop) and of the plain loop, of
     the kernels alone (None without a GPU), images per second, and the share of the device's peak that the model's
     products reach (None where the peak is not known). kinds, plain_kinds: the kernels' milliseconds by `KINDS`, of the
-    loop and of the plain loop; batch_kernels: those that make a batch, which the plain loop does not do (None without a
-    GPU). timm: milliseconds of the plain loop around timm's model (None where there is none)."""
+    loop and of the plain loop; batch_kernels: of those that make a batch, which the plain loop does not do (None
+    without a GPU). timm: milliseconds per step of the plain loop with timm's model (see `TIMM`), or None."""
 
     recipe: str
     encoding: str
@@ -139,7 +139,8 @@ def _row(name: str, recipe: Recipe, device: torch.device, seconds: float) -> Tra
 
 
 def _time_timm(name: str, task: Task, batch: Batch, device: torch.device, seconds: float) -> float | None:
-    """Milliseconds of the plain loop around timm's model; None where there is no such model, or no timm."""
+    """Milliseconds per step of the plain loop with timm's model; None if timm is not installed or the case is not in
+    `TIMM`."""
     if name not in TIMM or find_spec("timm") is None:
         return None
     import timm

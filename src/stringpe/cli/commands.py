@@ -141,8 +141,8 @@ def predict(
     picture with the answer.
 
     Args:
-        checkpoint: Folder of a run of detection or of objects or one of its checkpoints, or an OWL-ViT or OWLv2 folder
-            of transformers.
+        checkpoint: Folder of a detection or objects run, or of one of its checkpoints, or an OWL-ViT or OWLv2 folder of
+            transformers.
         image: The picture to look at.
         text: What to find: "a mug" "a lamp".
         query_image: A picture of what to find, in place of texts.
@@ -154,7 +154,7 @@ def predict(
         top: How many boxes are kept at most.
         nms: If two boxes of one query overlap by more than this IoU, only the better one is kept; 1 keeps both.
         intrinsics: fx fy cx cy of the camera, in pixels, to place and draw boxes in 3D.
-        at: Places x y x y …, in pixels, whose objects a run of objects names; by default nine on a grid.
+        at: Pixels x y x y … at which a run of objects names what it sees; by default a grid of nine.
         html: Also write a page on which the scene can be turned (.html); for boxes in 3D, with --depth.
         rrd: Also write the same for rerun (.rrd).
     """

@@ -40,8 +40,8 @@ _ELEMENTS, _ELEMENTS_MANY = 256, 512  # the second: forward, with more than four
 _MANY = 4
 _SECTOR = 16  # planes of 32 bytes in half precision, which memory moves at once
 _REGISTERS = 128  # of a backward program with up to three coordinates: nothing spills, and there is room for 16 warps
-# Programs may grow along the batch or the tokens as long as so many remain: three rounds of 16 per multiprocessor. With
-# fewer to begin with, a single round is better, because every program leaves sums.
+# Programs may grow along the batch or the tokens as long as this many remain: two rounds on 132 multiprocessors with 16
+# programs each. Small inputs do better with less than one round, because every program leaves sums to add up.
 ENOUGH_PROGRAMS, FEW_PROGRAMS, MOST_ENTRIES, MOST_STEPS = 4096, 1536, 8, 64
 
 

@@ -85,8 +85,8 @@ def _sin_cos(r, t, turns, C):
 
 @triton.jit
 def _columns(block, heads, PLANES, COLUMNS, WIDTH):
-    """Head and plane of every column of a block of COLUMNS, and which of WIDTH exist. Where blocks hold whole heads, it
-    is formed so that Triton sees which planes lie side by side."""
+    """Head and plane of each of the WIDTH columns of a block, of which COLUMNS are used, and which of them exist. For
+    blocks of whole heads, the first form lets Triton see which planes lie side by side."""
     local = tl.arange(0, WIDTH)
     column = block * COLUMNS + local
     real = (local < COLUMNS) & (column < heads * PLANES)

@@ -156,8 +156,7 @@ class Predictor3D(Predictor):
         tokens = self.tokenizer.encode(list(query.texts), self.recipe.text.context).to(self.device)
         queries = torch.cat([self.model.embed(part) for part in tokens.split(_TEXTS_PER_CALL)])
         camera = camera_matrix(image, query)
-        depth = square_depth(image, query, self.recipe)
-        depth = None if depth is None else depth.to(self.device)
+        depth = square_depth(image, query, self.recipe, self.device)
         predictions = self.model(pixels, depth, queries, self._calibration(image, query, camera))
         best = suppress(best_boxes(predictions, most=4 * query.top)[0], query.nms)
         index = [i for i, score in enumerate(best.score.tolist()) if score >= query.threshold][: query.top]

@@ -22,8 +22,8 @@ _OTHERS = 4  # names after the best that are kept
 
 
 class PlacePredictor(Predictor):
-    """A run of objects. A finding is the name of what is seen at a place, its score, the place in pixels, and the next
-    best names with theirs."""
+    """A run of objects. An answer has the best name for what is seen at a place, its score, the place in pixels, and
+    the next best names with their scores."""
 
     def __init__(self, loaded: LoadedRun, device: torch.device):
         assert isinstance(loaded.model, PlaceClassifier)
@@ -33,13 +33,13 @@ class PlacePredictor(Predictor):
     def __call__(self, image: "Image", query: Query) -> list[Answer]:
         if query.texts or query.query_image is not None:
             raise ValueError("this model names what it sees: leave --text and --query-image out, and give places, --at")
-        depth = square_depth(image, query, self.recipe)
+        depth = square_depth(image, query, self.recipe, self.device)
         if depth is None and self.recipe.model.depth != "none":
             raise ValueError("this model was trained with depth: give the picture's depth map with --depth")
         places = list(query.places) or _grid(image)
         pixels = to_unit(to_square(image, self.recipe.data.image_size)[None].to(self.device))
         at = _on_square(places, image).to(self.device)
-        scores = self.model(pixels, None if depth is None else depth.to(self.device), at[None])[0].softmax(-1)
+        scores = self.model(pixels, depth, at[None])[0].softmax(-1)
         best = scores.sort(dim=-1, descending=True)
         names = list(scenes.kinds())
         found = [

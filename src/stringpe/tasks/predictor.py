@@ -120,13 +120,13 @@ def read_query_depth(image: "Image", query: Query, recipe: Recipe) -> Tensor:
         raise ValueError(str(error)) from None
 
 
-def square_depth(image: "Image", query: Query, recipe: Recipe) -> Tensor | None:
+def square_depth(image: "Image", query: Query, recipe: Recipe, device: torch.device) -> Tensor | None:
     """(1, side, side) metres on the padded square, for a model that takes depth; None without a map."""
     if query.depth is None:
         return None
     if recipe.model.depth == "none":
         raise ValueError("this model sees RGB alone: leave the depth out")
-    return depth_to_square(read_query_depth(image, query, recipe), recipe.data.image_size)[None]
+    return depth_to_square(read_query_depth(image, query, recipe), recipe.data.image_size)[None].to(device)
 
 
 def camera_matrix(image: "Image", query: Query) -> Tensor:

@@ -90,7 +90,7 @@ def compare(
         to design.json before anything runs.
     baseline: the row that differences are taken from; by default "absolute" if it is a row, else the first.
     jobs: runs side by side; 0 is one per core on a CPU, and on a GPU four where they can share it (NVIDIA's MPS), else
-        one. Of four that were not asked for, those that run out of memory are repeated one by one.
+        one. If memory is too small for this default, unfinished runs are repeated one at a time.
     tuning: learning rates to choose from for each row, on a seed that is not reported, before the runs that are.
     costs: measure step time and memory of the rows in turns, after training.
     metrics: metrics of the task to show, one column each, in place of the design's columns.
@@ -115,7 +115,6 @@ def compare(
         task = create(recipe)  # makes or finds the data once, before many processes want it
         train_start(recipe, quiet=quiet)  # likewise
         outcomes, rate_scores = _train_rows(question, task, out, jobs, quiet)
-        refuse_failures(outcomes)
         measured = {}
         if costs:
             first = {run.label: run.recipe for run, _ in outcomes if run.seed == recipe.seed and not run.variant}
@@ -165,6 +164,18 @@ def _leave_out_unmeasured(design: Design, recipe: Recipe, quiet: bool) -> Design
 def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: bool) -> tuple[Outcomes, RateScores]:
     """Train what is not finished. Returns every run with its outcome, and the scores of the learning rates that were
     tried."""
+    try:
+        return _train_side_by_side(question, task, out, jobs, quiet)
+    except RunsFailed as failed:
+        if jobs or not failed.out_of_memory:
+            raise
+    return _train_side_by_side(question, task, out, 1, quiet)  # side by side was our choice; finished runs are kept
+
+
+def _train_side_by_side(
+    question: Question, task: Task, out: Path, jobs: int, quiet: bool
+) -> tuple[Outcomes, RateScores]:
+    """As `_train_rows`, with this number of runs at a time. Raises RunsFailed if any of them did."""
     recipe, rows = question.recipe, question.rows
     variants = {"": (), **{c.name: c.changes for c in question.design.columns if c.changes}}
     with start_workers(jobs) as pool:
@@ -174,9 +185,16 @@ def _train_rows(question: Question, task: Task, out: Path, jobs: int, quiet: boo
         rates = {row: [f"optim.lr={best_rate(scores)}"] for row, scores in rate_scores.items()}
         plan = plan_runs(recipe, rows, question.seeds, out, rates, variants=variants, stack_seeds=task.stacks_seeds)
         outcomes = run_all(plan, pool, quiet)
-    if not jobs and any(isinstance(outcome, torch.OutOfMemoryError) for _, outcome in outcomes):
-        outcomes = run_all(plan, None, quiet)  # side by side was our choice
+    refuse_failures(outcomes)
     return outcomes, rate_scores
+
+
+class RunsFailed(ValueError):
+    """Some runs of a comparison failed. out_of_memory: whether one of them found too little memory on the GPU."""
+
+    def __init__(self, message: str, *, out_of_memory: bool):
+        super().__init__(message)
+        self.out_of_memory = out_of_memory
 
 
 # Running them side by side.
@@ -217,7 +235,10 @@ def refuse_failures(outcomes: Outcomes) -> None:
     failed = [f"{run.title}: {outcome}" for run, outcome in outcomes if isinstance(outcome, Exception)]
     if failed:
         listed = "\n  ".join(failed)
-        raise ValueError(f"{len(failed)} of {len(outcomes)} runs failed; run it again to go on with them:\n  {listed}")
+        raise RunsFailed(
+            f"{len(failed)} of {len(outcomes)} runs failed; run it again to go on with them:\n  {listed}",
+            out_of_memory=any(isinstance(outcome, torch.OutOfMemoryError) for _, outcome in outcomes),
+        )
 
 
 def _train_each(

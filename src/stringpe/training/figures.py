@@ -120,8 +120,8 @@ def draw_contrasts(contrasts: Mapping[str, Mapping[str, Test]], margin: float) -
             number, d = columns.index(column), test.difference
             half, at, colour = d.half_width or 0.0, y + 0.22 * (number - (len(columns) - 1) / 2), f"C{number % 10}"
             largest = max(largest, abs(d.mean) + half)
-            face, label = colour if test.differs else "white", column if y == 0 else ""
-            ax.errorbar(d.mean, at, xerr=half, fmt="o", color=colour, markerfacecolor=face, capsize=3, label=label)
+            face = colour if test.differs else "white"
+            ax.errorbar(d.mean, at, xerr=half, fmt="o", color=colour, markerfacecolor=face, capsize=3, label=column)
             text = f"{d.mean:+.2f} ± {half:.2f}".replace("-", "−")
             ax.annotate(text, (1.01, at), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=colour)
     ax.axvspan(-margin, margin, color="#dddddd", zorder=0)
@@ -140,7 +140,10 @@ def draw_contrasts(contrasts: Mapping[str, Mapping[str, Test]], margin: float) -
     ax.set_xlabel(f"difference in points, with its 95 % interval; grey: equal within {margin:g}", fontsize=9)
     ax.grid(alpha=0.25, axis="x")
     if len(columns) > 1:
-        figure.legend(loc="outside upper center", ncols=min(4, len(columns)), frameon=False, fontsize=9)
+        handles, labels = ax.get_legend_handles_labels()
+        keys = dict(zip(labels, handles, strict=True))  # one per column
+        below = {"ncols": min(4, len(columns)), "frameon": False, "fontsize": 9}
+        figure.legend(keys.values(), keys.keys(), loc="outside upper center", **below)
     return _svg(figure)
 
 

@@ -1,6 +1,7 @@
 """Several runs on one GPU at the same time, through NVIDIA's multi-process service (MPS).
 
-Without it, processes take turns on a GPU, so that small models leave most of it idle and changing turns costs time.
+Without it, processes take turns on a GPU, so that small models leave most of it idle and switching between them costs
+time.
 """
 
 import os
@@ -26,7 +27,8 @@ _ENDS_WITH_PARENT = (
     "if os.getppid() == int(sys.argv[1]):\n"
     "    os.execv(sys.argv[2], sys.argv[2:])"
 )
-"""Python that becomes the command which follows, and is sent SIGTERM when the process with the given number ends."""
+"""Python code that asks the kernel for SIGTERM when the process with the given number ends, and then becomes the
+command that follows."""
 
 _GRACE = 10.0  # seconds that the service has to begin, to answer, and to end
 
